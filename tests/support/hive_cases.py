@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.avro_schema import Schema, parse_schema
+from headrace.avro_schema import Field, Schema, parse_schema
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
@@ -73,16 +73,34 @@ TYPES = (
 )  # fmt: skip
 
 
+Sent = tuple[dict[str, Any] | None, Any]
+"""A field and the value that is sent; None where the version lacks the field."""
+
+
 @dataclass(frozen=True)
 class History:
-    """Versions of the field `c`, each with the value that is sent: None where the version lacks the field."""
+    """Versions of the field `c`, or of several fields in their order, called `c`, `d` and `e`."""
 
     name: str
-    versions: Sequence[tuple[dict[str, Any] | None, Any]]
+    versions: Sequence[Sent | list[Sent]]
+
+    def fields(self, version: int) -> list[tuple[dict[str, Any], Any]]:
+        """Those of a version; a history that has no more versions stays."""
+        sent = self.versions[min(version, len(self.versions) - 1)]
+        every = sent if isinstance(sent, list) else [sent]
+        return [(field, value) for field, value in every if field is not None]
 
 
 def f(kind: Any, **more: Any) -> dict[str, Any]:
     return {"name": "c", "type": kind, **more}
+
+
+def named(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def added(kind: Any, default: Any, sent: Any) -> tuple[Sent, Sent]:
+    return (None, None), (f(kind, default=default), sent)
 
 
 def who(*more: dict[str, Any]) -> dict[str, Any]:
@@ -92,8 +110,8 @@ def who(*more: dict[str, Any]) -> dict[str, Any]:
 AGE = {"name": "age", "type": ["null", "int"], "default": None}
 
 
-def suit(*symbols: str) -> dict[str, Any]:
-    return {"type": "enum", "name": "Suit", "symbols": list(symbols)}
+def suit(*symbols: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": "Suit", "symbols": list(symbols), **more}
 
 
 HISTORIES = (
@@ -101,9 +119,33 @@ HISTORIES = (
     History("added without a default", [(None, None), (f("string"), "new")]),
     History("added with the default \\u0001\\'${env:HOME}",
             [(None, None), (f("string", default="\x01\\'${env:HOME}"), "new")]),
+    History("added boolean with a default", added("boolean", True, False)),
+    History("added int with a default", added("int", -1, 7)),
+    History("added double with a default", added("double", 2, 0.5)),
+    History("added bytes with a default", added("bytes", "a\xff", b"b\x01")),
+    History("added fixed with a default", added(fixed(3), "a\x00\xff", b"abc")),
+    History("added enum with a default", added(suit("A", "B"), "B", "A")),
+    History("added array with a default", added({"type": "array", "items": "int"}, [1, 2], [3])),
+    History("added array with an empty default", added({"type": "array", "items": WHO}, [], [{"Name": "n"}])),
+    History("added map with a default", added({"type": "map", "values": "int"}, {"K": 1}, {"k": 2})),
+    History("added map with an empty default", added({"type": "map", "values": WHO}, {}, {"k": {"Name": "n"}})),
+    History("added date with a default", added(logical("int", "date"), 1, 20_484)),
+    History("added timestamp-millis with a default", added(logical("long", "timestamp-millis"), 1_001, 2_000)),
+    History("added timestamp-micros with a default", added(logical("long", "timestamp-micros"), 1_001, 2_000)),
+    History("added varchar with a default", added(logical("string", "varchar", maxLength=3), "xyz", "new")),
     History("added nullable", [(None, None), (f(["null", "int"], default=None), ("int", 7))]),
+    History("added nullable with a default", added(["string", "null"], "x", None)),
+    History("added nullable record", added(["null", WHO], None, ("Who", {"Name": "n"}))),
+    History("added nullable decimal", added(["null", DECIMAL], None, ("bytes", b"\x02\x00"))),
     History("added record with a default", [(None, None), (f(WHO, default={"Name": "d"}), {"Name": "n"})]),
     History("added decimal with a default", [(None, None), (f(DECIMAL, default="\x01"), b"\x02\x00")]),
+    History("added in the middle", [
+        [(named("c", "string"), "c1"), (named("d", "int"), 1)],
+        [(named("c", "string"), "c2"), (named("e", "string", default="x"), "e2"), (named("d", "int"), 2)]]),
+    History("reordered", [
+        [(named("c", "string"), "c1"), (named("d", "string"), "d1"), (named("e", "int"), 1)],
+        [(named("e", "int"), 2), (named("d", "string"), "d2"), (named("c", "string"), "c2")],
+        [(named("d", "string"), "d3"), (named("c", "string"), "c3"), (named("e", "int"), 3)]]),
     History("added array of records with a default",
             [(None, None), (f({"type": "array", "items": WHO}, default=[{"Name": "d"}]), [{"Name": "n"}])]),
     History("always null, then with a type", [(f("null"), None), (f("int"), 7), (f("null"), None)]),
@@ -119,6 +161,8 @@ HISTORIES = (
     History("string, then bytes", [(f("string"), "a"), (f("bytes"), b"b\x01")]),
     History("bytes, then string", [(f("bytes"), b"a"), (f("string"), "b")]),
     History("made nullable, and back", [(f("string"), "a"), (f(["null", "string"]), None), (f("string"), "c")]),
+    History("nullable, then wider",
+            [(f(["null", "int"]), ("int", 1)), (f(["null", "long"]), ("long", 2**40)), (f(["null", "long"]), None)]),
     History("nullable, then with a branch more",
             [(f(["null", "string"]), ("string", "a")), (f(["null", "string", "int"]), ("int", 7)),
              (f(["null", "string"]), ("string", "b"))]),
@@ -128,6 +172,9 @@ HISTORIES = (
              (f(["string", "int"]), ("string", "c"))]),
     History("renamed with an alias",
             [(f("string"), "old"), ({"name": "d", "type": "string", "aliases": ["c"]}, "new")]),
+    History("nullable renamed with an alias",
+            [(f(["null", "string"], default=None), ("string", "old")),
+             (named("d", ["null", "string"], default=None, aliases=["c"]), ("string", "new"))]),
     History("renamed without an alias",
             [(f("string"), "old"), ({"name": "d", "type": "string", "default": "x"}, "new")]),
     History("renamed with an alias, then back without one",
@@ -139,11 +186,27 @@ HISTORIES = (
     History("record grown", [(f(WHO), {"Name": "o"}), (f(who(AGE)), {"Name": "n", "age": ("int", 3)}),
                              (f(who({"name": "new", "type": WHO | {"name": "Other"}}, AGE)),
                               {"Name": "m", "new": {"Name": "i"}, "age": None})]),
+    History("record with a wider member", [(f(who({"name": "n", "type": "int"})), {"Name": "o", "n": 1}),
+                                           (f(who({"name": "n", "type": "double"})), {"Name": "n", "n": 0.5})]),
+    History("record whose members change their order",
+            [(f(who({"name": "n", "type": "int"})), {"Name": "o", "n": 1}),
+             (f({**WHO, "fields": [{"name": "n", "type": "int"}, *WHO["fields"]]}), {"Name": "n", "n": 2})]),
+    History("record whose member is renamed with an alias",
+            [(f(WHO), {"Name": "o"}),
+             (f({**WHO, "fields": [{"name": "title", "type": "string", "aliases": ["Name"]}]}), {"title": "n"})]),
     History("record in an array grown",
             [(f({"type": "array", "items": WHO}), [{"Name": "o"}]),
              (f({"type": "array", "items": who(AGE)}), [{"Name": "n", "age": ("int", 3)}])]),
     History("enum grown, shrunk, grown", [(f(suit("A", "B")), "B"), (f(suit("A", "B", "C")), "C"),
                                           (f(suit("A")), "A"), (f(suit("D", "A")), "D")]),
+    History("enum with a default shrunk",
+            [(f(suit("A", "B", default="A")), "B"), (f(suit("A", default="A")), "A")]),
+    History("enum type renamed without an alias",
+            [(f(suit("A")), "A"), (f({**suit("A", "B"), "name": "Colour"}), "B")]),
+    History("record type in another namespace",
+            [(f(WHO), {"Name": "o"}), (f({**WHO, "namespace": "elsewhere"}), {"Name": "n"})]),
+    History("record type renamed without an alias",
+            [(f(WHO), {"Name": "o"}), (f({**WHO, "name": "Person"}), {"Name": "n"})]),
     History("record type renamed with an alias",
             [(f(WHO), {"Name": "o"}), (f({**WHO, "name": "Person", "aliases": ["Who"]}), {"Name": "n"})]),
     History("decimal with more digits", [(f(DECIMAL), b"\x01"), (f({**DECIMAL, "precision": 18}), b"\x02\x00")]),
@@ -153,6 +216,13 @@ HISTORIES = (
     History("bytes that become a decimal", [(f("bytes"), b"\x01"), (f(DECIMAL), b"\x02")]),
     History("int that becomes a date", [(f("int"), 1), (f(logical("int", "date")), 20_484)]),
     History("long that becomes a timestamp", [(f("long"), 1), (f(logical("long", "timestamp-millis")), 1_000)]),
+    History("date that becomes an int, and back",
+            [(f(logical("int", "date")), 20_484), (f("int"), 7), (f(logical("int", "date")), 1)]),
+    History("timestamp that becomes a long, and back",
+            [(f(logical("long", "timestamp-millis")), 1_767_225_600_001), (f("long"), 7),
+             (f(logical("long", "timestamp-millis")), 1_000)]),
+    History("timestamp-millis that becomes timestamp-micros",
+            [(f(logical("long", "timestamp-millis")), 1_000), (f(logical("long", "timestamp-micros")), 2_000_000)]),
     History("array with other items", [(f({"type": "array", "items": "int"}), [1]),
                                        (f({"type": "array", "items": "long"}), [2**40]),
                                        (f({"type": "array", "items": "string"}), ["x"])]),
@@ -163,6 +233,32 @@ HISTORIES = (
         (f("int"), 1), (f("long"), 2**40), (f(["null", "long"]), None), (None, None), (f("int", default=5), 5),
         (f(["null", "double"]), ("double", 0.5)), (f("string"), "six"), (f(["null", "string"]), None),
         (f(["null", "string", "int"]), ("int", 9)), (f("long"), 10)]),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecordHistory:
+    """Versions of a message's record whose one field is the text `c`: what each says of the record and of the field."""
+
+    name: str
+    versions: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+
+    def schema(self, version: int) -> Schema:
+        record, field = self.versions[version]
+        return parse_schema(json.dumps({"type": "record", "fields": [f("string", **field)], **EVENT, **record}))
+
+
+EVENT = {"name": "Event", "namespace": "here"}
+LONG_DOC = "All that is to be said. " * 15
+"""More than the 256 characters that a metastore keeps of a column's comment."""
+
+RECORDS = (
+    RecordHistory("the message's record renamed", [({}, {}), ({"name": "Other"}, {}), ({}, {})]),
+    RecordHistory("the message's record renamed with an alias",
+                  [({}, {}), ({"name": "Other", "aliases": ["Event"]}, {})]),
+    RecordHistory("the message's record in another namespace", [({}, {}), ({"namespace": "there"}, {}), ({}, {})]),
+    RecordHistory("doc of more than 256 characters, of the message's record and of the field",
+                  [({}, {}), ({"doc": LONG_DOC}, {"doc": LONG_DOC}), ({}, {"doc": f"Again. {LONG_DOC}"})]),
 )  # fmt: skip
 
 
@@ -195,11 +291,10 @@ VERSIONS = max(len(history.versions) for history in HISTORIES)
 
 
 def histories_schema(version: int) -> Schema:
-    """A record with the field of each history as of a version; a history that has no more versions stays."""
+    """A record with the fields of each history as of a version."""
     fields: list[dict[str, Any]] = [{"name": "id", "type": "int"}]
     for number, history in enumerate(HISTORIES):
-        field, _ = history.versions[min(version, len(history.versions) - 1)]
-        if field is not None:
+        for field, _ in history.fields(version):
             own = {"name": f"{field['name']}{number}", "type": numbered(field["type"], number)}
             aliases = [f"{alias}{number}" for alias in field.get("aliases", ())]
             default = {"default": field["default"]} if "default" in field else {}
@@ -210,16 +305,15 @@ def histories_schema(version: int) -> Schema:
 def histories_message(version: int) -> dict[str, Any]:
     message: dict[str, Any] = {"id": version}
     for number, history in enumerate(HISTORIES):
-        field, value = history.versions[min(version, len(history.versions) - 1)]
-        if field is not None:
+        for field, value in history.fields(version):
             message[f"{field['name']}{number}"] = numbered_value(value, number)
     return message
 
 
-def column_of(name: str, number: int) -> str | None:
-    """The column as if its history were alone; None where it is another's."""
-    match = re.fullmatch(rf"([cd]){number}((?:_.*)?)", name)
-    return match and match[1] + match[2]
+def columns_of(fields: Sequence[Field], number: int) -> dict[int, str]:
+    """By their place, the columns of a history, called as if it were alone."""
+    names = (re.fullmatch(rf"([cde]){number}((?:_.*)?)", field.name.lower()) for field in fields)
+    return {at: name[1] + name[2] for at, name in enumerate(names) if name}
 
 
 def numbered(kind: Any, number: int) -> Any:

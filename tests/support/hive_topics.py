@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fastavro
 
-from headrace.avro_schema import Field, Record, Schema, parse_schema
+from headrace.avro_schema import Field, Record, Schema, Type, parse_schema
 from headrace.hive_ddl.names import quote_identifier, table_name
 from headrace.hive_ddl.plan import plan_partitions, plan_table
-from headrace.hive_ddl.table import SCHEMA_URL, Column, TableState, desired_table, local_location
+from headrace.hive_ddl.table import SCHEMA_FOLDER, SCHEMA_URL, Column, TableState, desired_table, local_location
+from headrace.loader.follow.schema import CURRENT_SCHEMA
 from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
 from hive_engines import Engine
 from hive_values import found, is_nested, should_be
@@ -47,13 +48,35 @@ def wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int
     columns = ", ".join(expression(engine, load, column) for column in root.fields)
     place = json.loads(load_schema_with_kafka(load.text, "position"))["fields"][-1]["name"]
     rows = engine.ask(f"SELECT {place}.`partition`, {place}.`offset`, {columns} FROM {table}")
+
+    def say(kind: Type, value: Any, should: Any) -> Any:
+        return found(load, kind, value, engine.nested_bytes, should)
+
+    return wrong_among(rows, table, load, sent, say)
+
+
+def wrong_among(
+    rows: Sequence[tuple[Any, ...]],
+    table: str,
+    load: Schema,
+    sent: Mapping[tuple[int, int], Sent],
+    say: Callable[[Type, Any, Any], Any],
+) -> list[str]:
+    """What is not what was sent among rows of partition, offset and all columns.
+
+    Args:
+        load: names the columns and has their types; one without logical types has values as their plain types.
+        say: a column's type, its value and what that should be, to the value in the form of `should_be`.
+    """
+    root = load.root
+    assert isinstance(root, Record)
     answered = {(int(row[0]), int(row[1])): row[2:] for row in rows}
     wrong = [] if len(rows) == len(sent) == len(answered) else [f"{table}: {len(rows)} rows of {len(sent)}"]
     for at, one in sent.items():
         should_row = expected_row(one.writer, one.then, load, one.message, is_stored=True)
         for column, value in zip(root.fields, answered.get(at, ()), strict=False):
             should = should_be(load, column.type, should_row[column.name])
-            says = found(load, column.type, value, engine.nested_bytes, should)
+            says = say(column.type, value, should)
             if should != says:
                 wrong.append(f"{table}: offset {at}, column {column.name}: {says!r} instead of {should!r}")
     return wrong
@@ -87,13 +110,30 @@ class FoldedTopic:
         self._file(number, rows)
         self.filed += rows
 
-    def mismatches(self, engine: Engine) -> list[str]:
-        """What the engine answers wrongly of all rows so far, of old partitions and new."""
-        sent = {
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Of the load schema, and so in the order of the columns."""
+        root = self.load_schema.root
+        assert isinstance(root, Record)
+        return root.fields
+
+    @property
+    def sent(self) -> dict[tuple[int, int], Sent]:
+        return {
             (0, offset): Sent(writer, parse_schema(self.states[number - 1].text), message)
             for offset, (number, writer, message) in enumerate(self.filed)
         }
-        return wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, sent)
+
+    def mismatches(self, engine: Engine) -> list[str]:
+        """What the engine answers wrongly of all rows so far, of old partitions and new."""
+        return wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, self.sent)
+
+    def publish_schema(self) -> Path:
+        """The table's schema in a file beside the data, as loads leave it."""
+        path = self.folder / SCHEMA_FOLDER / CURRENT_SCHEMA
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(self._wanted(len(self.states)).schema_text, encoding="utf-8")
+        return path
 
     def columns(self) -> tuple[Column, ...]:
         return self._wanted(len(self.states)).columns[:-1]
@@ -106,7 +146,7 @@ class FoldedTopic:
             topic=self.name,
             subject=f"{self.name}-value",
             version=number,
-            schema_text=table_schema(self.states[-1].text, "position"),
+            schema_text=table_schema(self.states[-1].text, "position", self.states[-1].comments),
             revision=f"{number}-{next(REVISIONS)}",
         )
 

@@ -1,23 +1,18 @@
-"""What each engine says of every type, and of every row after every change: the tables of docs/hive.md.
-
-The golden file of an engine holds what it said; `HEADRACE_REWRITE_GOLDEN=1` writes it anew, and `tools/hive_page.py`
-makes the tables of the page from all of them.
-"""
+"""What each engine says of every type, and of every row after every change: the tables of docs/hive.md."""
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
-from checkout import GOLDEN
-from headrace.avro_schema import Record
+from headrace.avro_schema import Field
+from hive_answers import check_answers
 from hive_cases import (
     HISTORIES,
+    RECORDS,
     TYPES,
     VERSIONS,
-    column_of,
+    columns_of,
     histories_message,
     histories_schema,
     types_message,
@@ -27,16 +22,7 @@ from hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine
 from hive_topics import DATABASE, FoldedTopic, expression
 from hive_values import found, is_nested
 
-REWRITE = os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1"
 FILES = {SPARK: "spark_sql", THRIFT_SERVER: "spark_thrift_server", HIVE: "hiveserver2"}
-
-
-def check_golden(engine: Engine, part: str, said: dict[str, Any]) -> None:
-    path = GOLDEN / "hive_readers" / f"{FILES[engine.name]}.{part}.json"
-    if REWRITE:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert json.loads(path.read_text(encoding="utf-8")) == said
 
 
 def test_every_type_alone_and_nested(engine: Engine, tmp_path: Path) -> None:
@@ -46,17 +32,15 @@ def test_every_type_alone_and_nested(engine: Engine, tmp_path: Path) -> None:
     table = f"{DATABASE}.{topic.table}"
     described = {row[0]: row[1] for row in engine.ask(f"DESCRIBE {table}")}
     said = {}
-    root = topic.load_schema.root
-    assert isinstance(root, Record)
     for number, case in enumerate(TYPES):
-        kind = root.fields[4 * number].type
+        kind = topic.fields[4 * number].type
         places = (f"c{number}", f"in_array{number}[0]", f"in_map{number}['k']", f"in_record{number}.c")
         asked = map(engine.nested, places) if is_nested(topic.load_schema, kind) else places
         (values,) = engine.ask(f"SELECT {', '.join(asked)} FROM {table}")
         shown = [found(topic.load_schema, kind, value, engine.nested_bytes) for value in values]
         is_same = all(one == shown[0] for one in shown)
         said[case.name] = {"type": described[f"c{number}"], "value": shown[0], "nested": is_same}
-    check_golden(engine, "types", said)
+    check_answers(FILES[engine.name], "types", said)
 
 
 def test_every_change_leaves_old_partitions_and_new_readable(engine: Engine, tmp_path: Path) -> None:
@@ -64,19 +48,31 @@ def test_every_change_leaves_old_partitions_and_new_readable(engine: Engine, tmp
     for version in range(VERSIONS):
         topic.evolve(histories_schema(version), histories_message(version))
         assert topic.mismatches(engine) == [], f"after version {version + 1}"
-    root = topic.load_schema.root
-    assert isinstance(root, Record)
-    names = ", ".join(expression(engine, topic.load_schema, field) for field in root.fields)
-    rows = sorted(engine.ask(f"SELECT {names} FROM {DATABASE}.{topic.table}"), key=lambda row: int(row[0]))
-    types = {column.name: column.type for column in topic.columns()}
+    columns, rows = answers(topic, engine)
     said = {}
     for number, history in enumerate(HISTORIES):
-        own = [(at, field) for at, field in enumerate(root.fields) if column_of(field.name.lower(), number)]
+        own = columns_of(topic.fields, number)
         said[history.name] = {
-            "columns": {str(column_of(one.name.lower(), number)): types[one.name.lower()] for _, one in own},
-            "rows": [
-                [found(topic.load_schema, field.type, row[at], engine.nested_bytes) for at, field in own]
-                for row in rows[: len(history.versions)]
-            ],
+            "columns": {name: columns[at] for at, name in own.items()},
+            "rows": [[row[at] for at in own] for row in rows[: len(history.versions)]],
         }
-    check_golden(engine, "histories", said)
+    for number, record in enumerate(RECORDS):
+        topic = FoldedTopic(f"record_{number}_{FILES[engine.name]}", tmp_path / f"record{number}", [engine])
+        for version in range(len(record.versions)):
+            topic.evolve(record.schema(version), {"c": f"v{version + 1}"})
+            assert topic.mismatches(engine) == [], f"{record.name}, after version {version + 1}"
+        columns, rows = answers(topic, engine)
+        said[record.name] = {"columns": {"c": columns[0]}, "rows": rows}
+    check_answers(FILES[engine.name], "histories", said)
+
+
+def answers(topic: FoldedTopic, engine: Engine) -> tuple[list[str], list[list[Any]]]:
+    """The types of a topic's columns, and its rows in the order of the first one."""
+    names = ", ".join(expression(engine, topic.load_schema, field) for field in topic.fields)
+    asked = engine.ask(f"SELECT {names} FROM {DATABASE}.{topic.table}")
+
+    def say(field: Field, value: Any) -> Any:
+        return found(topic.load_schema, field.type, value, engine.nested_bytes)
+
+    rows = sorted((list(map(say, topic.fields, row)) for row in asked), key=lambda row: row[0])
+    return [column.type for column in topic.columns()], rows

@@ -1,0 +1,193 @@
+"""What Pig says of every type, and of every row after every change: the tables of docs/hive.md, its columns of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from headrace.avro_schema import Field, Schema, Type, parse_schema
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.table import local_location
+from hive_answers import check_answers
+from hive_cases import (
+    HISTORIES,
+    RECORDS,
+    TYPES,
+    VERSIONS,
+    columns_of,
+    histories_message,
+    histories_schema,
+    types_message,
+    types_schema,
+)
+from hive_engines import SPARK, SparkEngine
+from hive_topics import DATABASE, FoldedTopic, wrong_among
+from pig import METASTORE, WITHOUT_PRUNING, Pig, PigRefused, by_schema, by_table, found_in_pig
+from running_service import Service
+
+pytestmark = pytest.mark.pig
+
+AVRO_STORAGE = "pig"
+HCATALOG = "pig_hcatalog"
+
+
+@pytest.fixture(scope="module")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    data = tmp_path_factory.mktemp("metastore")
+    service = Service(["headrace.pipeline.metastore_server", "--data-dir", str(data), "--listen", "127.0.0.1:0"])
+    yield service.addresses["metastore"]
+    service.stop()
+
+
+@pytest.fixture(scope="module")
+def folded(metastore: str, tmp_path_factory: pytest.TempPathFactory) -> Folded:
+    """The topics of the tables of docs/hive.md, in the metastore and with their schemas beside the data."""
+    folder = tmp_path_factory.mktemp("folded")
+    session = open_session(
+        app_name="tests",
+        master="local[1]",
+        metastore_uri=metastore,
+        data_dir=folder / "data",
+        warehouse_uri=local_location(folder / "warehouse"),
+        extra={"sql.shuffle.partitions": "1"},
+        short_lived=True,
+    )
+    try:
+        engines = [SparkEngine(SPARK, SparkExecutor(session), session)]
+        types = FoldedTopic("types", folder / "types", engines)
+        types.evolve(types_schema(TYPES), types_message(TYPES))
+        histories = FoldedTopic("histories", folder / "histories", engines)
+        for version in range(VERSIONS):
+            histories.evolve(histories_schema(version), histories_message(version))
+        records = [
+            FoldedTopic(f"record_{number}", folder / f"record{number}", engines) for number in range(len(RECORDS))
+        ]
+        for topic, record in zip(records, RECORDS, strict=True):
+            for version in range(len(record.versions)):
+                topic.evolve(record.schema(version), {"c": f"v{version + 1}"})
+    finally:
+        close_session(session)
+    for topic in (types, histories, *records):
+        topic.publish_schema()
+    return Folded(types, histories, records)
+
+
+@dataclass(frozen=True)
+class Folded:
+    types: FoldedTopic
+    histories: FoldedTopic
+    records: Sequence[FoldedTopic]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Pig with one of its loaders; `name` is that of its answers."""
+
+    name: str
+    pig: Pig
+    properties: Mapping[str, str]
+
+    @property
+    def has_logical_types(self) -> bool:
+        return self.name == HCATALOG
+
+    def answers(
+        self, topic: FoldedTopic, fields: Sequence[Field], places: Sequence[str] = (), before: str = ""
+    ) -> tuple[dict[str, str], list[list[Any]]]:
+        """The types of columns by their names in lower case, and rows of `places` and some columns, in their order."""
+        load = by_table(f"{DATABASE}.{topic.table}") if self.name == HCATALOG else by_schema(topic.folder)
+        names = [field.name.lower() if self.name == HCATALOG else field.name for field in fields]
+        kinds, rows = self.pig.answers(load, [*places, *names], before, **self.properties)
+        return {name.lower(): kind for name, kind in kinds.items()}, sorted(rows, key=lambda row: row[:1])
+
+    def schema(self, topic: FoldedTopic) -> Schema:
+        """The load schema as this loader takes it."""
+        text = topic.load_schema.text
+        return parse_schema(text if self.has_logical_types else json.dumps(without_logical_types(json.loads(text))))
+
+    def mismatches(self, topic: FoldedTopic) -> list[str]:
+        schema = self.schema(topic)
+        _, rows = self.answers(topic, topic.fields, ("kafka.$0", "kafka.$1"), WITHOUT_PRUNING)
+
+        def say(kind: Type, value: Any, should: Any) -> Any:
+            return found_in_pig(schema, kind, value)
+
+        return wrong_among([tuple(row) for row in rows], self.name, schema, topic.sent, say)
+
+
+def without_logical_types(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: without_logical_types(value) for key, value in node.items() if key != "logicalType"}
+    return [without_logical_types(item) for item in node] if isinstance(node, list) else node
+
+
+@pytest.fixture(params=[AVRO_STORAGE, HCATALOG])
+def reader(request: pytest.FixtureRequest, metastore: str) -> Reader:
+    if request.param == HCATALOG:
+        properties = {METASTORE: metastore}
+        return Reader(HCATALOG, request.getfixturevalue("hcatalog"), properties)
+    return Reader(AVRO_STORAGE, request.getfixturevalue("pig"), {})
+
+
+def test_every_type_alone_and_nested(folded: Folded, reader: Reader) -> None:
+    topic, schema = folded.types, reader.schema(folded.types)
+    assert reader.mismatches(topic) == []
+    kinds, (row,) = reader.answers(topic, topic.fields)
+    values = [found_in_pig(schema, field.type, value) for field, value in zip(topic.fields, row, strict=True)]
+    said = {}
+    for number, case in enumerate(TYPES):
+        alone, in_array, in_map, in_record = values[4 * number : 4 * number + 4]
+        is_same = [alone, alone, alone] == [*in_array, *in_map.values(), *in_record.values()]
+        said[case.name] = {"type": kinds[f"c{number}"], "value": alone, "nested": is_same}
+    check_answers(reader.name, "types", said)
+
+
+def test_every_change_leaves_old_partitions_and_new_readable(folded: Folded, reader: Reader) -> None:
+    """The answers are those of a script that uses some columns, of which Pig tells Avro without their aliases. With
+    what docs/tables.md says to set, every row is as it should be."""
+    topics = (folded.histories, *folded.records)
+    assert [wrong for topic in topics for wrong in reader.mismatches(topic)] == []
+    kinds, rows, refused = with_refusals(reader, folded.histories)
+    said: dict[str, dict[str, Any]] = {}
+    for number, history in enumerate(HISTORIES):
+        fields = folded.histories.fields
+        own = {fields[at].name: name for at, name in columns_of(fields, number).items()}
+        answer: dict[str, Any] = {"columns": {own[name]: kinds[name.lower()] for name in own}}
+        missing = [own[name] for name in own if name in refused]
+        if missing:
+            answer["refused"] = f"missing required field {missing[0]}"
+        else:
+            answer["rows"] = [[row[name] for name in own] for row in rows[: len(history.versions)]]
+        said[history.name] = answer
+    for topic, record in zip(folded.records, RECORDS, strict=True):
+        kinds, rows, refused = with_refusals(reader, topic)
+        assert not refused
+        said[record.name] = {"columns": {"c": kinds["c"]}, "rows": [[row["c"]] for row in rows]}
+    check_answers(reader.name, "histories", said)
+
+
+def with_refusals(reader: Reader, topic: FoldedTopic) -> tuple[dict[str, str], list[dict[str, Any]], set[str]]:
+    """The types of columns, rows by their columns, and the columns for whose sake Pig refuses all rows."""
+    schema = reader.schema(topic)
+    refused: set[str] = set()
+    while True:
+        asked = [field for field in topic.fields if field.name not in refused]
+        try:
+            kinds, rows = reader.answers(topic, asked)
+        except PigRefused as error:
+            reason = re.search(r"^AvroTypeException: .*missing required field (\w+)$", str(error))
+            assert reason is not None, error
+            assert reason[1] not in refused
+            refused.add(reason[1])
+        else:
+            said = [
+                {one.name: found_in_pig(schema, one.type, value) for one, value in zip(asked, row, strict=True)}
+                for row in rows
+            ]
+            return kinds, said, refused
