@@ -88,6 +88,9 @@ class FakeHdfs(_InMemory):
 
     def write(self, path: str, content: bytes) -> None:
         super().write(path, content)
+        self.make_folders_above(path)
+
+    def make_folders_above(self, path: str) -> None:
         folder = path.rpartition("/")[0]
         while not folder.endswith(":/"):
             self.folders.add(folder)
@@ -95,6 +98,7 @@ class FakeHdfs(_InMemory):
 
     def move(self, source: str, target: str) -> None:
         with self.lock:
+            self.make_folders_above(target)
             if source not in self.files and source not in self.folders:
                 raise _error(errno.ENOENT, source)
             if target in self.files or target in self.folders:

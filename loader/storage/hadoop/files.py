@@ -95,6 +95,7 @@ class HadoopFiles:
         try:
             self._files.move(self.describe(source), final)
         except FileNotFoundError:
+            self._remove_empty(_above(target))
             return False
         return True
 
@@ -108,8 +109,12 @@ class HadoopFiles:
     def remove(self, names: Sequence[str]) -> None:
         at_once(lambda name: self._files.delete(self.describe(name)), names)
         for folder in sorted({_above(name) for name in names}, reverse=True):
-            while folder and self._files.delete_if_empty(self.describe(folder)):
-                folder = _above(folder)
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: str) -> None:
+        """A folder and those above it, as long as they are empty."""
+        while folder and self._files.delete_if_empty(self.describe(folder)):
+            folder = _above(folder)
 
     def length(self, name: str) -> int | None:
         return self._files.length(self.describe(name))
