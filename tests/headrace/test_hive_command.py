@@ -123,6 +123,23 @@ def test_what_is_the_matter_with_one_topic_keeps_no_other_from_being_looked_at(
     ]
 
 
+def test_plan_as_json_has_every_topic_and_looks_into_no_folder(
+    two_topics: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_topics.hive.parts["headrace", "orders"] = {
+        ("2026-01-01", "00"): f"file://{two_topics.warehouse}/orders/dt=2026-01-01/hr=00"
+    }
+    (two_topics.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
+    assert hive(two_topics, "plan", "--format", "json") == 1
+    found = json.loads(capsys.readouterr().out)["topics"]
+    assert found["orders"] == []
+    (one,) = found["others"]
+    assert (one["trouble"], one["where"], one["message"]) == ("partitions", "headrace.others", MISSING)
+    assert hive(two_topics, "repair", "orders", "--format", "json") == 0
+    (moved,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
+    assert moved["moves"] == [["orders/dt=2026-01-01/hr=00/x", "orders/_foreign/dt=2026-01-01/hr=00/x"]]
+
+
 def test_where_nothing_could_be_told_the_exit_code_says_so(
     two_topics: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
