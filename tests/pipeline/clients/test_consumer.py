@@ -95,11 +95,17 @@ class Kafka:
         self.is_assigned = True
         self.assigned = {(each.topic, each.partition): each.offset for each in partitions}
 
+    def _check_cooperative(self) -> None:
+        if "cooperative" not in self.config.get("partition.assignment.strategy", ""):
+            raise KafkaException(KafkaError(KafkaError._STATE))
+
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self._check_cooperative()
         self.is_assigned = True
         self.assigned |= {(each.topic, each.partition): each.offset for each in partitions}
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        self._check_cooperative()
         for each in partitions:
             del self.assigned[each.topic, each.partition]
 
@@ -293,6 +299,42 @@ def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begu
     assert offsets(consumer) == []
     assert kafka.assigned == {(TOPIC, 2): 7} and consumer.assignment() == {(TOPIC, 2)}
     assert told == [{(TOPIC, 0)}]
+
+
+def test_a_member_without_a_start_may_lose_all_of_it(kafka: Kafka) -> None:
+    consumer = consumer_of(group="g", start_at_ms=1)
+    kafka.unanswered = 1
+    kafka.rounds += [[kafka.give(BOTH)], [kafka.take(BOTH)]]
+    with pytest.raises(SourceUnavailable, match="commits of the group not read"):
+        next(consumer)
+    assert offsets(consumer) == []
+    assert kafka.assigned == {} and consumer.assignment() == frozenset()
+
+
+@pytest.mark.parametrize(("strategy", "own"), [("range", {(TOPIC, 1)}), ("cooperative-sticky", BOTH)])
+def test_a_cooperative_member_keeps_what_it_has(kafka: Kafka, strategy: str, own: frozenset[Place]) -> None:
+    consumer = consumer_of(group="g", options={"partition.assignment.strategy": strategy})
+    kafka.rounds += [[kafka.give({(TOPIC, 0)})], [kafka.give({(TOPIC, 1)})]]
+    assert offsets(consumer) == []
+    assert consumer.assignment() == kafka.assigned.keys() == own
+
+
+def test_the_message_at_hand_is_committed_when_the_application_says_so(kafka: Kafka) -> None:
+    consumer = consumer_of(group="g")
+    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(1)])
+    next(consumer), next(consumer)
+    consumer.commit_finished()
+    assert kafka.committed_offsets == {(TOPIC, 0): 1}
+    consumer.commit()
+    assert kafka.committed_offsets == {(TOPIC, 0): 2}
+
+
+def test_without_a_group_of_the_application_no_right_to_one_is_needed(kafka: Kafka) -> None:
+    kafka.rounds.append([refused(KafkaError.GROUP_AUTHORIZATION_FAILED), Given(0)])
+    assert offsets(consumer_of()) == [0]
+    kafka.rounds.append([refused(KafkaError.GROUP_AUTHORIZATION_FAILED)])
+    with pytest.raises(SourceUnavailable, match="GROUP_AUTHORIZATION_FAILED"):
+        next(consumer_of(group="g"))
 
 
 def test_a_partition_that_is_assigned_anew_is_not_paused(kafka: Kafka) -> None:
