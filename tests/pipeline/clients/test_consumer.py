@@ -347,6 +347,13 @@ def test_a_partition_that_is_assigned_anew_is_not_paused(kafka: Kafka) -> None:
     assert kafka.resumed[-1] == BOTH
 
 
+def test_a_pause_from_before_a_partition_came_does_not_count(kafka: Kafka) -> None:
+    consumer = consumer_of(group="g")
+    consumer.pause([(TOPIC, 0)])
+    kafka.rounds.append([kafka.give(BOTH), Given(0)])
+    assert offsets(consumer) == [0]
+
+
 def test_what_a_cooperative_member_keeps_stays_paused(kafka: Kafka) -> None:
     consumer = consumer_of(group="g", options={"partition.assignment.strategy": "cooperative-sticky"})
     kafka.rounds.append([kafka.give(BOTH)])
