@@ -25,11 +25,11 @@ SPARKS ?= 3.5.9 4.0.5
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or soak
+SERVICE_MARKERS := postgres or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or soak
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn \
-	test-cluster test-container test-sparks test-postgres test-node test-go test-java test-compat test-full equality fuzz \
+	test-cluster test-container test-zig test-sparks test-postgres test-node test-go test-java test-compat test-full equality fuzz \
 	fuzz-core fuzz-core-guided check format bench \
 	setup setup-dev wheel clean
 
@@ -81,6 +81,9 @@ test-cluster: setup-dev ## what `make demo-cluster` does, in some fifteen minute
 test-container: setup-dev ## the Dockerfile's image, built and run by docker, podman or buildah, else its steps alone. Not in `make ci`
 	@$(BIN)/python -m pytest -m container $(PYTEST_ARGUMENTS)
 
+test-zig: setup-dev ## wheels for both processors, and set-up on a machine without a compiler, with the one that pip fetches. Not in `make ci`
+	@$(BIN)/python -m pytest -m zig $(PYTEST_ARGUMENTS)
+
 test-sparks: setup-dev ## loads and their tables with other releases of Spark, each in .make/spark-RELEASE; SPARKS="…". Not in `make ci`
 	@for release in $(SPARKS); do \
 	  echo "== Spark $$release"; $(BIN)/python tools/spark_environment.py $$release \
@@ -112,7 +115,7 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3 or soak, which it leaves out, with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
+test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3, zig or soak, which it leaves out, with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) $(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks

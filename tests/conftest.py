@@ -39,6 +39,7 @@ LEFT_OUT = {
     "pig": "make test-pig",
     "s3": "make test-s3",
     "yarn": "make test-yarn",
+    "zig": "make test-zig",
 }
 """Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
 

@@ -1,0 +1,125 @@
+"""The compiler that pip brings, where the machine has none: wheels for both processors, and what set-up makes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from build_wheels import PROCESSORS
+from checkout import ROOT
+from headrace.audit.count import message_hash
+from headrace.loader.native.core import library
+from headrace.loader.native.core.build import LIBRARY
+
+pytestmark = [pytest.mark.zig, pytest.mark.timeout(1800)]
+
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+"""As they stand in the header of a library, two bytes at 18."""
+
+GLIBC_MAX = (2, 17)
+
+USE = """
+from headrace.avro_schema import parse_schema
+from headrace.loader.native import BadBody, build, compile_check, the_core
+core = the_core()
+print(build())
+print(core.message_hash(b"key", 3, b"value", 5))
+check = compile_check(parse_schema('{"type": "array", "items": ["null", "string"]}'), core)
+check(b"\\x04\\x00\\x02\\x02x\\x00")
+try:
+    check(b"\\x04\\x00\\x03\\x02x\\x00")
+except BadBody as error:
+    print(error)
+"""
+USED = (
+    f"core {library.ABI}.{library.PROGRAM_VERSION}\n{message_hash(b'key', b'value')}\n"
+    "a union has the index -2 of 2 branches\n"
+)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One in which nothing was built."""
+    kept_out = (".*", "build", "dist", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs", f"{LIBRARY}*")
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("zig") / "headrace", ignore=shutil.ignore_patterns(*kept_out))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """One in which no program is found, compilers among them."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    kept = {name: value for name, value in os.environ.items() if name not in ("CC", "PYTHONPATH")}
+    return {**kept, "PATH": str(empty)}
+
+
+def glibc_asked_for(compiled: bytes) -> tuple[int, int]:
+    """The newest version of what the library takes from glibc."""
+    return max((int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", compiled))
+
+
+def test_wheels_for_both_processors_bring_the_core(checkout: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, str(checkout / "tools" / "build_wheels.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    wheels: dict[str, Path] = {}
+    for line in done.stdout.splitlines():
+        tagged = re.search(r"-py3-none-manylinux_2_17_(\w+)\.manylinux2014_\1\.whl$", line)
+        assert tagged is not None, line
+        wheels[tagged[1]] = checkout / line
+    assert set(wheels) == set(PROCESSORS) == set(ELF_MACHINES)
+    for processor, wheel in wheels.items():
+        with zipfile.ZipFile(wheel) as archive:
+            compiled = archive.read(f"headrace/loader/native/core/{LIBRARY}")
+        assert int.from_bytes(compiled[18:20], "little") == ELF_MACHINES[processor]
+        assert glibc_asked_for(compiled) <= GLIBC_MAX
+
+    if platform.machine() not in wheels:
+        pytest.skip(f"the wheels were built, and none is for {platform.machine()}")
+    fresh = tmp_path / "fresh"
+    subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
+    python = str(fresh / "bin" / "python")
+    install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, str(wheels[platform.machine()])], check=True, env=environment)
+    used = subprocess.run(
+        [python, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (used.returncode, used.stdout) == (0, USED), used.stderr
+
+
+@pytest.mark.parametrize("has_compiler", [False, True], ids=["no compiler", "a compiler that fails"])
+def test_set_up_ends_with_the_core_built(checkout: Path, environment: dict[str, str], has_compiler: bool) -> None:
+    if has_compiler:
+        broken = Path(environment["PATH"]) / "cc"
+        broken.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+        broken.chmod(0o755)
+    core = checkout / "loader" / "native" / "core"
+    for left in core.glob(f"{LIBRARY}*"):
+        left.unlink()
+    python = checkout / ".venv" / "bin" / "python"
+    if not python.is_file():
+        subprocess.run([sys.executable, "-m", "venv", str(checkout / ".venv")], check=True)
+    subprocess.run([str(python), "-m", "pip", "--quiet", "uninstall", "--yes", "ziglang"], check=True)
+    set_up = "import setup_environment as it; it.LOG.parent.mkdir(exist_ok=True); it.link_packages(); it.build_core()"
+    tools = {**environment, "PYTHONPATH": str(checkout / "tools")}
+    done = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "set-up: no C compiler on this machine, or one that fails: installing ziglang to compile the loader's core\n"
+    )
+    assert (core / LIBRARY).is_file()
+    made = (core / LIBRARY).stat().st_mtime_ns
+    rooms = {**environment, "PYTHONPATH": str(checkout / ".make" / "packages")}
+    used = subprocess.run([str(python), "-P", "-c", USE], env=rooms, capture_output=True, text=True, check=False)
+    assert (used.returncode, used.stdout) == (0, USED), used.stderr
+    again = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout) == (0, "")
+    assert (core / LIBRARY).stat().st_mtime_ns == made
