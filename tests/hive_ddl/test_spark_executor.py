@@ -83,6 +83,8 @@ class PaperMetastore:
     def _alter_table_with_environmentContext(self, database: str, name: str, table: Any, context: Any) -> None:
         given = dict(one.args for one in context.putToProperties.call_args_list)
         self.contexts["the probe" if name.startswith(PROBE_PREFIX) else name] = given
+        if name.startswith(PROBE_PREFIX):
+            table.getParameters().put.assert_called_with(REVISION, "2")  # a change of nothing might pass everywhere
         if self.honours and given.get(spark.CONDITION_VALUE) == "not the revision":
             raise java_error("MetaException", f"{MODIFIED} 'not the revision'")
 
