@@ -122,3 +122,12 @@ def test_a_schema_that_cannot_be_used_is_said_of_its_messages(text: str, said: s
     for _ in range(2):
         with pytest.raises(UndecodableMessage, match=said):
             its_decoder.decode(message(b"\0"))
+
+
+def test_the_time_is_the_writer_s_number_whatever_is_read() -> None:
+    kind = {"type": "long", "logicalType": "timestamp-millis"}
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": kind}]})
+    body = encode_long(1_356_998_400_000)
+    assert decoder(text).decode(message(body))[2] == 1_356_998_400_000
+    without = '{"type": "record", "name": "R", "fields": []}'
+    assert decoder(text, without).decode(message(body)) == (1, {}, 1_356_998_400_000)
