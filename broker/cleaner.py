@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ class Cleaner:
         flusher: Flusher,
         clean_to: Mapping[PartitionKey, int],
         *,
-        before_change: Callable[[], None],
+        before_change: Callable[[], Awaitable[None]],
         unlink: Callable[[list[Path]], None],
     ) -> None:
         self._executor, self._flusher = executor, flusher
@@ -117,7 +117,7 @@ class Cleaner:
         found = await loop.run_in_executor(self._executor, compaction.newest_records, segments, start, outcomes, pace)
         rules = compaction.Rules(now_ms + wish.tombstones_ms, now_ms, log.producers.last_offsets())
         before = log.size
-        self._before_change()
+        await self._before_change()
         for group in compaction.in_groups(segments, log.limits.segment_bytes_max):
             if group[0].base_offset >= found.end:
                 break

@@ -3,23 +3,29 @@
 Files in the data folder: `.lock` (held by the running broker), `topics.json`, `producer-ids`, the two offset
 checkpoints, `.kafka_cleanshutdown` (only while no broker runs, and only after an orderly end), and a folder
 `<topic>-<partition>` per partition.
+
+Topics and checkpoints are written by one thread, in the order that is asked for, so that nobody waits for the disk but
+who wants them written. Topics are changed one after the other. A change is on disk before anybody sees it, and is then
+seen as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from headrace.broker import descriptors
 from headrace.broker.cleaner import Cleaner, Wish
@@ -50,7 +56,7 @@ from headrace.broker.log.checkpoints import (
 from headrace.broker.log.files import OpenFiles, sync_folder
 from headrace.broker.log.flusher import SYNC_THREADS, Flusher
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
-from headrace.broker.log.recovery import open_log
+from headrace.broker.log.recovery import OpenLog, open_log
 from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.segment import facts_of
 from headrace.broker.producer_ids import ProducerIds
@@ -65,6 +71,7 @@ from headrace.broker.topics import (
     check_partition_count,
     check_topic_name,
 )
+from headrace.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +79,9 @@ TOPICS_AT_ONCE = 100
 """Created for one client that asks for them, while all others wait."""
 OFFSETS_PARTITION = (OFFSETS_TOPIC, 0)
 TRANSACTIONS_PARTITION = (TRANSACTIONS_TOPIC, 0)
+
+Result = TypeVar("Result")
+Checkpoints = Mapping[str, Mapping[PartitionKey, int]]
 
 PARTITIONS_TOTAL_MAX = 20_000
 """Of all topics: clients create topics by asking for them, and each partition costs a folder and a start's time."""
@@ -93,16 +103,22 @@ class BrokerNode:
         self.address = (config.host, config.port)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-files")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self.fetch_sessions = FetchSessions()
         self._tasks: list[asyncio.Task[None]] = []
-        self._has_old_checkpoints = False  # of deleted topics, which must not meet new ones of their names
+        self._changing_topics = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
+        # How many topics were deleted, and how many of them had gone when the checkpoints on disk were made: rows of
+        # deleted topics must not meet new ones of their names.
+        self._deletions = self._deletions_on_disk = 0
         self._closing = asyncio.Event()
         self._lock_fd = lock(config.data_dir)
         try:
             self._open(files_max)
         except BaseException:
             self._executor.shutdown()
+            self._writer.shutdown()
             os.close(self._lock_fd)
             raise
 
@@ -123,7 +139,7 @@ class BrokerNode:
             self._executor,
             self.flusher,
             read_checkpoint(folder / CLEAN_TO),
-            before_change=self._write_recovery_points,
+            before_change=lambda: asyncio.wrap_future(self._write_recovery_points()),
             unlink=self.unlink_later,
         )
         started = time.monotonic()
@@ -131,10 +147,12 @@ class BrokerNode:
         for topic in self.topics:
             for index in range(topic.partitions):
                 key = (topic.name, index)
-                truncated += self._open_log(topic, index, is_clean, recovery_points.get(key), log_starts.get(key, 0))
+                opened = self._open_log(topic, index, is_clean, recovery_points.get(key), log_starts.get(key, 0))
+                self.logs[key] = opened.log
+                truncated += opened.truncated_bytes
         self.cleaner.keep_within(self.logs)
         # Rows of partitions that are gone must not meet a new partition of the same name.
-        self._write_checkpoints()
+        self._write_checkpoints().result()
         marker.unlink(missing_ok=True)
         sync_folder(folder)
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
@@ -173,12 +191,14 @@ class BrokerNode:
             (time.monotonic() - started) * 1000,
         )
 
-    def _new_transaction_table(self) -> LogTable:
+    async def _new_transaction_table(self) -> LogTable:
         """
         Raises:
             RequestRefused: the disk refused it.
         """
-        self.create_topic(TRANSACTIONS_TOPIC, 1, {})
+        refusals = await self.create_topics([Topic(TRANSACTIONS_TOPIC, uuid.uuid4(), 1)])
+        if refusals:
+            raise refusals[TRANSACTIONS_TOPIC]
         return self._transaction_table()
 
     def _transaction_table(self) -> LogTable:
@@ -211,7 +231,7 @@ class BrokerNode:
         """
         self._closing.set()
         self.groups.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._changes, return_exceptions=True)
         unforced: list[Path] = []
         full: OSError | None = None
         for log in self.logs.values():
@@ -226,13 +246,14 @@ class BrokerNode:
                 raise full
             for log in self.logs.values():
                 log.recovery_point = log.log_end_offset
-            self._write_checkpoints()
+            await asyncio.wrap_future(self._write_checkpoints())
             # Where the power takes that mark, the next start reads from the recovery points on, which is nothing.
             (self.config.data_dir / CLEAN_MARKER).touch()
         except OSError as error:
             logger.warning("closed without the mark of a clean end; the next start reads the logs error=%s", error)
         self._files.close()
         self._executor.shutdown()
+        self._writer.shutdown()
         os.close(self._lock_fd)
 
     async def _repeat(self, interval_ms: int, work: Callable[[], object]) -> None:
@@ -289,74 +310,143 @@ class BrokerNode:
         self._check_room(partitions)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        self.check_new_topic(name, partitions)
-        topic = Topic(name, uuid.uuid4(), partitions, MappingProxyType(dict(configs)))
-        self.create_topics([topic])
-        return topic
-
-    def create_topics(self, topics: Sequence[Topic]) -> None:
-        """Creates topics that were checked, with one write of the topic file for all.
+        """Creates a topic while all others wait: for the start, and for few partitions.
 
         Raises:
-            RequestRefused: there would be too many partitions, or the disk is full; none of them exists.
+            RequestRefused: it cannot be created; it does not exist.
         """
-        self._add_logs(topics, [(topic, index) for topic in topics for index in range(topic.partitions)])
-        for topic in topics:
-            logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
+        assert not self._changing_topics.locked()
+        self.check_new_topic(name, partitions)
+        topic = Topic(name, uuid.uuid4(), partitions, MappingProxyType(dict(configs)))
+        places = [(topic, index) for index in range(partitions)]
+        try:
+            for write in self._adding([topic], places):
+                if write is not None:
+                    write.result()
+        except (OSError, RequestRefused) as error:
+            remove_folders(self._new_folders(places))
+            if isinstance(error, RequestRefused):
+                raise
+            raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
+        return topic
 
-    def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
+    async def create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
+        """Creates topics, with one write of the topic file for all; returns why some of them could not be.
+
+        Where there would be too many partitions, or the disk is full, none of them exists.
+        """
+        return await self._to_its_end(self._create_topics(topics))
+
+    async def _create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
+        refusals: dict[str, RequestRefused] = {}
+        async with self._changing_topics:
+            missing = []
+            for topic in topics:
+                try:
+                    # Somebody else may have created it meanwhile.
+                    self.check_new_topic(topic.name, topic.partitions)
+                    missing.append(topic)
+                except RequestRefused as refused:
+                    refusals[topic.name] = refused
+            refusals.update(await self._create_missing(missing))
+        return refusals
+
+    async def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
         """Creates those of these topics that are missing, and returns why some could not be.
 
         Beyond TOPICS_AT_ONCE they are as unknown as before: clients ask again for what they do not find.
         """
+        return await self._to_its_end(self._ensure_topics(tuple(names)))
+
+    async def _ensure_topics(self, names: Sequence[str]) -> dict[str, RequestRefused]:
         missing: list[Topic] = []
         refusals: dict[str, RequestRefused] = {}
-        for name in names:
-            if self.topics.get(name) is None and len(missing) < TOPICS_AT_ONCE:
-                try:
-                    self.check_new_topic(name, self.config.partitions)
-                    self._check_room(self.config.partitions * (len(missing) + 1))
-                    missing.append(Topic(name, uuid.uuid4(), self.config.partitions))
-                except RequestRefused as refused:
-                    refusals[name] = refused
-        try:
-            if missing:
-                self.create_topics(missing)
-        except RequestRefused as refused:
-            refusals.update({topic.name: refused for topic in missing})
+        async with self._changing_topics:
+            for name in names:
+                if self.topics.get(name) is None and len(missing) < TOPICS_AT_ONCE:
+                    try:
+                        self.check_new_topic(name, self.config.partitions)
+                        self._check_room(self.config.partitions * (len(missing) + 1))
+                        missing.append(Topic(name, uuid.uuid4(), self.config.partitions))
+                    except RequestRefused as refused:
+                        refusals[name] = refused
+            refusals.update(await self._create_missing(missing))
         return refusals
 
-    def add_partitions(self, topic: Topic, count: int) -> None:
-        """Raises the number of partitions to `count`.
+    async def _create_missing(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
+        try:
+            if topics:
+                await self._add(topics, [(topic, index) for topic in topics for index in range(topic.partitions)])
+        except RequestRefused as refused:
+            return {topic.name: refused for topic in topics}
+        return {}
+
+    async def add_partitions(self, name: str, count: int) -> None:
+        """Raises the number of partitions of a topic to `count`.
 
         Raises:
-            RequestRefused: there would be too many partitions, or the disk is full; the topic is as before.
+            RequestRefused: there is no such topic, it has as many, there would be too many partitions, or the disk is
+                full; the topic is as before.
         """
-        grown = replace(topic, partitions=count)
-        self._add_logs([grown], [(grown, index) for index in range(topic.partitions, count)])
-        logger.info("partitions added topic=%s partitions=%d", topic.name, count)
+        await self._to_its_end(self._add_partitions(name, count))
 
-    def _add_logs(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> None:
-        """Makes the folders of new partitions and then writes their topics: what has no topic yet is a leftover."""
-        self._check_room(len(places))
-        opened: list[tuple[str, int]] = []
+    async def _add_partitions(self, name: str, count: int) -> None:
+        async with self._changing_topics:
+            topic = self.topic(name)
+            if count <= topic.partitions:
+                raise RequestRefused(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"topic {name!r} has {topic.partitions} partitions; {count} would not be more",
+                )
+            grown = replace(topic, partitions=count)
+            await self._add([grown], [(grown, index) for index in range(topic.partitions, count)])
+        logger.info("partitions added topic=%s partitions=%d", name, count)
+
+    async def _add(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> None:
+        turns = Turns()
         try:
-            if self._has_old_checkpoints:
-                self._write_checkpoints()
-            for topic, index in places:
-                opened.append((topic.name, index))
-                self._open_log(topic, index, True, 0, 0)
-            for topic in topics:
-                if self.topics.get(topic.name) is None and not topic.is_internal:
-                    self.groups.forget_before(topic.name)
-            self.topics.put(*topics)
+            for write in self._adding(topics, places):
+                if write is not None:
+                    await asyncio.wrap_future(write)
+                await turns.give()
         except (OSError, RequestRefused) as error:
-            for key in opened:
-                self.logs.pop(key, None)
-            remove_folders(self._folder(*key) for key in opened)
+            await asyncio.wrap_future(self._writer.submit(remove_folders, self._new_folders(places)))
             if isinstance(error, RequestRefused):
                 raise
             raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
+
+    def _adding(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> Iterator[Future[None] | None]:
+        """Makes the folders of new partitions and then writes their topics: what has no topic yet is a leftover.
+
+        Yields what has to be written before it goes on; None where others may have their turn.
+        """
+        self._check_room(len(places))
+        if self._deletions_on_disk < self._deletions:
+            yield self._write_checkpoints()
+        opened: dict[PartitionKey, PartitionLog] = {}
+        for topic, index in places:
+            opened[topic.name, index] = self._open_log(topic, index, True, 0, 0).log
+            yield None
+        for topic in topics:
+            if self.topics.get(topic.name) is None and not topic.is_internal:
+                self.groups.forget_before(topic.name)
+        changed = self.topics.with_topics(topics)
+        yield self._writer.submit(self.topics.write, changed)
+        new = [topic for topic in topics if self.topics.get(topic.name) is None]
+        self.logs.update(opened)
+        self.topics.take(changed)
+        for topic in new:
+            logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
+
+    def _new_folders(self, places: Iterable[tuple[Topic, int]]) -> list[Path]:
+        return [self._folder(topic.name, index) for topic, index in places]
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Waits for work that goes on where the client who wants it is gone, since half of it must not be left."""
+        change = asyncio.get_running_loop().create_task(work)
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        return await asyncio.shield(change)
 
     def _check_room(self, partitions: int) -> None:
         if len(self.logs) + partitions > PARTITIONS_TOTAL_MAX:
@@ -367,38 +457,68 @@ class BrokerNode:
 
     async def delete_topic(self, topic: Topic) -> None:
         """Raises:
-        RequestRefused: it is the broker's own, or its deletion cannot be stored.
+        RequestRefused: it is the broker's own, it is gone, or its deletion cannot be stored.
         """
         if topic.name in INTERNAL_TOPICS:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
-        self.topics.remove(topic.name)
-        doomed = []
-        for index in range(topic.partitions):
-            log = self.logs.pop((topic.name, index))
-            self.flusher.forget(log)
-            self.cleaner.forget((topic.name, index))
-            log.forget_files()
-            # Renamed first, so that the topic can be created anew while the files of the old one are removed.
-            doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
-            log.wake(sys.maxsize)
-        self._has_old_checkpoints = True
-        try:
-            self._write_checkpoints()
-        except OSError as error:
-            logger.error("checkpoints not written error=%s; written before the next topic is created", error)
-        self._executor.submit(remove_folders, doomed)
-        logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
+        await self._to_its_end(self._delete_topic(topic))
+
+    async def _delete_topic(self, asked_for: Topic) -> None:
+        async with self._changing_topics:
+            # Meanwhile it may have been altered, or deleted and created anew.
+            topic = self.topic(asked_for.name)
+            if topic.topic_id != asked_for.topic_id:
+                raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} is another one now")
+            remaining = self.topics.without(topic.name)
+            await asyncio.wrap_future(self._writer.submit(self.topics.write, remaining))
+            self.topics.take(remaining)
+            self._deletions += 1
+            await self._let_go(topic, [self.logs.pop((topic.name, index)) for index in range(topic.partitions)])
+            try:
+                await asyncio.wrap_future(self._write_checkpoints())
+            except OSError as error:
+                logger.error("checkpoints not written error=%s; written before the next topic is created", error)
+        # Until this waits for the disk nobody else has a turn: what is committed in a new topic of the name stays.
         try:
             await self.groups.forget_topic(topic.name)
         except RequestRefused as refused:
             logger.error("offsets of a deleted topic not forgotten topic=%s reason=%s", topic.name, refused)
 
-    def alter_topic(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        if configs == topic.configs:
-            return  # as who keeps two clusters alike asks for again and again
-        changed = self.topics.with_configs(topic, configs)
-        for index in range(changed.partitions):
-            self.logs[changed.name, index].limits = self._limits(changed)
+    async def _let_go(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
+        """Removes the logs of a topic that is not there any more."""
+        for index, log in enumerate(logs):
+            self.flusher.forget(log)
+            self.cleaner.forget((topic.name, index))
+        turns, doomed = Turns(), []
+        for index, log in enumerate(logs):
+            log.forget_files()
+            # Renamed first, so that the topic can be created anew while the files of the old one are removed.
+            doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
+            log.wake(sys.maxsize)
+            await turns.give()
+        self._executor.submit(remove_folders, doomed)
+        logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
+
+    async def alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:
+        """Alters a topic, to a configuration that is made of it as it is then.
+
+        Raises:
+            RequestRefused: there is no such topic, `configs_of` refuses it, or it cannot be stored.
+        """
+        await self._to_its_end(self._alter_topic(name, configs_of))
+
+    async def _alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:
+        async with self._changing_topics:
+            topic = self.topic(name)
+            configs = configs_of(topic)
+            if configs == topic.configs:
+                return  # as who keeps two clusters alike asks for again and again
+            changed = replace(topic, configs=MappingProxyType(dict(configs)))
+            topics = self.topics.with_topics([changed])
+            await asyncio.wrap_future(self._writer.submit(self.topics.write, topics))
+            self.topics.take(topics)
+            for index in range(changed.partitions):
+                self.logs[changed.name, index].limits = self._limits(changed)
         logger.info("topic altered topic=%s configs=%s", changed.name, dict(changed.configs))
 
     def message_bytes_max(self, topic: Topic) -> int:
@@ -414,7 +534,9 @@ class BrokerNode:
     def _folder(self, topic: str, index: int) -> Path:
         return self.config.data_dir / f"{topic}-{index}"
 
-    def _open_log(self, topic: Topic, index: int, is_clean: bool, recovery_point: int | None, log_start: int) -> int:
+    def _open_log(
+        self, topic: Topic, index: int, is_clean: bool, recovery_point: int | None, log_start: int
+    ) -> OpenLog:
         folder = self._folder(topic.name, index)
         folder.mkdir(exist_ok=True)
         opened = open_log(
@@ -429,10 +551,9 @@ class BrokerNode:
             sets_aside=self.config.sets_damaged_aside,
             now_ms=self.now_ms(),
         )
-        self.logs[topic.name, index] = opened.log
         if opened.log.needs_flush:
             self.flusher.note(opened.log)
-        return opened.truncated_bytes
+        return opened
 
     # Upkeep
 
@@ -444,7 +565,9 @@ class BrokerNode:
             RequestRefused: the groups' log cannot be written.
         """
         full: OSError | None = None
+        turns = Turns()
         for name, index in tuple(self.logs):
+            await turns.give()
             topic, log = self.topics.get(name), self.logs.get((name, index))
             if topic is None or log is None:
                 continue
@@ -458,12 +581,14 @@ class BrokerNode:
         if full is not None:
             raise full
         await self.groups.keep_house()
-        self._write_checkpoints()
+        await asyncio.wrap_future(self._write_checkpoints())
 
     async def _retain(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
         is_limited = is_deleted(topic.configs)
         retention_ms = effective_number(topic.configs, "retention.ms", self.config) if is_limited else UNLIMITED
         await self._drop_expired(key, topic, log, retention_ms, now_ms)
+        if self.logs.get(key) is not log:
+            return  # deleted meanwhile, and another one may have its folder's name
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
             # On a full disk that takes the space which has just been freed.
@@ -497,9 +622,18 @@ class BrokerNode:
             if facts.largest != segment.largest and facts.size == segment.size and segment in log.closed:
                 log.rebuild_indexes(segment)
                 self.flusher.note(log)
-        count = expired(retention_ms)
+        count = 0
+        while expired(retention_ms):
+            # The oldest first, also where the power fails: a hole between segments would be taken for a loss. And not
+            # before the name of what follows it is on disk, since that alone may then tell where the log ends.
+            with contextlib.suppress(FileNotFoundError):
+                await asyncio.get_running_loop().run_in_executor(self._executor, sync_folder, log.folder)
+            if self.logs.get(key) is not log:
+                return
+            if expired(retention_ms):
+                self.unlink_later(log.drop_segments(1))
+                count += 1
         if count:
-            self.unlink_later(log.drop_segments(count))
             logger.info(
                 "segments deleted folder=%s count=%d log_start_offset=%d",
                 log.folder.name,
@@ -515,7 +649,9 @@ class BrokerNode:
         """
         failure: OSError | None = None
         is_changed = False
+        turns = Turns()
         for key in tuple(self.logs):
+            await turns.give()
             topic, log = self.topics.get(key[0]), self.logs.get(key)
             if topic is None or log is None or topic.is_internal or not is_compacted(topic.configs):
                 continue
@@ -526,7 +662,7 @@ class BrokerNode:
             except OSError as error:
                 failure = error
         if is_changed:
-            self._write_checkpoints()
+            await asyncio.wrap_future(self._write_checkpoints())
         if failure is not None:
             raise failure
 
@@ -548,18 +684,28 @@ class BrokerNode:
         """Removes files in a thread: freeing a large one takes its time."""
         self._executor.submit(unlink_files, paths)
 
-    def _write_checkpoints(self) -> None:
-        self._write_recovery_points()
-        self.write_log_starts()
-        write_checkpoint(self.config.data_dir / CLEAN_TO, self.cleaner.clean_to)
-        self._has_old_checkpoints = False
+    def _write_checkpoints(self) -> Future[None]:
+        """Has all checkpoints written, of everything as it is now."""
+        checkpoints = {**self._recovery_points(), **self._log_starts(), CLEAN_TO: dict(self.cleaner.clean_to)}
+        return self._writer.submit(self._write_all, checkpoints, self._deletions)
 
-    def _write_recovery_points(self) -> None:
-        recovery_points = {key: log.recovery_point for key, log in self.logs.items()}
-        write_checkpoint(self.config.data_dir / RECOVERY_POINTS, recovery_points)
+    def _write_recovery_points(self) -> Future[None]:
+        return self._writer.submit(self._write_each, self._recovery_points())
 
-    def write_log_starts(self) -> None:
-        write_checkpoint(
-            self.config.data_dir / LOG_STARTS,
-            {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset},
-        )
+    def write_log_starts(self) -> Future[None]:
+        """Has written where the logs begin now."""
+        return self._writer.submit(self._write_each, self._log_starts())
+
+    def _recovery_points(self) -> Checkpoints:
+        return {RECOVERY_POINTS: {key: log.recovery_point for key, log in self.logs.items()}}
+
+    def _log_starts(self) -> Checkpoints:
+        return {LOG_STARTS: {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset}}
+
+    def _write_all(self, checkpoints: Checkpoints, deletions: int) -> None:
+        self._write_each(checkpoints)
+        self._deletions_on_disk = deletions
+
+    def _write_each(self, checkpoints: Checkpoints) -> None:
+        for name, offsets in checkpoints.items():
+            write_checkpoint(self.config.data_dir / name, offsets)

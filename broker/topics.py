@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -83,8 +83,11 @@ def check_partition_count(count: int) -> None:
         )
 
 
+TopicsByName = Mapping[str, Topic]
+
+
 class TopicStore:
-    """The topics, the cluster's id, the leader epoch of this start. Every change is on disk when the call returns."""
+    """The topics, the cluster's id, the leader epoch of this start. A change is written first, and then taken."""
 
     def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic], leader_epoch: int = 0) -> None:
         self._path = path
@@ -122,7 +125,7 @@ class TopicStore:
         """
         clock = now_ms // 1000 - EPOCH_CLOCK_FROM_S
         self.leader_epoch = max(self.leader_epoch + 1, clock if clock < EPOCH_CLOCK_MAX else 0)
-        self._write()
+        self._write(self._by_name)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -140,34 +143,34 @@ class TopicStore:
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         return self._by_id.get(topic_id)
 
-    def put(self, *topics: Topic) -> None:
-        """Adds topics, or replaces those of the same names."""
-        before = dict(self._by_name)
-        self._by_name.update({topic.name: topic for topic in topics})
-        self._save_or_restore(before)
+    def with_topics(self, topics: Iterable[Topic]) -> TopicsByName:
+        """All topics as they are with these added, or in place of those of the same names."""
+        return self._by_name | {topic.name: topic for topic in topics}
 
-    def remove(self, name: str) -> None:
-        before = dict(self._by_name)
-        del self._by_name[name]
-        self._save_or_restore(before)
+    def without(self, name: str) -> TopicsByName:
+        """All topics but one."""
+        return {topic.name: topic for topic in self if topic.name != name}
 
-    def with_configs(self, topic: Topic, configs: Mapping[str, str]) -> Topic:
-        changed = replace(topic, configs=MappingProxyType(dict(configs)))
-        self.put(changed)
-        return changed
+    def write(self, changed: TopicsByName) -> None:
+        """Forces to disk what the topics are to be. A thread may do it, one change after the other.
 
-    def _save_or_restore(self, before: dict[str, Topic]) -> None:
+        Raises:
+            RequestRefused: the disk refused it.
+        """
         try:
-            self._write()
+            self._write(changed)
         except OSError as error:
-            self._by_name = before
             raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
+
+    def take(self, changed: TopicsByName) -> None:
+        """Has the topics be what was written."""
+        self._by_name = dict(changed)
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1
 
-    def _write(self) -> None:
+    def _write(self, by_name: TopicsByName) -> None:
         document = {
-            "format": FORMAT_WITH_TRANSACTIONS if TRANSACTIONS_TOPIC in self._by_name else FORMAT,
+            "format": FORMAT_WITH_TRANSACTIONS if TRANSACTIONS_TOPIC in by_name else FORMAT,
             "cluster_id": self.cluster_id,
             "leader_epoch": self.leader_epoch,
             "topics": [
@@ -177,7 +180,7 @@ class TopicStore:
                     "partitions": topic.partitions,
                     "configs": dict(topic.configs),
                 }
-                for topic in self._by_name.values()
+                for topic in by_name.values()
             ],
         }
         write_atomically(self._path, json.dumps(document, separators=(",", ":")).encode() + b"\n")

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from weakref import WeakValueDictionary
@@ -92,7 +92,7 @@ class TransactionCoordinator:
         now_ms: Callable[[], int],
         *,
         table: LogTable | None,
-        open_table: Callable[[], LogTable],
+        open_table: Callable[[], Awaitable[LogTable]],
         is_clean: bool,
         boot_id: str,
     ) -> None:
@@ -101,6 +101,7 @@ class TransactionCoordinator:
         self._table, self._open_table = table, open_table
         self._boot_id, self._stored_boot_id = boot_id, ""
         self._transactions: dict[str, Transaction] = {}
+        self._opening = asyncio.Lock()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[str] = set()
         self._has_strangers = True
@@ -129,6 +130,7 @@ class TransactionCoordinator:
         async with self._locked(transactional_id):
             present = self._transactions.get(transactional_id)
             if present is None:
+                await self._ensure_table()
                 self._make_room()
                 taken = Transaction.new(self._next_id(), timeout_ms, self._now_ms())
             else:
@@ -343,14 +345,22 @@ class TransactionCoordinator:
             )
         return present
 
+    async def _ensure_table(self) -> None:
+        """
+        Raises:
+            RequestRefused: the disk refused it.
+        """
+        async with self._opening:
+            if self._table is None:
+                try:
+                    self._table = await self._open_table()
+                except RequestRefused as refused:
+                    raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
+                self._note_boot(self._table)
+
     def _put(self, transactional_id: str, changed: Transaction | None) -> None:
         """Stores a row, or that it is gone; nobody may count on it before it is forced."""
-        if self._table is None:
-            try:
-                self._table = self._open_table()
-            except RequestRefused as refused:
-                raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
-            self._note_boot(self._table)
+        assert self._table is not None
         value = encode_transaction(changed) if changed is not None else None
         self._table.append([(encode_id_key(transactional_id), value)])
         if changed is None:

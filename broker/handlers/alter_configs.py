@@ -19,5 +19,5 @@ def handle(context: RequestContext, request: Any) -> Any:
     return altered(context, request, AlterConfigsResponse, _given)
 
 
-def _given(topic: Topic, wanted: Any) -> dict[str, str]:
+def _given(wanted: Any, topic: Topic) -> dict[str, str]:
     return {each.name or "": check_config(each.name or "", each.value) for each in wanted.configs or ()}

@@ -13,14 +13,14 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topics import check_partition_count
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
     return CreatePartitionsResponse(
         version=context.version,
-        results=[_one(context, wanted, bool(request.validate_only)) for wanted in request.topics or ()],
+        results=[await _one(context, wanted, bool(request.validate_only)) for wanted in request.topics or ()],
     )
 
 
-def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
+async def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
     code, message = ErrorCode.NONE, None
     try:
         context.check_topic(wanted.name or "", Right.ADMIN)
@@ -43,7 +43,7 @@ def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
                 f"expected {added} assignments, each to node {node_id}",
             )
         if not validate_only:
-            context.node.add_partitions(topic, wanted.count)
+            await context.node.add_partitions(topic.name, wanted.count)
     except RequestRefused as refused:
         code, message = refused.code, refused.message
     return CreatePartitionsResponse.CreatePartitionsTopicResult(

@@ -22,20 +22,15 @@ _Result = CreateTopicsResponse.CreatableTopicResult
 DEFAULT = -1
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
     wanted = list(request.topics or ())
     names = Counter(topic.name for topic in wanted)
     decided = [_decide(context, each, names[each.name] > 1) for each in wanted]
     topics = [each for each in decided if isinstance(each, Topic)]
-    failure: RequestRefused | None = None
-    try:
-        if topics and not request.validate_only:
-            context.node.create_topics(topics)
-    except RequestRefused as refused:
-        failure = refused
+    refusals = await context.node.create_topics(topics) if topics and not request.validate_only else {}
     answers = []
     for asked, each in zip(wanted, decided, strict=True):
-        reason = failure if isinstance(each, Topic) else each
+        reason = refusals.get(each.name) if isinstance(each, Topic) else each
         if reason is not None:
             answers.append(_refused(context, asked, reason))
         elif isinstance(each, Topic):

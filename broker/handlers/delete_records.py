@@ -4,6 +4,7 @@ by the next look of retention; the new start is durable before the answer.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kafka.protocol.admin import DeleteRecordsResponse
@@ -17,7 +18,7 @@ TO_END = -1
 _Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
     topics = [
         _Topic(
             version=context.version,
@@ -26,7 +27,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         )
         for topic in request.topics or ()
     ]
-    context.node.write_log_starts()
+    await asyncio.wrap_future(context.node.write_log_starts())
     return DeleteRecordsResponse(version=context.version, topics=topics)
 
 

@@ -26,14 +26,14 @@ def handle(context: RequestContext, request: Any) -> Any:
     return altered(context, request, IncrementalAlterConfigsResponse, changed)
 
 
-def altered(
-    context: RequestContext, request: Any, response: Any, configs_of: Callable[[Topic, Any], dict[str, str]]
+async def altered(
+    context: RequestContext, request: Any, response: Any, configs_of: Callable[[Any, Topic], dict[str, str]]
 ) -> Any:
-    """The answer to a request that alters topics, each of which is altered or refused by itself.
+    """Alters topics, each of which is altered or refused by itself; returns the answer.
 
     Args:
         response: the class of the answer.
-        configs_of: what a topic's configuration becomes, of the topic and what is wanted of it; may raise
+        configs_of: what a topic's configuration becomes, of what is wanted of it and the topic; may raise
             `RequestRefused`.
     """
     answers = []
@@ -41,9 +41,10 @@ def altered(
         code, message = ErrorCode.NONE, None
         try:
             topic = _alterable_topic(context, wanted)
-            configs = configs_of(topic, wanted)
-            if not request.validate_only:
-                context.node.alter_topic(topic, configs)
+            if request.validate_only:
+                configs_of(wanted, topic)
+            else:
+                await context.node.alter_topic(topic.name, partial(configs_of, wanted))
         except RequestRefused as refused:
             code, message = refused.code, refused.message
         answers.append(
@@ -73,7 +74,7 @@ def _alterable_topic(context: RequestContext, wanted: Any) -> Topic:
     return topic
 
 
-def _changed(topic: Topic, wanted: Any, *, defaults: BrokerConfig) -> dict[str, str]:
+def _changed(wanted: Any, topic: Topic, *, defaults: BrokerConfig) -> dict[str, str]:
     configs = dict(topic.configs)
     changes = list(wanted.configs or ())
     if len({change.name for change in changes}) < len(changes):

@@ -7,7 +7,7 @@ asked for by id, beside which Kafka's own client sends an empty name instead of 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Set
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
@@ -23,8 +23,44 @@ TOPIC_OPERATIONS_FROM = 8
 BY_ID_FROM = 12
 CLUSTER_OPERATIONS_IN = range(8, 11)
 
+Wanted = Mapping[tuple[str | None, uuid.UUID | None], None]
+"""Topics by name, or without one by id."""
 
-def handle(context: RequestContext, request: Any) -> Any:
+
+def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
+    # In version 0 an empty list asks for all topics, later null does.
+    if request.topics is None or (context.version == 0 and not request.topics):
+        rights = context.rights
+        found = [_found(context, request, topic) for topic in context.node.topics if rights.on(Kind.TOPIC, topic.name)]
+        return _answer(context, request, found)
+    # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
+    wanted: Wanted = dict.fromkeys(
+        (
+            None if context.version >= BY_ID_FROM and (topic.topic_id or NO_TOPIC_ID) != NO_TOPIC_ID else topic.name,
+            topic.topic_id,
+        )
+        for topic in request.topics
+    )
+    missing = _to_be_made(context, request, wanted)
+    if missing:
+        return _made_first(context, request, wanted, missing)
+    return _answer(context, request, [_one(context, request, *each, {}) for each in wanted])
+
+
+def _to_be_made(context: RequestContext, request: Any, wanted: Wanted) -> list[str]:
+    node, rights = context.node, context.rights
+    if not node.config.creates_topics or not (context.version < 4 or request.allow_auto_topic_creation):
+        return []
+    names = (name for name, _ in wanted if name is not None and node.topics.get(name) is None)
+    return [name for name in names if Right.WRITE in rights.on(Kind.TOPIC, name)]
+
+
+async def _made_first(context: RequestContext, request: Any, wanted: Wanted, missing: Sequence[str]) -> Any:
+    refusals = await context.node.ensure_topics(missing)
+    return _answer(context, request, [_one(context, request, *each, refusals) for each in wanted])
+
+
+def _answer(context: RequestContext, request: Any, topics: Sequence[Any]) -> Any:
     version, node_id = context.version, context.node.config.node_id
     host, port = context.node.address
     broker = MetadataResponse.MetadataResponseBroker(version=version, node_id=node_id, host=host, port=port)
@@ -33,32 +69,9 @@ def handle(context: RequestContext, request: Any) -> Any:
         brokers=[broker],
         cluster_id=context.node.topics.cluster_id,
         controller_id=node_id,
-        topics=_topics(context, request),
+        topics=topics,
         **_operations(request, "cluster", of_cluster(context.rights), version in CLUSTER_OPERATIONS_IN),
     )
-
-
-def _topics(context: RequestContext, request: Any) -> list[Any]:
-    node, version = context.node, context.version
-    # In version 0 an empty list asks for all topics, later null does.
-    if request.topics is None or (version == 0 and not request.topics):
-        rights = context.rights
-        return [_found(context, request, topic) for topic in node.topics if rights.on(Kind.TOPIC, topic.name)]
-    # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
-    wanted = dict.fromkeys(
-        (
-            None if version >= BY_ID_FROM and (topic.topic_id or NO_TOPIC_ID) != NO_TOPIC_ID else topic.name,
-            topic.topic_id,
-        )
-        for topic in request.topics
-    )
-    refusals: dict[str, RequestRefused] = {}
-    if node.config.creates_topics and (version < 4 or request.allow_auto_topic_creation):
-        rights = context.rights
-        refusals = node.ensure_topics(
-            name for name, _ in wanted if name is not None and Right.WRITE in rights.on(Kind.TOPIC, name)
-        )
-    return [_one(context, request, name, topic_id, refusals) for name, topic_id in wanted]
 
 
 def _one(

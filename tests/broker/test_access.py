@@ -817,7 +817,8 @@ def test_only_who_may_write_has_a_topic_made_by_asking_for_it(tmp_path: Path) ->
                 topics=[metadata.MetadataRequest.MetadataRequestTopic(name=each) for each in (name, "other")],
                 allow_auto_topic_creation=True,
             )
-            told = HANDLERS[api.METADATA].handle(RequestContext(node, 5, "c", "", of(f"{right} topic:new*")), request)
+            result = HANDLERS[api.METADATA].handle(RequestContext(node, 5, "c", "", of(f"{right} topic:new*")), request)
+            told = await result if hasattr(result, "__await__") else result
             expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if right is Right.READ else ErrorCode.NONE
             assert [topic.error_code for topic in told.topics] == [
                 expected,

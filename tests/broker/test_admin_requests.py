@@ -135,7 +135,7 @@ def test_no_election_is_needed(tmp_path: Path, version: int) -> None:
     with_node(tmp_path, work)
 
 
-def altered(node: BrokerNode, *changes: tuple[str, int, str | None]) -> tuple[ErrorCode, dict[str, str]]:
+async def altered(node: BrokerNode, *changes: tuple[str, int, str | None]) -> tuple[ErrorCode, dict[str, str]]:
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(
         version=1,
@@ -151,7 +151,7 @@ def altered(node: BrokerNode, *changes: tuple[str, int, str | None]) -> tuple[Er
             )
         ],
     )
-    (result,) = incremental_alter_configs.handle(context(node, 1), request).responses
+    (result,) = (await incremental_alter_configs.handle(context(node, 1), request)).responses
     return ErrorCode(result.error_code), dict(node.topic("a").configs)
 
 
@@ -159,17 +159,20 @@ def test_items_are_added_to_lists_and_taken_from_them(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.create_topic("a", 1, {})
         both = {"cleanup.policy": "delete,compact"}
-        assert altered(node, ("cleanup.policy", APPEND, "compact")) == (ErrorCode.NONE, both)
-        assert altered(node, ("cleanup.policy", APPEND, "compact")) == (ErrorCode.NONE, both)
-        assert altered(node, ("cleanup.policy", SUBTRACT, "compact")) == (ErrorCode.NONE, {"cleanup.policy": "delete"})
-        assert altered(node, ("cleanup.policy", SUBTRACT, "delete"))[0] is ErrorCode.INVALID_CONFIG
-        assert altered(node, ("cleanup.policy", APPEND, "shred"))[0] is ErrorCode.INVALID_CONFIG
-        assert altered(node, ("retention.ms", APPEND, "5"))[0] is ErrorCode.INVALID_CONFIG
-        assert altered(node, ("nothing", SUBTRACT, "5"))[0] is ErrorCode.INVALID_CONFIG
-        assert altered(node, ("cleanup.policy", 9, "delete"))[0] is ErrorCode.INVALID_REQUEST
-        twice = altered(node, ("retention.ms", SET, "5"), ("retention.ms", SET, "6"))
+        assert await altered(node, ("cleanup.policy", APPEND, "compact")) == (ErrorCode.NONE, both)
+        assert await altered(node, ("cleanup.policy", APPEND, "compact")) == (ErrorCode.NONE, both)
+        assert await altered(node, ("cleanup.policy", SUBTRACT, "compact")) == (
+            ErrorCode.NONE,
+            {"cleanup.policy": "delete"},
+        )
+        assert (await altered(node, ("cleanup.policy", SUBTRACT, "delete")))[0] is ErrorCode.INVALID_CONFIG
+        assert (await altered(node, ("cleanup.policy", APPEND, "shred")))[0] is ErrorCode.INVALID_CONFIG
+        assert (await altered(node, ("retention.ms", APPEND, "5")))[0] is ErrorCode.INVALID_CONFIG
+        assert (await altered(node, ("nothing", SUBTRACT, "5")))[0] is ErrorCode.INVALID_CONFIG
+        assert (await altered(node, ("cleanup.policy", 9, "delete")))[0] is ErrorCode.INVALID_REQUEST
+        twice = await altered(node, ("retention.ms", SET, "5"), ("retention.ms", SET, "6"))
         assert twice == (ErrorCode.INVALID_REQUEST, {"cleanup.policy": "delete"})
-        assert altered(node, ("retention.ms", SET, "5"))[1] == {"cleanup.policy": "delete", "retention.ms": "5"}
+        assert (await altered(node, ("retention.ms", SET, "5")))[1] == {"cleanup.policy": "delete", "retention.ms": "5"}
 
     with_node(tmp_path, work)
 
@@ -184,9 +187,9 @@ def test_a_topic_that_is_altered_to_what_it_is_is_not_written_again(
         node.create_topic("a", 1, {"retention.ms": "5"})
         caplog.clear()
         written = (tmp_path / "topics.json").stat().st_ino
-        assert altered(node, ("retention.ms", SET, "5")) == (ErrorCode.NONE, {"retention.ms": "5"})
+        assert await altered(node, ("retention.ms", SET, "5")) == (ErrorCode.NONE, {"retention.ms": "5"})
         assert ((tmp_path / "topics.json").stat().st_ino, caplog.messages) == (written, [])
-        assert altered(node, ("retention.ms", SET, "6")) == (ErrorCode.NONE, {"retention.ms": "6"})
+        assert await altered(node, ("retention.ms", SET, "6")) == (ErrorCode.NONE, {"retention.ms": "6"})
         assert (tmp_path / "topics.json").stat().st_ino != written
         assert caplog.messages == ["topic altered topic=a configs={'retention.ms': '6'}"]
 

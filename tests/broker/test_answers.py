@@ -238,7 +238,8 @@ def test_topics_are_created_by_asking_for_them_where_that_is_wanted(tmp_path: Pa
     async def work(node: BrokerNode) -> None:
         asked = MetadataRequest.MetadataRequestTopic(version=12, name="t", topic_id=uuid.UUID(int=0))
         request = MetadataRequest(version=12, topics=[asked], allow_auto_topic_creation=True)
-        answer = metadata.handle(context(node, 12), request)
+        result = metadata.handle(context(node, 12), request)
+        answer = await result if creates else result
         code = ErrorCode.NONE if creates else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (answer.topics[0].error_code, node.topics.get("t") is not None) == (code, creates)
 
@@ -291,7 +292,7 @@ def test_no_error_has_no_message(tmp_path: Path) -> None:
             version=7, name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
         )
         request = CreateTopicsRequest(version=7, topics=[topic], timeout_ms=1, validate_only=False)
-        assert create_topics.handle(context(node, 7), request).topics[0].error_message is None
+        assert (await create_topics.handle(context(node, 7), request)).topics[0].error_message is None
 
     with_node(tmp_path, work)
 
@@ -351,22 +352,22 @@ def test_short_sessions_are_a_setting(tmp_path: Path) -> None:
 
 
 def test_old_tools_alter_a_topic_as_a_whole(tmp_path: Path) -> None:
-    def alter(node: BrokerNode, name: str, configs: dict[str, str], *, only_check: bool = False) -> ErrorCode:
+    async def alter(node: BrokerNode, name: str, configs: dict[str, str], *, only_check: bool = False) -> ErrorCode:
         resource = AlterConfigsRequest.AlterConfigsResource
         rows = [resource.AlterableConfig(version=1, name=key, value=value) for key, value in configs.items()]
         wanted = resource(version=1, resource_type=2, resource_name=name, configs=rows)
         request = AlterConfigsRequest(version=1, resources=[wanted], validate_only=only_check)
-        return ErrorCode(alter_configs.handle(context(node, 1), request).responses[0].error_code)
+        return ErrorCode((await alter_configs.handle(context(node, 1), request)).responses[0].error_code)
 
     async def work(node: BrokerNode) -> None:
         node.create_topic("t", 1, {"retention.ms": "1000", "segment.bytes": "2000"})
-        assert alter(node, "t", {"retention.ms": "5000"}, only_check=True) is ErrorCode.NONE
+        assert await alter(node, "t", {"retention.ms": "5000"}, only_check=True) is ErrorCode.NONE
         assert dict(node.topic("t").configs) == {"retention.ms": "1000", "segment.bytes": "2000"}
-        assert alter(node, "t", {"retention.ms": "5000"}) is ErrorCode.NONE
+        assert await alter(node, "t", {"retention.ms": "5000"}) is ErrorCode.NONE
         assert dict(node.topic("t").configs) == {"retention.ms": "5000"}
-        assert alter(node, "t", {"retention.ms": "soon"}) is ErrorCode.INVALID_CONFIG
-        assert alter(node, "none", {}) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert alter(node, "__consumer_offsets", {}) is ErrorCode.INVALID_REQUEST
+        assert await alter(node, "t", {"retention.ms": "soon"}) is ErrorCode.INVALID_CONFIG
+        assert await alter(node, "none", {}) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await alter(node, "__consumer_offsets", {}) is ErrorCode.INVALID_REQUEST
         assert dict(node.topic("t").configs) == {"retention.ms": "5000"}
 
     with_node(tmp_path, work)
@@ -439,10 +440,9 @@ def test_a_topic_of_log_append_time_stores_when_the_broker_took_it(tmp_path: Pat
 
 def test_altering_the_kind_of_timestamps_counts_from_the_next_batch_on(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("orders", 1, {})
+        node.create_topic("orders", 1, {})
         for kind in ("LogAppendTime", "CreateTime"):
-            node.alter_topic(topic, {"message.timestamp.type": kind})
-            topic = node.topic("orders")
+            await node.alter_topic("orders", lambda _, kind=kind: {"message.timestamp.type": kind})
             raw = batch(b"a", timestamp_ms=5)
             produce.handle(
                 context(node, 9),

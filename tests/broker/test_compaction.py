@@ -378,7 +378,7 @@ def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
 
     async def work(node: BrokerNode) -> None:
         node.create_topic("t", 1, {"cleanup.policy": "compact"})
-        node._write_checkpoints()
+        node._write_checkpoints().result()
         written(node)
         await node.flusher.flush_dirty()
         put_in_place, seen = PartitionLog.put_in_place, []
@@ -447,13 +447,13 @@ def test_a_topic_of_both_policies_is_compacted_and_loses_what_is_old(tmp_path: P
 
 def test_records_without_a_key_are_refused_by_a_compacted_topic(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
         for raw in (batch(b"v"), keyed_batch((b"k", b"v"), (None, b"v"), codec=3)):
             refused = produced(node, raw)
             assert refused.error == ErrorCode.INVALID_RECORD and "without a key" in refused.error_message
         assert produced(node, keyed_batch((b"k", None), codec=4)).base_offset == 0
         assert produced(node, keyed_batch((b"", b"v"))).base_offset == 1
-        node.alter_topic(topic, {"cleanup.policy": "delete"})
+        await node.alter_topic("t", lambda _: {"cleanup.policy": "delete"})
         assert produced(node, batch(b"v")).base_offset == 2
 
     with_node(tmp_path, work)

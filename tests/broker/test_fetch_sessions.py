@@ -98,12 +98,12 @@ def test_a_session_tells_only_what_is_new(tmp_path: Path) -> None:
 
 def test_an_error_is_told_every_time_and_its_end_too(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("t", 1, {})
+        node.create_topic("t", 1, {})
         session_id = (await ask(node, request(0, 0, {0: 0, 5: 0}))).session_id
         for epoch in (1, 2):
             found = told(await ask(node, request(session_id, epoch, {})))
             assert found == {5: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, 0)}
-        node.add_partitions(topic, 6)
+        await node.add_partitions("t", 6)
         assert told(await ask(node, request(session_id, 3, {}))) == {5: (ErrorCode.NONE, 0, 0)}
         assert told(await ask(node, request(session_id, 4, {}))) == {}
         wanted = FetchTopic("t", NO_ID, (FetchPartition(0, 10**9, 0, 1 << 20),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topics import Topic
 
 REAL_WRITE_BYTES, REAL_MKDIR = Path.write_bytes, Path.mkdir
 
@@ -74,12 +76,15 @@ def test_topics_that_find_no_space_do_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fails: Callable[..., Any]
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        grows = node.create_topic("grows", 1, {})
+        node.create_topic("grows", 1, {})
         monkeypatch.setattr(target, fails)
-        for make in (lambda: node.create_topic("t", 2, {}), lambda: node.add_partitions(grows, 2)):
-            with pytest.raises(RequestRefused) as refused:
-                make()
-            assert refused.value.code is ErrorCode.STORAGE_ERROR
+        with pytest.raises(RequestRefused) as at_once:
+            node.create_topic("t", 2, {})
+        with pytest.raises(RequestRefused) as grown:
+            await node.add_partitions("grows", 2)
+        beside_others = await node.create_topics([Topic(name, uuid.uuid4(), 2) for name in ("t", "u")])
+        refusals = [at_once.value, grown.value, *beside_others.values()]
+        assert [refused.code for refused in refusals] == [ErrorCode.STORAGE_ERROR] * 4
         monkeypatch.undo()
         assert [topic.name for topic in node.topics if not topic.is_internal] == ["grows"]
         assert node.topic("grows").partitions == 1

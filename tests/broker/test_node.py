@@ -369,6 +369,9 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
             await node.groups.commit(f"g{group}", {("t", index): offset(index) for index in range(700)})
         await node.groups.commit("g0", {("other", 0): offset(7)})
         deletion = asyncio.ensure_future(node.delete_topic(node.topic("t")))
+        while node.groups.offsets.of_topic("t"):
+            await asyncio.sleep(0)
+        assert node.topics.get("t") is None
         while not deletion.done():
             await asyncio.sleep(0)
             turns += 1

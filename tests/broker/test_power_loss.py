@@ -59,6 +59,8 @@ async def whole_life(life: Life) -> None:
     life.start()
     await life.send(KEPT, 2)
     life.delete_records(("kept", 1), 2)
+    for _ in range(14):
+        await life.send(AGED, 2)
     life.clock_ms += 200_000
     life.node.now_ms = lambda: life.clock_ms
     await life.keep_house(AGED)
@@ -70,7 +72,7 @@ async def whole_life(life: Life) -> None:
     await life.stop()
 
     life.start()
-    for _ in range(8):
+    for _ in range(14):
         await life.send(AGED, acknowledged=False)
         await life.send(KEPT, acknowledged=False)
     await life.stop()

@@ -1,0 +1,353 @@
+"""Topics that come, grow, change and go while the broker serves others: nobody waits for the disk, and nobody sees a
+half of it, be it that the broker ends in the midst of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_power_loss import Inline
+from broker_samples import NOW_MS, append, batch, contents
+from headrace.broker import node as node_module
+from headrace.broker import turns
+from headrace.broker.config import BrokerConfig
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.data_folder import CLEAN_MARKER, LOCK_FILE
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topics import Topic
+from headrace.broker.turns import Turns
+
+PATIENCE_S = 60
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: NOW_MS)
+        try:
+            await asyncio.wait_for(work(node), PATIENCE_S)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+def new(name: str, partitions: int = 1) -> Topic:
+    return Topic(name, uuid.uuid4(), partitions)
+
+
+async def beside(work: Awaitable[Any], look: Callable[[], None]) -> int:
+    """Looks at every turn that others have while something is done; returns how many there were."""
+    doing, count = asyncio.ensure_future(work), 0
+    while not doing.done():
+        look()
+        count += 1
+        await asyncio.sleep(0)
+    await doing
+    return count
+
+
+def partitions_of(node: BrokerNode, name: str) -> tuple[int, int]:
+    """How many the topic has, and how many of them have a log."""
+    topic = node.topics.get(name)
+    return topic.partitions if topic is not None else 0, sum(key[0] == name for key in node.logs)
+
+
+def test_others_have_their_turn_once_a_burst_of_work_is_over() -> None:
+    async def work() -> list[int]:
+        now, others, seen = [0.0], [0], []
+
+        async def count() -> None:
+            while True:
+                others[0] += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        await asyncio.sleep(0)
+        given = Turns(lambda: now[0])
+        for now[0] in (0.001, 0.0019, 0.002, 0.0039, 0.0041):
+            await given.give()
+            seen.append(others[0])
+        counting.cancel()
+        return seen
+
+    assert asyncio.run(work()) == [1, 1, 2, 2, 3]
+
+
+def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("old", 1, {"retention.bytes": "0"})
+        log = node.log("old", 0)
+        for _ in range(4):
+            append(log, batch(b"v"))
+            log.roll(NOW_MS)
+        append(log, batch(b"kept"))
+        waited: list[str] = []
+        for name in ("fsync", "fdatasync"):
+            real = getattr(os, name)
+
+            def force(fd: int, name: str = name, real: Callable[[int], None] = real) -> None:
+                where = "loop" if threading.current_thread() is threading.main_thread() else "thread"
+                waited.append(where)
+                real(fd)
+
+            monkeypatch.setattr(os, name, force)
+        assert await node.create_topics([new("t", 3)]) == {}
+        assert await node.ensure_topics(["asked"]) == {}
+        await node.add_partitions("t", 5)
+        await node.alter_topic("t", lambda _: {"retention.ms": "5"})
+        await asyncio.wrap_future(node.write_log_starts())
+        await node._keep_house()
+        assert contents(log) == [(4, b"kept")]
+        await node.groups.commit("g", {("t", 0): CommittedOffset(1, 0, "", NOW_MS)})
+        await node.delete_topic(node.topic("t"))
+        assert len(waited) > 20 and set(waited) == {"thread"}
+
+    with_node(tmp_path, work)
+
+
+def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "BURST_S", 0)
+
+    async def work(node: BrokerNode) -> None:
+        seen = set()
+
+        def look() -> None:
+            seen.add(partitions_of(node, "t"))
+            if (topic := node.topics.get("t")) is not None:
+                assert node.topics.by_id(topic.topic_id) is topic
+
+        assert await beside(node.create_topics([new("t", 30)]), look) > 30
+        assert await beside(node.add_partitions("t", 50), look) > 20
+        assert await beside(node.delete_topic(node.topic("t")), look) > 50
+        assert seen == {(0, 0), (30, 30), (50, 50)}
+        assert await beside(node._keep_house(), lambda: None) > 1
+
+    with_node(tmp_path, work)
+
+
+def started(folder: Path) -> dict[str, tuple[int, list[Any]]]:
+    """What a broker has that starts on a copy of a folder: topics with the number of their partitions and the first's
+    records."""
+    found = {}
+
+    async def look(node: BrokerNode) -> None:
+        for topic in node.topics:
+            if not topic.is_internal:
+                assert partitions_of(node, topic.name) == (topic.partitions, topic.partitions)
+                found[topic.name] = (topic.partitions, contents(node.log(topic.name, 0)))
+                append(node.log(topic.name, topic.partitions - 1), batch(b"more"))
+
+    with_node(folder, look)
+    return found
+
+
+@pytest.mark.parametrize("change", ["create", "grow", "delete"])
+def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(turns, "BURST_S", 0)
+    monkeypatch.setattr(node_module, "ThreadPoolExecutor", Inline)
+    copies: list[Path] = []
+
+    async def work(node: BrokerNode) -> None:
+        for name in ("kept", "t"):
+            node.create_topic(name, 2, {})
+            append(node.log(name, 0), batch(b"v"))
+            node.flusher.note(node.log(name, 0))
+        await node.flusher.flush_dirty()
+        await node._keep_house()
+
+        def copy() -> None:
+            copies.append(tmp_path / f"copy-{len(copies)}")
+            shutil.copytree(tmp_path / "data", copies[-1], ignore=shutil.ignore_patterns(LOCK_FILE, CLEAN_MARKER))
+
+        changes: dict[str, Callable[[], Awaitable[Any]]] = {
+            "create": lambda: node.create_topics([new("n", 3)]),
+            "grow": lambda: node.add_partitions("t", 4),
+            "delete": lambda: node.delete_topic(node.topic("t")),
+        }
+        await beside(changes[change](), copy)
+        copy()
+
+    with_node(tmp_path / "data", work)
+    record = [(0, b"v")]
+    before = {"kept": (2, record), "t": (2, record)}
+    after = {
+        "create": before | {"n": (3, [])},
+        "grow": before | {"t": (4, record)},
+        "delete": {"kept": (2, record)},
+    }[change]
+    found = [started(copy) for copy in copies]
+    assert found[0] == before and found[-1] == after
+    assert all(one in (before, after) for one in found)
+
+
+def test_of_two_that_create_a_topic_at_once_one_is_told_that_it_exists(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        wanted = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
+        first, second, asked = await asyncio.gather(
+            node.create_topics(wanted[0]), node.create_topics(wanted[1]), node.ensure_topics(["same", "asked"])
+        )
+        assert (first, asked) == ({}, {})
+        assert {name: refused.code for name, refused in second.items()} == {"same": ErrorCode.TOPIC_ALREADY_EXISTS}
+        assert node.topic("same") is wanted[0][0]
+        assert sorted(node.topics.names()) == ["asked", "mine", "other", "same"]
+
+    with_node(tmp_path, work)
+
+
+def test_changes_of_one_topic_are_each_made_of_what_it_is_then(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = node.create_topic("t", 1, {})
+        await asyncio.gather(
+            node.alter_topic("t", lambda topic: {**topic.configs, "retention.ms": "5"}),
+            node.add_partitions("t", 3),
+            node.alter_topic("t", lambda topic: {**topic.configs, "segment.ms": "6000"}),
+        )
+        changed = node.topic("t")
+        assert (changed.partitions, dict(changed.configs)) == (3, {"retention.ms": "5", "segment.ms": "6000"})
+        assert {node.log("t", index).limits.segment_ms_max for index in range(3)} == {6000}
+        told = await asyncio.gather(
+            node.add_partitions("t", 4),
+            node.add_partitions("t", 4),
+            node.delete_topic(topic),
+            node.delete_topic(topic),
+            node.create_topics([new("t")]),
+            node.delete_topic(topic),
+            return_exceptions=True,
+        )
+        codes = [each.code if isinstance(each, RequestRefused) else each for each in told]
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [None, ErrorCode.INVALID_PARTITIONS, None, gone, {}, gone]
+        assert partitions_of(node, "t") == (1, 1)
+
+    with_node(tmp_path, work)
+
+
+def test_a_client_that_goes_away_leaves_no_half_of_what_it_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "BURST_S", 0)
+
+    async def work(node: BrokerNode) -> None:
+        asking = asyncio.ensure_future(node.create_topics([new("t", 20)]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert partitions_of(node, "t") == (0, 0) and (tmp_path / "t-0").exists()
+        # The node ends when that has.
+
+    async def again(node: BrokerNode) -> None:
+        assert partitions_of(node, "t") == (20, 20)
+
+    with_node(tmp_path, work)
+    with_node(tmp_path, again)
+
+
+def test_checkpoints_are_written_one_after_the_other_as_they_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        log = node.log("t", 0)
+        append(log, batch(b"a", b"b", b"c"))
+        node.flusher.note(log)
+        await node.flusher.flush_dirty()
+        write, may_go_on, inside = node_module.write_checkpoint, threading.Event(), [0]
+
+        def slow(path: Path, offsets: Any) -> None:
+            inside[0] += 1
+            assert inside[0] == 1 and may_go_on.wait(PATIENCE_S)
+            write(path, offsets)
+            inside[0] -= 1
+
+        monkeypatch.setattr(node_module, "write_checkpoint", slow)
+        writes = [node.write_log_starts(), node._write_checkpoints()]
+        log.advance_log_start(2)
+        writes.append(node.write_log_starts())
+        may_go_on.set()
+        for each in writes:
+            await asyncio.wrap_future(each)
+        assert read_checkpoint(tmp_path / LOG_STARTS) == {("t", 0): 2}
+        assert read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0] == 3
+
+    with_node(tmp_path, work)
+
+
+def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_new_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the deletion could not be written, and the others have a row of the topic that is gone."""
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(b"v"))
+        node.flusher.note(node.log("t", 0))
+        await node.flusher.flush_dirty()
+        write, times = node_module.write_checkpoint, [0]
+
+        def failing(path: Path, offsets: Any) -> None:
+            times[0] += 1
+            if times[0] == 4:
+                raise OSError(28, "No space left on device")
+            write(path, offsets)
+
+        monkeypatch.setattr(node_module, "write_checkpoint", failing)
+        old = node._write_checkpoints()
+        await node.delete_topic(node.topic("t"))
+        await asyncio.wrap_future(old)
+        assert read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0] == 1
+        assert await node.create_topics([new("t")]) == {}
+        assert ("t", 0) not in read_checkpoint(tmp_path / RECOVERY_POINTS)
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("slow", ["facts_of", "sync_folder"])
+def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """It was deleted and created anew while an old segment was looked at, or while a folder was forced to disk."""
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"retention.ms": "1000"})
+        old, loop, real = node.log("t", 0), asyncio.get_running_loop(), getattr(node_module, slow)
+        for _ in range(3):
+            append(old, batch(b"v", timestamp_ms=NOW_MS - 10_000))
+            old.roll(NOW_MS)
+        append(old, batch(b"v", timestamp_ms=NOW_MS - 10_000))
+
+        async def replaced() -> None:
+            await node.delete_topic(node.topic("t"))
+            assert await node.create_topics([new("t")]) == {}
+
+        def meanwhile(argument: Any) -> Any:
+            found = real(argument)
+            if node.logs["t", 0] is old:
+                asyncio.run_coroutine_threadsafe(replaced(), loop).result(PATIENCE_S)
+            return found
+
+        monkeypatch.setattr(node_module, slow, meanwhile)
+        await node._keep_house()
+        log = node.log("t", 0)
+        assert log is not old
+        append(log, batch(b"new"))
+        assert contents(log) == [(0, b"new")]
+        assert [path.name for path in log.folder.glob("*.log*")] == [f"{0:020d}.log"]
+
+    with_node(tmp_path, work)
