@@ -59,7 +59,7 @@ class Cleaner:
         self._executor, self._flusher = executor, flusher
         self.clean_to = dict(clean_to)
         self._before_change, self._unlink = before_change, unlink
-        self._given_up: set[PartitionLog] = set()
+        self._given_up: set[PartitionKey] = set()
         self.compactions = self.freed_bytes = 0
 
     @property
@@ -83,12 +83,14 @@ class Cleaner:
         except compaction.Interrupted:
             return False
         except CorruptBatch as error:
-            self._given_up.add(log)
+            if not is_there():
+                return False
+            self._given_up.add(key)
             logger.error("log not compacted any more folder=%s reason=%s", log.folder.name, error)
             return False
 
     def _due(self, key: PartitionKey, log: PartitionLog, wish: Wish, now_ms: int) -> Sequence[ClosedSegment]:
-        if log in self._given_up:
+        if key in self._given_up:
             return ()
         log.roll_if_older(now_ms - wish.lag_ms_max, now_ms)
         end = min(log.recovery_point, log.last_stable_offset)
@@ -137,6 +139,9 @@ class Cleaner:
                 self._flusher.note(log)
                 # Before a newer one, where the last trace of a key may end that an older one still has.
                 await loop.run_in_executor(self._executor, sync_folder, log.folder)
+        if not is_there():
+            # What was learnt of it must not be taken for a new one of its name.
+            return False
         self.clean_to[key] = found.end
         self.compactions += 1
         self.freed_bytes += max(before - log.size, 0)
@@ -165,3 +170,4 @@ class Cleaner:
     def forget(self, key: PartitionKey) -> None:
         """The log of this name is gone; a new one of it begins anew."""
         self.clean_to.pop(key, None)
+        self._given_up.discard(key)

@@ -31,6 +31,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from headrace.broker.topic_config import check_config
+from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import DELETE_HORIZON, open_batch, read_batch_header, rebuilt_batch
 
 SMALL = LogLimits(segment_bytes_max=400)
@@ -527,6 +528,48 @@ def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
         await node._clean()
         assert node.log("t", 0).size == before and len(kept(node.log("t", 1))) < 6
         assert caplog.text.count("log not compacted any more folder=t-0") == 1
+
+    with_node(tmp_path, work)
+
+
+def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That its log is damaged, and up to where it is clean, also where that is found out while it is deleted."""
+
+    async def work(node: BrokerNode) -> None:
+        loop, clean_to = asyncio.get_running_loop(), {("kept", 0): 7}
+        node.cleaner.clean_to.update(clean_to)
+
+        def damaged(*_: Any) -> None:
+            raise CorruptBatch("damaged")
+
+        def deleted_meanwhile(call: Callable[..., Any]) -> Callable[..., Any]:
+            def meanwhile(*arguments: Any) -> Any:
+                asyncio.run_coroutine_threadsafe(node.delete_topic(node.topic("t")), loop).result(20)
+                return call(*arguments)
+
+            return meanwhile
+
+        # The last of these is called when all is in its place.
+        for module, name, call in (
+            (compaction, "newest_records", damaged),
+            (compaction, "newest_records", deleted_meanwhile(damaged)),
+            (cleaner_module, "sync_folder", deleted_meanwhile(lambda _: None)),
+        ):
+            node.create_topic("t", 1, {"cleanup.policy": "compact"})
+            written(node).limits = LogLimits()  # so that all of it becomes one segment
+            await node.flusher.flush_dirty()
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, call)
+                await node._clean()
+            if call is damaged:
+                assert node.cleaner.given_up_count == 1
+                await node.delete_topic(node.topic("t"))
+            assert (node.cleaner.given_up_count, node.cleaner.clean_to) == (0, clean_to)
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        await node._clean()
+        assert len(kept(log)) < 15
 
     with_node(tmp_path, work)
 
