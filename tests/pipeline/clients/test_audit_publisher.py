@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import Any
 
-from headrace.audit.row import AuditRow
 from headrace.pipeline.clients.audit_publisher import AuditPublisher
 
 
 def test_who_is_called_back_while_rows_are_collected_may_publish() -> None:
-    """`on_delivery` is, in this thread, and may flush."""
+    """`on_delivery` is, in this thread, and may flush: it cannot wait for what only this thread does."""
+    offered, collected = object(), object()
+    polled: list[float] = []
     found: list[bool] = []
     came = threading.Event()
 
-    def rows() -> Iterable[AuditRow]:
-        if not found:
-            publisher.offer([])
-            found.append(publisher.wait(60))
-            came.set()
-        return ()
+    def rows() -> Iterable[Any]:
+        if found:
+            return ()
+        publisher.offer([])
+        found.append(publisher.wait(60))
+        came.set()
+        return (collected,)
 
-    publisher = AuditPublisher(None, lambda timeout_s: None, None, "audit", "audit-value", rows=rows)  # type: ignore[arg-type]
-    publisher.offer([])
+    publisher = AuditPublisher(None, polled.append, None, "audit", "audit-value", rows=rows)  # type: ignore[arg-type]
+    publisher.offer([offered])  # type: ignore[list-item]
     assert came.wait(30)
     publisher.end(30)
-    assert found == [True]
+    assert found == [False]
+    assert polled == []
+    assert publisher.unpublished == 2
