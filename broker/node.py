@@ -88,7 +88,8 @@ PARTITIONS_TOTAL_MAX = 20_000
 
 
 class BrokerNode:
-    """Everything of the broker that outlives a connection. `now_ms` is the wall clock, in milliseconds."""
+    """Everything of the broker that outlives a connection. `now_ms` is the wall clock, in milliseconds, and
+    `monotonic_ms` the one that deadlines of groups go by."""
 
     def __init__(
         self,
@@ -96,10 +97,11 @@ class BrokerNode:
         *,
         files_max: int = descriptors.FILES_MAX,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         on_disk_failure: Callable[[OSError], None] = lambda error: None,
     ) -> None:
         self.config = config
-        self.now_ms = now_ms
+        self.now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self.address = (config.host, config.port)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
@@ -167,6 +169,7 @@ class BrokerNode:
             rebalance_delay_ms=self.config.rebalance_delay_ms,
             session_timeout_ms_min=self.config.session_timeout_ms_min,
             consumer_session_timeout_ms=self.config.consumer_session_timeout_ms,
+            monotonic_ms=self._monotonic_ms,
         )
         self.transactions = TransactionCoordinator(
             self.logs,

@@ -423,18 +423,7 @@ class GroupCoordinator:
         """Lets time pass for the groups, until `stop`."""
         while not self._stopped:
             now_ms = self._monotonic_ms()
-            for group_id in [group_id for group_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
-                try:
-                    self._tick(group_id, now_ms)
-                except Exception:
-                    # Its members find out by their own timeouts; the other groups go on.
-                    logger.exception("group stuck group=%s", group_id)
-                    self._due_ms[group_id] = now_ms + TICK_MS_MAX
-            if self._table.is_due:
-                try:
-                    await self._compact()
-                except (OSError, RequestRefused) as error:
-                    logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
+            await self.look(now_ms)
             if not self._stopped:
                 self._changed.clear()
             wait_ms = min(max(min(self._due_ms.values(), default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
@@ -443,6 +432,21 @@ class GroupCoordinator:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def look(self, now_ms: int) -> None:
+        """Does what time has come for by the monotonic clock, and compacts the log when it is due."""
+        for group_id in [group_id for group_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+            try:
+                self._tick(group_id, now_ms)
+            except Exception:
+                # Its members find out by their own timeouts; the other groups go on.
+                logger.exception("group stuck group=%s", group_id)
+                self._due_ms[group_id] = now_ms + TICK_MS_MAX
+        if self._table.is_due:
+            try:
+                await self._compact()
+            except (OSError, RequestRefused) as error:
+                logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
 
     def _tick(self, group_id: str, now_ms: int) -> None:
         group = self.groups.get(group_id)
@@ -555,7 +559,8 @@ class GroupCoordinator:
             if not isinstance(group, ConsumerGroup) or (key.member_id and key.member_id not in group.members):
                 return None
             return consumer_entry(group, key, self._unused_since_ms.get(key.group_id, 0))
-        return self._group_entry(group) if isinstance(group, Group) else None
+        # Of one that nobody joined nothing is stored: it would come back with each start after it was forgotten.
+        return self._group_entry(group) if isinstance(group, Group) and group.generation else None
 
     def _append_pending(self) -> None:
         for producer_id, epoch, offsets in self.offsets.all_pending():
@@ -592,6 +597,8 @@ class GroupCoordinator:
             self._restore_consumers(group_id, kept, now_ms)
         for group_id in {*metadata, *self.offsets.groups(), *self.offsets.pending_groups()} - consumers.keys():
             group = self.groups[group_id] = self._new_group(group_id)
+            # Of one that never had members offsets alone are stored, each with its time: a start is no use of them.
+            self._unused_since_ms[group_id] = 0
             stored = metadata.get(group_id)
             if stored is not None:
                 self._unused_since_ms[group_id] = stored.changed_at_ms

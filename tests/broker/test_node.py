@@ -207,6 +207,35 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
     run(tmp_path, again, clock=clock)
 
 
+def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_compactions_there_are(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+
+    async def first(node: BrokerNode) -> None:
+        await node.groups.commit("g", {("t", 0): offset(1)})
+
+    async def later(node: BrokerNode) -> None:
+        assert node.groups.offsets.of_group("g")
+        await node.groups._compact()
+        await node.groups.keep_house()
+        assert node.groups.offsets.of_group("g")
+
+    async def expired(node: BrokerNode) -> None:
+        await node.groups.keep_house()
+        assert not node.groups.groups
+
+    async def again(node: BrokerNode) -> None:
+        assert not node.groups.groups
+
+    run(tmp_path, first, clock=clock)
+    clock.ms += RETENTION_MS - 1000
+    run(tmp_path, later, clock=clock)
+    clock.ms += 2000
+    run(tmp_path, expired, clock=clock)
+    run(tmp_path, again, clock=clock)
+
+
 def test_offsets_of_a_group_that_lives_do_not_expire_and_an_empty_one_goes_soon(tmp_path: Path) -> None:
     clock = Clock()
 
