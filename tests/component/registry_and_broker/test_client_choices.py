@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.partitioner.default import murmur2
 
 from headrace import Consumer, DeliveryFailed, FlushFailed, Producer, Settings, SourceUnavailable, UndecodableMessage
+from headrace.avro_schema import frame
 from headrace.pipeline.clients.delivery import Delivery
 
 T0 = 1_356_998_400_000
@@ -265,6 +266,24 @@ def test_reading_goes_on_behind_what_cannot_be_decoded(settings: Settings, ticks
     (message,) = refused
     assert (message.topic, message.partition, message.offset) == (ticks, 0, 10)
     assert (message.key, message.value) == (b"key", b"text")
+
+
+def test_reading_goes_on_behind_a_body_that_nests_without_end(settings: Settings, topic: str) -> None:
+    schema = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
+    with Producer(settings, app="clock") as producer:
+        producer.send(topic, {"next": None}, partition=0, schema=schema)
+        producer.flush()
+        with Consumer(settings, topics=[topic], until_end=True) as consumer:
+            schema_id = next(consumer).schema_id
+        assert schema_id is not None
+        raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+        raw.produce(topic, frame(schema_id, b"\x02" * 40_000 + b"\0"), partition=0)
+        raw.flush(30)
+        producer.send(topic, {"next": {"next": None}}, partition=0, schema=schema)
+    refused: list[UndecodableMessage] = []
+    with Consumer(settings, topics=[topic], group=topic, auto_commit=True, on_undecodable=refused.append) as consumer:
+        assert [next(consumer).value for _ in range(2)] == [{"next": None}, {"next": {"next": None}}]
+    assert [error.offset for error in refused] == [1]
 
 
 def test_contradictions_are_named(settings: Settings) -> None:
