@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 SLICE_BYTES_MIN = 32 * 1024
 """Less of a file is read at once: to send it by itself would cost more than to copy it."""
@@ -16,8 +16,9 @@ LOOKED_AT_BYTES = 128 * 1024
 """The kernel reads that much ahead, so what is read of a file is cached in pieces of about this size."""
 READ_AHEAD_WHOLE_BYTES = 4 * 1024 * 1024
 """A file of no more is read whole when some of it is waited for: an index, in which a search jumps about."""
-HELD_MAX = 128
-"""Files that are still to be sent from and that were closed otherwise; beyond it bytes are read at once."""
+HELD_SHARE = 2
+"""One in so many open files may be held for what is still to be sent from it; beyond it bytes are read at once. The
+others are for whoever writes and reads meanwhile."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -88,6 +89,15 @@ class OpenFile:
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self.fd)
+
+
+class _Held:
+    """Keeps a file open for all that is still to be read from it."""
+
+    __slots__ = ("__weakref__", "file")
+
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
 
 
 class NotCached(Exception):
@@ -169,18 +179,22 @@ class FileSlice:
     It holds the file open, so that its bytes stay what they are when the file is renamed, removed or closed by others.
     """
 
-    __slots__ = ("_file", "_is_known_cached", "position", "size")
+    __slots__ = ("_held", "_is_known_cached", "position", "size")
 
-    def __init__(self, file: OpenFile, position: int, size: int) -> None:
-        self._file = file
+    def __init__(self, held: _Held, position: int, size: int) -> None:
+        self._held = held
         self._is_known_cached = False
         self.position, self.size = position, size
+
+    @property
+    def _fd(self) -> int:
+        return self._held.file.fd
 
     def __len__(self) -> int:
         return self.size
 
     def __bytes__(self) -> bytes:
-        return os.pread(self._file.fd, self.size, self.position)
+        return os.pread(self._fd, self.size, self.position)
 
     def is_cached(self) -> bool:
         """Can it be read without waiting for the disk? As far as a look here and there tells, and once only."""
@@ -188,7 +202,7 @@ class FileSlice:
             self._is_known_cached = True
             for position in range(self.position, self.position + self.size, LOOKED_AT_BYTES):
                 try:
-                    os.preadv(self._file.fd, [bytearray(1)], position, os.RWF_NOWAIT)
+                    os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
                 except BlockingIOError:
                     return False
                 except OSError:  # a file system that does not tell
@@ -197,11 +211,11 @@ class FileSlice:
 
     def read_ahead(self) -> None:
         """Waits until it can be read at once. For a thread."""
-        _read_ahead(self._file.fd, self.position, self.size)
+        _read_ahead(self._fd, self.position, self.size)
 
     def take(self, byte_count: int) -> bytes:
         """Reads that many bytes, fewer where the file ends before, and has them no longer."""
-        taken = os.pread(self._file.fd, min(byte_count, self.size), self.position)
+        taken = os.pread(self._fd, min(byte_count, self.size), self.position)
         self._skip(len(taken))
         return taken
 
@@ -212,7 +226,7 @@ class FileSlice:
             BlockingIOError: the socket takes nothing now.
             OSError: the client is gone, or the file cannot be read.
         """
-        sent = os.sendfile(socket_fd, self._file.fd, self.position, min(byte_count, self.size))
+        sent = os.sendfile(socket_fd, self._fd, self.position, min(byte_count, self.size))
         self._skip(sent)
         return sent
 
@@ -222,7 +236,8 @@ class FileSlice:
 
 
 class OpenFiles:
-    """Files for reading and writing, at most `files_max` open at once; the one not used longest is closed.
+    """Files for reading and writing, at most `files_max` open at once, with those that are still to be sent from; the
+    one not used longest is closed.
 
     Ten thousand partitions are mostly idle, and a process may hold only so many files. Not for use by threads.
     """
@@ -230,7 +245,9 @@ class OpenFiles:
     def __init__(self, files_max: int) -> None:
         self._files_max = files_max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
-        self._held: WeakSet[OpenFile] = WeakSet()  # closed here, and still to be sent from
+        self._held: WeakValueDictionary[int, _Held] = (
+            WeakValueDictionary()
+        )  # by descriptor; also of files that are open
 
     def fd(self, path: Path) -> int:
         return self._open(path).fd
@@ -238,26 +255,29 @@ class OpenFiles:
     def slice(self, path: Path, position: int, size: int) -> FileSlice | bytes:
         """So many bytes of the file; read at once where they are few, or where too many files are held open already."""
         file = self._open(path)
-        if size < SLICE_BYTES_MIN or len(self._held) >= HELD_MAX:
+        if size < SLICE_BYTES_MIN:
             return read_at(file.fd, size, position)
-        return FileSlice(file, position, size)
+        held = self._held.get(file.fd)
+        if held is None:
+            if len(self._held) >= self._files_max // HELD_SHARE:
+                return read_at(file.fd, size, position)
+            held = self._held[file.fd] = _Held(file)
+        return FileSlice(held, position, size)
 
     def _open(self, path: Path) -> OpenFile:
         found = self._files.get(path)
         if found is not None:
             self._files.move_to_end(path)
             return found
-        while len(self._files) >= self._files_max:
-            self._held.add(self._files.popitem(last=False)[1])
+        # What is held stays open when it is closed here.
+        while self._files and len(self._files) + len(self._held) >= self._files_max:
+            self._files.popitem(last=False)
         file = self._files[path] = OpenFile.at(path)
         return file
 
     def forget(self, path: Path) -> None:
         """Closes the file if it is open; call it before the file is renamed or removed."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            self._held.add(file)
+        self._files.pop(path, None)
 
     def close(self) -> None:
-        for path in list(self._files):
-            self.forget(path)
+        self._files.clear()

@@ -95,7 +95,7 @@ def stored(folder: Path, name: str = "log") -> Path:
 
 
 def slice_of(path: Path, position: int, size: int) -> FileSlice:
-    found = OpenFiles(1).slice(path, position, size)
+    found = OpenFiles(2).slice(path, position, size)
     assert isinstance(found, FileSlice)
     return found
 
@@ -383,20 +383,36 @@ def test_a_slice_outlives_its_file(tmp_path: Path) -> None:
     assert f"{path} (deleted)" not in opened_here()
 
 
-def test_few_files_are_held_open_beyond_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "HELD_MAX", 3)
-    open_files = OpenFiles(1)
-    paths = [stored(tmp_path, f"log{number}") for number in range(8)]
-    found = [open_files.slice(path, 0, 100_000) for path in paths]
-    assert [isinstance(each, FileSlice) for each in found] == [True] * 3 + [False] * 5
+def test_what_is_still_to_be_sent_counts_among_the_open_files(tmp_path: Path) -> None:
+    def opened_of_these() -> int:
+        return sum(each.startswith(str(tmp_path)) for each in opened_here())
+
+    open_files = OpenFiles(8)
+    paths = [stored(tmp_path, f"log{number}") for number in range(24)]
+    for path in paths[:8]:
+        open_files.fd(path)
+    found = [open_files.slice(path, 0, 100_000) for path in paths[:8]]
+    assert [isinstance(each, FileSlice) for each in found] == [True] * 4 + [False] * 4
+    assert isinstance(open_files.slice(paths[0], 7, 100_000), FileSlice), "of a file that is held anyway"
+    for path in paths:
+        open_files.fd(path)
+        assert open_files.slice(path, 0, 100) == CONTENT[:100]
+        assert opened_of_these() <= 8
+    assert opened_of_these() == 8
+    assert isinstance(open_files.slice(paths[9], 0, 100_000), bytes)
     assert {bytes(each) for each in found} == {CONTENT[:100_000]}
     del found[:2]
-    assert isinstance(open_files.slice(paths[0], 0, 100_000), FileSlice)
+    assert isinstance(open_files.slice(paths[9], 0, 100_000), FileSlice)
+    for path in paths[:20]:
+        open_files.forget(path)
+    assert opened_of_these() <= 8
     open_files.close()
+    found.clear()
+    assert opened_of_these() == 0
 
 
 def test_little_is_read_at_once(tmp_path: Path) -> None:
-    open_files = OpenFiles(1)
+    open_files = OpenFiles(2)
     path = stored(tmp_path)
     assert open_files.slice(path, 5, files.SLICE_BYTES_MIN - 1) == CONTENT[5 : files.SLICE_BYTES_MIN + 4]
     assert isinstance(open_files.slice(path, 5, files.SLICE_BYTES_MIN), FileSlice)
