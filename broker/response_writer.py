@@ -98,8 +98,8 @@ class ResponseWriter:
             piece = waiting[0]
             assert isinstance(piece, FileSlice)
             size = len(piece)
-            if not piece.is_cached():
-                self._reading = asyncio.get_running_loop().run_in_executor(None, piece.read_ahead)
+            if not piece.is_cached(rest):
+                self._reading = asyncio.get_running_loop().run_in_executor(None, piece.read_ahead, rest)
                 self._reading.add_done_callback(self._has_read)
                 return
             if self._socket_fd is None:

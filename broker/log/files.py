@@ -179,11 +179,11 @@ class FileSlice:
     It holds the file open, so that its bytes stay what they are when the file is renamed, removed or closed by others.
     """
 
-    __slots__ = ("_held", "_is_known_cached", "position", "size")
+    __slots__ = ("_held", "_looked_to", "position", "size")
 
     def __init__(self, held: _Held, position: int, size: int) -> None:
         self._held = held
-        self._is_known_cached = False
+        self._looked_to = position
         self.position, self.size = position, size
 
     @property
@@ -196,22 +196,25 @@ class FileSlice:
     def __bytes__(self) -> bytes:
         return os.pread(self._fd, self.size, self.position)
 
-    def is_cached(self) -> bool:
-        """Can it be read without waiting for the disk? As far as a look here and there tells, and once only."""
-        if not self._is_known_cached:
-            self._is_known_cached = True
-            for position in range(self.position, self.position + self.size, LOOKED_AT_BYTES):
-                try:
-                    os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
-                except BlockingIOError:
-                    return False
-                except OSError:  # a file system that does not tell
-                    break
+    def is_cached(self, byte_count: int) -> bool:
+        """Can that many bytes be read without waiting for the disk? As far as a look here and there tells, and once
+        only: what is not cached is to be read ahead then."""
+        end = self.position + min(byte_count, self.size)
+        while self._looked_to < end:
+            position = self._looked_to
+            self._looked_to += LOOKED_AT_BYTES
+            try:
+                os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
+            except BlockingIOError:
+                self._looked_to = end
+                return False
+            except OSError:  # a file system that does not tell
+                self._looked_to = self.position + self.size
         return True
 
-    def read_ahead(self) -> None:
-        """Waits until it can be read at once. For a thread."""
-        _read_ahead(self._fd, self.position, self.size)
+    def read_ahead(self, byte_count: int) -> None:
+        """Waits until that many bytes can be read at once. For a thread."""
+        _read_ahead(self._fd, self.position, min(byte_count, self.size))
 
     def take(self, byte_count: int) -> bytes:
         """Reads that many bytes, fewer where the file ends before, and has them no longer."""

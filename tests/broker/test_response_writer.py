@@ -315,22 +315,65 @@ def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, monkeypatch: 
     really, read_ahead = os.preadv, FileSlice.read_ahead
     in_loop = []
 
-    def counted(each: FileSlice) -> None:
+    def counted(each: FileSlice, byte_count: int) -> None:
         in_loop.append(asyncio._get_running_loop() is not None)
-        read_ahead(each)
+        read_ahead(each, byte_count)
 
     monkeypatch.setattr(os, "preadv", preadv)
     monkeypatch.setattr(FileSlice, "read_ahead", counted)
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sender.writer.write([slice_of(path, 0, 200_000), slice_of(path, 500_000, 900_000), b"end"])
+        sender.writer.write([slice_of(path, 0, 200_000), slice_of(path, 500_000, 700_000), b"end"])
         sender.writer.write([b"and", slice_of(path, 0, 200_000)])
         sender.resume_writing()
-        expected = CONTENT[:200_000] + CONTENT[500_000:1_400_000] + b"end" + b"and" + CONTENT[:200_000]
+        expected = CONTENT[:200_000] + CONTENT[500_000:1_200_000] + b"end" + b"and" + CONTENT[:200_000]
         assert await reader.readexactly(len(expected)) == expected
 
     talk(work)
     assert in_loop == [False] and len(looks) == 1
+
+
+def test_what_is_evicted_while_a_client_reads_is_read_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow client takes minutes for an answer: nobody knows at its first byte what is in memory at its last one."""
+    path = stored(tmp_path)
+    is_evicted = False
+    looks: list[int] = []
+    reads: list[tuple[bool, int, int]] = []
+
+    def preadv(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        if flags == os.RWF_NOWAIT:
+            looks.append(position)
+            if is_evicted:
+                raise BlockingIOError
+        return really(fd, buffers, position, flags)
+
+    def counted(each: FileSlice, byte_count: int) -> None:
+        reads.append((asyncio._get_running_loop() is not None, each.position, byte_count))
+        read_ahead(each, byte_count)
+
+    really, read_ahead = os.preadv, FileSlice.read_ahead
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(FileSlice, "read_ahead", counted)
+
+    async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal is_evicted
+        sender.writer.write([slice_of(path, 0, len(CONTENT))])
+        assert len(looks) == -(-SENT_AT_ONCE // files.LOOKED_AT_BYTES), "only what may be sent next"
+        is_evicted = True
+        assert await reader.readexactly(len(CONTENT)) == CONTENT
+
+    talk(work)
+    assert len(looks) == len(set(looks)), "no part of it is looked at twice"
+    assert len(looks) < len(CONTENT) / files.LOOKED_AT_BYTES + len(reads) + 1
+    assert not any(in_loop for in_loop, _, _ in reads)
+    assert max(byte_count for _, _, byte_count in reads) <= SENT_AT_ONCE
+    looked_to = SENT_AT_ONCE
+    for _, position, byte_count in reads:
+        assert position <= looked_to < position + byte_count
+        looked_to = position + byte_count
+    assert looked_to >= len(CONTENT)
 
 
 def test_a_disk_that_fails_ends_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,13 +381,13 @@ def test_a_disk_that_fails_ends_the_connection(tmp_path: Path, monkeypatch: pyte
         raise OSError(5, "Input/output error")
 
     path = stored(tmp_path)
-    monkeypatch.setattr(FileSlice, "is_cached", lambda self: False)
+    monkeypatch.setattr(FileSlice, "is_cached", lambda self, byte_count: False)
     monkeypatch.setattr(FileSlice, "read_ahead", fails)
     monkeypatch.setattr(FileSlice, "send", fails)
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sender.writer.write([slice_of(path, 0, 200_000)])
-        monkeypatch.setattr(FileSlice, "is_cached", lambda self: True)
+        monkeypatch.setattr(FileSlice, "is_cached", lambda self, byte_count: True)
         await sender.is_lost.wait()
         assert [error.errno for error in sender.errors] == [5]
 
