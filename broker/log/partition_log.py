@@ -45,7 +45,7 @@ from headrace.broker.log.segment import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     ClosedSegment,
-    aborted_in,
+    aborted_in_part,
     base_offsets,
     facts_of,
     header_at,
@@ -455,9 +455,8 @@ class PartitionLog:
         found: list[AbortedTransaction] = []
         first = max(bisect_right(self.closed, start, key=lambda segment: segment.base_offset) - 1, 0)
         for segment in self.closed[first:]:
-            if segment.aborted_from is not None and segment.aborted_from < end:
-                entries = aborted_in(self.folder, segment.base_offset, segment.size)
-                found += overlapping(entries, start, end)
+            if segment.aborted:
+                found += aborted_in_part(segment, start, end)
         found += overlapping(self.active.aborted, start, end)
         return found
 

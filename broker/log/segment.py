@@ -6,12 +6,22 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headrace.broker.log.files import read_at
 from headrace.broker.log.index import TimeEntry, floor_position_in_file
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts, walk_batches
-from headrace.broker.log.transactions import AbortedTransaction, aborted_by, from_index, to_index
+from headrace.broker.log.transactions import (
+    AbortedBlock,
+    AbortedTransaction,
+    aborted_between,
+    aborted_by,
+    blocks_of,
+    from_index,
+    overlapping,
+    to_index,
+)
 from headrace.kafka_wire.record_batch import (
     CONTROL,
     HEADER_BYTES,
@@ -47,7 +57,7 @@ def base_offsets(folder: Path, suffix: str = LOG) -> list[int]:
 class ClosedSegment:
     """A segment that is no longer written; offsets [base_offset, next_offset), `size` in bytes.
 
-    Transactions whose abort marker it has begin at `aborted_from` at the earliest; None where it has none.
+    `aborted` is what is known of its `.txnindex`.
     """
 
     folder: Path
@@ -55,14 +65,13 @@ class ClosedSegment:
     next_offset: int
     size: int
     largest: TimeEntry | None
-    aborted_from: int | None = None
+    aborted: tuple[AbortedBlock, ...] = ()
 
     @classmethod
     def of(cls, folder: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
         """Of what is known of its content; it ends with its last batch where nothing else is said."""
         end = facts.next_offset if next_offset is None else next_offset
-        earliest = min((one.first_offset for one in facts.aborted), default=None)
-        return cls(folder, facts.base_offset, end, facts.size, facts.largest, earliest)
+        return cls(folder, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
     def path(self, suffix: str = LOG) -> Path:
         return segment_path(self.folder, self.base_offset, suffix)
@@ -104,18 +113,39 @@ def facts_of(segment: ClosedSegment) -> SegmentFacts:
 
 def _if_marker(fd: int, placed: PlacedBatch) -> bytes:
     """The bytes of a batch of control, nothing of others."""
-    return os.pread(fd, placed.header.size, placed.position) if placed.header.attributes & CONTROL else b""
+    return read_at(fd, placed.header.size, placed.position) if placed.header.attributes & CONTROL else b""
 
 
 def aborted_in(folder: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
     """The transactions whose abort markers a segment has; without a good index all its headers are read for it."""
-    index = segment_path(folder, base_offset, TXN_INDEX)
     try:
-        known = from_index(index.read_bytes(), size)
+        known = from_index(segment_path(folder, base_offset, TXN_INDEX).read_bytes(), size)
     except FileNotFoundError:
         known = None
-    if known is not None:
-        return known
+    return _aborted_by_markers(folder, base_offset, size) if known is None else known
+
+
+def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[AbortedTransaction]:
+    """Of a closed segment's aborted transactions those that have something in [start, end).
+
+    Raises:
+        NotCached: only `without_waiting`.
+    """
+    found = None
+    with contextlib.suppress(FileNotFoundError):
+        fd = os.open(segment.path(TXN_INDEX), os.O_RDONLY)
+        try:
+            found = aborted_between(segment.aborted, start, end, partial(read_at, fd))
+        finally:
+            os.close(fd)
+    if found is None:
+        entries = _aborted_by_markers(segment.folder, segment.base_offset, segment.size)
+        found = list(overlapping(entries, start, end))
+    return found
+
+
+def _aborted_by_markers(folder: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
+    """Reads a segment for them, and makes its index anew."""
     fd = os.open(segment_path(folder, base_offset, LOG), os.O_RDONLY)
     try:
         markers = (aborted_by(placed.header, _if_marker(fd, placed)) for placed in walk_file(fd, 0, size))
@@ -124,7 +154,7 @@ def aborted_in(folder: Path, base_offset: int, size: int) -> list[AbortedTransac
         os.close(fd)
     # On a full disk it is read again.
     with contextlib.suppress(OSError):
-        index.write_bytes(to_index(found, size))
+        segment_path(folder, base_offset, TXN_INDEX).write_bytes(to_index(found, size))
     return found
 
 

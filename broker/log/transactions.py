@@ -8,14 +8,16 @@ itself which transactions it ends: readers of Kafka's own records do not look at
 `.txnindex` of a segment, as Kafka's, has one entry per abort that it has the marker of: version i16 = 0, producerId
 i64, firstOffset i64, lastOffset i64 (the marker's), lastStableOffset i64; then, unlike Kafka's, of how many bytes of
 log it tells (i64), and the CRC-32C u32 of all that. Without an entry what was aborted would be shown, so a file that is
-missing, damaged or of another log is made anew from the markers.
+missing, damaged or of another log is made anew from the markers. It is looked at as a whole when the log is opened;
+from then on it is known of each block of its entries where they lie and what their checksum is, so that readers need
+no more of the file than the blocks that tell of what they read.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -39,6 +41,8 @@ _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_NAME = "offsets"
+BLOCK_ENTRIES = 512
+"""Of a `.txnindex` that are read together: 17 KB."""
 _ENTRY = struct.Struct(">hqqqq")
 _LOG_BYTES = struct.Struct(">q")
 _CRC = struct.Struct(">I")
@@ -61,6 +65,20 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+class AbortedBlock(NamedTuple):
+    """What is known of some entries of a `.txnindex` that follow each other, without reading them.
+
+    The transactions lie in [first_offset, last_offset]; `last_stable_offset` and `last_offset` are those of the last
+    one. `crc` is of the entries' bytes.
+    """
+
+    entries: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    crc: int
 
 
 def end_marker(
@@ -126,8 +144,16 @@ def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> AbortedTransac
 
 
 def to_index(entries: Iterable[AbortedTransaction], log_bytes: int) -> bytes:
-    body = b"".join(_ENTRY.pack(0, *entry) for entry in entries) + _LOG_BYTES.pack(log_bytes)
+    body = _packed(entries) + _LOG_BYTES.pack(log_bytes)
     return body + _CRC.pack(crc32c(body))
+
+
+def _packed(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
+
+
+def _unpacked(content: bytes | memoryview) -> list[AbortedTransaction]:
+    return [AbortedTransaction._make(entry[1:]) for entry in _ENTRY.iter_unpack(content)]
 
 
 def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | None:
@@ -138,7 +164,41 @@ def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | Non
     body = memoryview(content)[: -_CRC.size]
     if content[-_CRC.size :] != _CRC.pack(crc32c(body)) or body[entries_end:] != _LOG_BYTES.pack(log_bytes):
         return None
-    return [AbortedTransaction._make(entry[1:]) for entry in _ENTRY.iter_unpack(body[:entries_end])]
+    return _unpacked(body[:entries_end])
+
+
+def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]:
+    """The blocks of the file that `to_index` makes of these entries, which are in the order of their markers."""
+    blocks = []
+    for at in range(0, len(entries), BLOCK_ENTRIES):
+        some = entries[at : at + BLOCK_ENTRIES]
+        first_offset = min(entry.first_offset for entry in some)
+        last = some[-1]
+        crc = crc32c(_packed(some))
+        blocks.append(AbortedBlock(len(some), first_offset, last.last_offset, last.last_stable_offset, crc))
+    return tuple(blocks)
+
+
+def aborted_between(
+    blocks: Sequence[AbortedBlock], start: int, end: int, read: Callable[[int, int], bytes]
+) -> list[AbortedTransaction] | None:
+    """The transactions of a `.txnindex` that have something in [start, end); None where it is not what it was.
+
+    Args:
+        blocks: of the file.
+        read: so many bytes of the file, from a position on.
+    """
+    found: list[AbortedTransaction] = []
+    for number in range(bisect_left(blocks, start, key=lambda block: block.last_offset), len(blocks)):
+        block = blocks[number]
+        if block.first_offset < end:
+            content = read(block.entries * _ENTRY.size, number * BLOCK_ENTRIES * _ENTRY.size)
+            if crc32c(content) != block.crc:
+                return None
+            found += overlapping(_unpacked(content), start, end)
+        if block.last_stable_offset >= end:
+            break
+    return found
 
 
 def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> Iterator[AbortedTransaction]:

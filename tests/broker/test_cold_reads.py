@@ -21,6 +21,7 @@ from headrace.broker.handlers import fetch, list_offsets
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import files
 from headrace.broker.log.files import NotCached, read_at, without_waiting
+from headrace.broker.log.segment import TXN_INDEX
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
 
@@ -147,6 +148,47 @@ def test_no_byte_of_a_cold_log_is_waited_for_in_the_loop(
         assert disk.read_by_threads
 
     with_topic(tmp_path, 1, work, **configs)
+
+
+def test_no_index_of_what_was_aborted_is_waited_for_in_the_loop(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        log = node.log("t", 0)
+        first = log.log_end_offset
+        for number in range(40):
+            raw = batch(b"v" * 3000, producer_id=7, epoch=0, sequence=number, is_transactional=True)
+            append(log, raw)
+            log.end_transaction(7, 0, is_commit=number % 2 == 0, now_ms=NOW_MS)
+        log.roll(NOW_MS)
+        monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read without a thread"))
+        for offset in range(first, first + 80, 7):
+            (warm,) = await asked(node, offset, committed=True)
+            assert warm.aborted
+            disk.evict()
+            (cold,) = await asked(node, offset, committed=True)
+            assert not disk.waits
+            assert cold[:5] == warm[:5] and cold.aborted == warm.aborted
+
+    with_topic(tmp_path, 1, work, **{"segment.bytes": "50000"})
+
+
+def test_markers_are_not_waited_for_in_the_loop(tmp_path: Path, disk: Disk) -> None:
+    """Where an index of what was aborted is gone, they tell."""
+
+    async def work(node: BrokerNode) -> None:
+        log = node.log("t", 0)
+        start = log.log_end_offset
+        append(log, batch(b"v" * 3000, producer_id=7, epoch=0, sequence=0, is_transactional=True))
+        log.end_transaction(7, 0, is_commit=False, now_ms=NOW_MS)
+        log.roll(NOW_MS)
+        log.closed[-1].path(TXN_INDEX).unlink()
+        disk.evict()
+        (found,) = await asked(node, start, committed=True)
+        assert [one.producer_id for one in found.aborted] == [7]
+        assert not disk.waits
+
+    with_topic(tmp_path, 1, work)
 
 
 def test_what_is_in_memory_is_answered_at_once(tmp_path: Path, disk: Disk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, keyed_batch, opened
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log import compaction
+from headrace.broker.log import compaction, transactions
 from headrace.broker.log.compaction import Pace, Rules
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
@@ -19,7 +20,9 @@ from headrace.broker.log.segment import SNAPSHOT, TXN_INDEX, base_offsets
 from headrace.broker.log.transactions import (
     AbortedTransaction,
     Outcomes,
+    aborted_between,
     aborted_by,
+    blocks_of,
     end_marker,
     from_index,
     is_commit,
@@ -169,22 +172,69 @@ def test_nothing_aborted_is_seen_where_its_index_is_lost(tmp_path: Path, harm: s
         sum(from_index(path.read_bytes(), path.with_suffix(".log").stat().st_size) != [] for path in _indexes(log)) > 3
     )
     for path in _indexes(log):
-        if harm == "gone":
-            path.unlink()
-        elif harm == "empty":
-            path.write_bytes(b"")
-        elif harm == "older":
-            path.write_bytes(to_index([], 17))
-        else:
-            raw = bytearray(path.read_bytes())
-            raw[len(raw) // 2] ^= 1
-            path.write_bytes(raw)
+        _do_harm(path, harm)
     forced_to = log.log_end_offset
     again = opened(tmp_path, limits=SMALL, is_clean=is_clean, recovery_point=forced_to).log
     assert committed(again) == expected
     for path in _indexes(again):
         path.unlink()
     assert committed(again) == expected, "also where they go while it runs"
+    for path in _indexes(again):
+        _do_harm(path, harm)
+    assert committed(again) == expected, "and where they are damaged while it runs"
+    for path in _indexes(again):
+        assert from_index(path.read_bytes(), path.with_suffix(".log").stat().st_size) is not None
+
+
+def _do_harm(index: Path, harm: str) -> None:
+    if harm == "gone":
+        index.unlink()
+    elif harm == "empty":
+        index.write_bytes(b"")
+    elif harm == "older":
+        index.write_bytes(to_index([], 17))
+    else:
+        raw = bytearray(index.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        index.write_bytes(raw)
+
+
+def test_a_read_takes_of_an_index_only_what_tells_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "BLOCK_ENTRIES", 8)
+    log = opened(tmp_path).log
+    writer = Writer(log)
+    writer.send(2, b"for long")
+    for number in range(100):
+        writer.send(1, b"%d" % number)
+        writer.end(1, is_commit=False)
+    writer.end(2, is_commit=False)
+    aborted = list(log.active.aborted)
+    log.roll(NOW_MS)
+    for number in range(20):
+        writer.send(1, b"%d" % number)
+    writer.end(1, is_commit=False)
+    log.roll(NOW_MS)
+    (index, _) = _indexes(log)
+    really, reads = os.pread, []
+
+    def pread(fd: int, size: int, position: int) -> bytes:
+        content = really(fd, size, position)
+        if Path(f"/proc/self/fd/{fd}").readlink() == index:
+            reads.append(len(content))
+        return content
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read as a whole"))
+    for start in range(1, 201, 10):
+        reads.clear()
+        _, told = log.read_committed(start, 1, whole_first=True)
+        # The batch of a transaction that the next marker ends, or that marker; and the one that lasted for long.
+        assert {aborted[(start - 1) // 2], aborted[-1]} <= set(told)
+        assert set(told) <= set(aborted)
+        # Where a read ends is known to some 4 KB of log, which has 20 markers here.
+        assert sum(reads) <= 5 * 8 * 34
+    reads.clear()
+    assert log.read_committed(205, 1, whole_first=True)[1] and not reads
 
 
 def _indexes(log: PartitionLog) -> list[Path]:
@@ -287,8 +337,16 @@ def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransactio
     ]
     found = list(overlapping(placed, start, end))
     assert found == [one for one in placed if one.last_offset >= start and one.first_offset < end]
-    assert from_index(to_index(placed, 99), 99) == placed
-    assert from_index(to_index(placed, 99), 98) is None
+    content = to_index(placed, 99)
+    assert from_index(content, 99) == placed
+    assert from_index(content, 98) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transactions, "BLOCK_ENTRIES", 3)
+        blocks = blocks_of(placed)
+        assert aborted_between(blocks, start, end, lambda size, at: content[at : at + size]) == found
+        if found:
+            assert aborted_between(blocks, start, end, lambda size, at: content[at + 1 : at + size + 1]) is None
+            assert aborted_between(blocks, start, end, lambda size, at: b"") is None
 
 
 # Compaction
