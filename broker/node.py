@@ -106,6 +106,8 @@ class BrokerNode:
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-files")
+        # One thread, so that the event loop shares the interpreter with no more.
+        self.opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-open")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self.fetch_sessions = FetchSessions()
         self._tasks: list[asyncio.Task[None]] = []
@@ -255,6 +257,7 @@ class BrokerNode:
         except OSError as error:
             logger.warning("closed without the mark of a clean end; the next start reads the logs error=%s", error)
         self._files.close()
+        self.opener.shutdown(cancel_futures=True)
         self._executor.shutdown()
         self._writer.shutdown()
         os.close(self._lock_fd)

@@ -333,10 +333,42 @@ def records_of(
     return [_wrapped(record) for record in records] if may_overflow else records
 
 
+def times_of(
+    payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
+) -> Iterator[tuple[int, int]]:
+    """The offsets and times that `records_of` would give, one by one; the rest of each record is passed over.
+
+    Raises:
+        ValueError: lengths that do not fit, offsets that do not grow, or bytes left over.
+        IndexError: the payload is cut.
+    """
+    b = bytes(payload)
+    p, last_delta = 0, -1
+    for _ in range(count):
+        n, p = _varint(b, p)
+        end = p + (n >> 1)
+        n, p = _varint(b, p + 1)
+        time_ms = base_time + ((n >> 1) ^ -(n & 1)) if fixed_time is None else fixed_time
+        n, p = _varint(b, p)
+        delta = n >> 1
+        if n & 1 or delta <= last_delta:
+            raise ValueError("offsets do not grow")
+        if not p < end <= len(b):
+            raise ValueError("a record is not as long as its length says")
+        last_delta, p = delta, end
+        yield base_offset + delta, _in_64_bits(time_ms)
+    if p != len(b):
+        raise ValueError(f"{len(b) - p} bytes differ from what the records take")
+
+
 def _wrapped(record: Record) -> Record:
     """A record whose time went round where it left 64 bits, as it does in Kafka's own clients."""
     offset, time_ms, key, value, headers = record
-    return offset, (time_ms + 2**63) % 2**64 - 2**63, key, value, headers
+    return offset, _in_64_bits(time_ms), key, value, headers
+
+
+def _in_64_bits(time_ms: int) -> int:
+    return (time_ms + 2**63) % 2**64 - 2**63
 
 
 def headers_of(raw: bytes) -> list[tuple[str, bytes | None]]:

@@ -510,11 +510,19 @@ class PartitionLog:
 
     def batches(self, offset: int) -> Iterator[tuple[PlacedBatch, bytes]]:
         """Every readable batch from the one that holds `offset` on, with its bytes."""
+        for base, placed in self.placed_batches(offset):
+            yield placed, read_at(self._files.fd(self._log_path(base)), placed.header.size, placed.position)
+
+    def placed_batches(self, offset: int) -> Iterator[tuple[int, PlacedBatch]]:
+        """As `batches`: of each the segment that it is in, and where. The log must stay as it is meanwhile."""
         for base, end, position in self._places(offset, self._visible):
-            fd = self._files.fd(self._log_path(base))
-            for placed in walk_file(fd, position, end):
+            for placed in walk_file(self._files.fd(self._log_path(base)), position, end):
                 if placed.header.last_offset >= offset:
-                    yield placed, read_at(fd, placed.header.size, placed.position)
+                    yield base, placed
+
+    def content(self, base: int, placed: PlacedBatch) -> bytes | FileSlice:
+        """A batch of a segment, which stays what it is whatever becomes of the segment."""
+        return self._files.slice(self._log_path(base), placed.position, placed.header.size)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
         """The newest epoch that is not above `epoch`, and the offset behind its last batch; None when there is none."""

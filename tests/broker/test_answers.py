@@ -22,7 +22,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from broker_samples import NOW_MS, append, batch
+from broker_samples import NOW_MS, append, batch, find_timestamp
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult
@@ -41,7 +41,7 @@ from headrace.broker.handlers import (
 )
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import files
-from headrace.broker.log.by_time import FoundTimestamp, find_timestamp
+from headrace.broker.log.by_time import FoundTimestamp
 from headrace.broker.log.opened import opened
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode

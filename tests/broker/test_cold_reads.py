@@ -423,11 +423,12 @@ def test_offsets_by_time_are_found_without_waiting_in_the_loop(
     expected += [(NOW_MS + number, number) for number in range(partitions - len(expected))]
 
     async def work(node: BrokerNode) -> None:
-        assert await looked_up(node, times_ms) == (False, expected)
+        few = list_offsets.BY_TIME_AT_ONCE
+        assert await looked_up(node, times_ms[:few]) == (False, expected[:few])
         disk.evict()
         assert await looked_up(node, times_ms) == (True, expected)
         assert not disk.waits
-        assert await looked_up(node, times_ms) == (False, expected)
+        assert await looked_up(node, times_ms[:few]) == (False, expected[:few])
         assert await looked_up(node, [list_offsets.LATEST, list_offsets.EARLIEST]) == (False, [(-1, BATCHES), (-1, 0)])
         disk.forgets_at_once = True
         disk.evict()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, keyed_batch, opened
+from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened
 from headrace.broker import cleaner as cleaner_module
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
@@ -20,7 +20,6 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import produce
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import compaction
-from headrace.broker.log.by_time import find_timestamp
 from headrace.broker.log.checkpoints import CLEAN_TO, RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.compaction import Interrupted, Pace, Rules
 from headrace.broker.log.opened import opened as records_of

@@ -25,7 +25,7 @@ from kafka.protocol.schemas.fields.array import ArrayField
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
-from broker_samples import NOW_MS, append, batch, opened, with_attributes
+from broker_samples import NOW_MS, append, batch, find_timestamp, opened, with_attributes
 from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import IDLE_S, Connections
@@ -37,7 +37,7 @@ from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import ProtocolError, RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
-from headrace.broker.log.by_time import FoundTimestamp, find_timestamp
+from headrace.broker.log.by_time import FoundTimestamp
 from headrace.broker.log.files import FileSlice
 from headrace.broker.log.produced import check_produced
 from headrace.broker.node import BrokerNode

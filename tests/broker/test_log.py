@@ -11,9 +11,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, contents, header_of, opened, with_attributes
+from broker_samples import NOW_MS, append, batch, contents, find_timestamp, header_of, opened, with_attributes
 from headrace.broker.errors import LogDamaged, RequestRefused
-from headrace.broker.log.by_time import find_timestamp, largest_timestamp
+from headrace.broker.log.by_time import largest_timestamp_ms
 from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
@@ -151,7 +151,7 @@ def test_the_first_record_at_a_timestamp_is_found(tmp_path: Path) -> None:
     found = find_timestamp(log, 1003)
     assert found is not None and found.offset == 3
     assert find_timestamp(log, 1000 + 299 * 10 + 3) is None
-    largest = largest_timestamp(log)
+    largest = find_timestamp(log, largest_timestamp_ms(log))
     assert largest is not None and largest.offset == 899
     log.advance_log_start(500)
     found = find_timestamp(log, 0)

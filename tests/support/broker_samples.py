@@ -9,6 +9,7 @@ from pathlib import Path
 from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from headrace.broker.log.by_time import FoundTimestamp, TimeSearch
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
@@ -81,6 +82,16 @@ def opened(
 
 def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
     return log.append(raw, read_batch_header(raw), now_ms)
+
+
+def find_timestamp(log: PartitionLog, timestamp_ms: int) -> FoundTimestamp | None:
+    """The first record at or above a timestamp, None where there is none."""
+    search = TimeSearch(log, timestamp_ms)
+    while not search.is_over:
+        batch = search.go_on()
+        if batch is not None:
+            search.take(batch, batch.first_record())
+    return search.found
 
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:

@@ -1,0 +1,386 @@
+"""Records looked for by their timestamps: what is found, and what that costs the others meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import ListOffsetsRequest
+
+from broker_samples import NOW_MS, append, batch, find_timestamp, opened
+from headrace.broker.config import BrokerConfig
+from headrace.broker.handlers import list_offsets
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import by_time
+from headrace.broker.log.by_time import FoundTimestamp, TimeSearch, UnopenedBatch
+from headrace.broker.log.files import FileSlice
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.segment import LOG, segment_path
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire.record_batch import HEADER_BYTES, records_of, times_of
+
+LATER_MS = NOW_MS + 1_000_000
+LARGE = b"v" * by_time.OPENED_AT_ONCE_BYTES
+
+
+def late_by_its_header(*values: bytes) -> bytes:
+    """A batch whose header says that it has a record of LATER_MS, which it has not; producers may send such."""
+    raw = bytearray(batch(*values))
+    struct.pack_into(">q", raw, 35, LATER_MS)
+    struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
+    return bytes(raw)
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        try:
+            await asyncio.wait_for(work(node), 30)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+def asked(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any:
+    """The answer for partitions 0 on of topic t, or an awaitable of it."""
+    topic = ListOffsetsRequest.ListOffsetsTopic
+    wanted = [
+        topic.ListOffsetsPartition(version=7, partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms)
+        for index, timestamp_ms in enumerate(timestamps_ms)
+    ]
+    request = ListOffsetsRequest(
+        version=7, replica_id=-1, isolation_level=int(committed), topics=[topic(version=7, name="t", partitions=wanted)]
+    )
+    return list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
+
+
+def found(answer: Any) -> list[tuple[int, int]]:
+    """The (timestamp, offset) of each partition; of a refused one its code."""
+    (topic,) = answer.topics
+    return [(one.timestamp, one.offset) if not one.error_code else (one.error_code, -1) for one in topic.partitions]
+
+
+class Openings:
+    """The batches that are opened, each of them once `goes_on` is set, and whether in the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.goes_on = threading.Event()
+        self.began = threading.Event()
+        self.offsets: list[int] = []
+        self.in_loop: list[bool] = []
+        first_record = UnopenedBatch.first_record
+
+        def counted(each: UnopenedBatch, *given: Any) -> FoundTimestamp | None:
+            self.offsets.append(each.header.base_offset)
+            self.in_loop.append(threading.current_thread() is threading.main_thread())
+            self.began.set()
+            assert self.in_loop[-1] or self.goes_on.wait(20)
+            return first_record(each, *given)
+
+        monkeypatch.setattr(UnopenedBatch, "first_record", counted)
+
+
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> Openings:
+    return Openings(monkeypatch)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("values", [[LARGE] * 3, [b"v" * 1000] * 3], ids=["large", "compressed"])
+def test_others_are_served_while_a_batch_is_opened(tmp_path: Path, openings: Openings, values: list[bytes]) -> None:
+    codec = 0 if values[0] == LARGE else 1
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 3, {})
+        for index in range(3):
+            append(node.log("t", index), batch(*values, codec=codec))
+        answer = asyncio.ensure_future(asked(node, NOW_MS + 1, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 3))
+        await until(openings.began.is_set)
+        append(node.log("t", 0), batch(b"more", timestamp_ms=NOW_MS + 500))
+        assert found(asked(node, list_offsets.LATEST, list_offsets.EARLIEST)) == [(-1, 4), (-1, 0)]
+        assert found(asked(node, NOW_MS + 400)) == [(NOW_MS + 500, 3)], "what is small is opened at once"
+        assert not answer.done()
+        openings.goes_on.set()
+        assert found(await answer) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
+        assert openings.in_loop == [False, True, False]
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("large_from", "at_once"), [(list_offsets.BY_TIME_AT_ONCE, list_offsets.BY_TIME_AT_ONCE), (1, 2)]
+)
+def test_of_many_partitions_others_have_their_turn_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openings: Openings, large_from: int, at_once: int
+) -> None:
+    openings.goes_on.set()
+    partitions = 3 * list_offsets.READ_AHEAD_AT_ONCE
+    turns: Counter[int] = Counter()
+    round_ = 0
+    go_on = TimeSearch.go_on
+
+    def counted(each: TimeSearch) -> UnopenedBatch | None:
+        turns[round_] += 1
+        return go_on(each)
+
+    monkeypatch.setattr(TimeSearch, "go_on", counted)
+
+    async def work(node: BrokerNode) -> None:
+        nonlocal round_
+        node.create_topic("t", partitions, {})
+        for index in range(partitions):
+            append(node.log("t", index), batch(LARGE if index >= large_from else b"v"))
+        answer = asyncio.ensure_future(asked(node, *[NOW_MS] * partitions))
+        while not answer.done():
+            await asyncio.sleep(0)
+            round_ += 1
+        assert found(await answer) == [(NOW_MS, 0)] * partitions
+        assert turns.pop(0) == at_once
+        assert max(turns.values()) == 1
+        assert openings.in_loop == [True] * large_from + [False] * (partitions - large_from)
+
+    with_node(tmp_path, work)
+
+
+def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: Path, openings: Openings) -> None:
+    openings.goes_on.set()
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 2, {"segment.bytes": "30000"})
+        log = node.log("t", 0)
+        for _ in range(40):
+            append(log, late_by_its_header(LARGE, b"v"))
+        few = by_time.BATCHES_OPENED_MAX - 1
+        for _ in range(few):
+            append(node.log("t", 1), late_by_its_header(LARGE, b"v"))
+        append(node.log("t", 1), batch(LARGE, LARGE, timestamp_ms=LATER_MS - 1))
+        answer = found(await asked(node, LATER_MS, LATER_MS))
+        # The first offset of a batch that may have it is early enough; where it is found, it is exact.
+        assert answer == [(LATER_MS, 2 * by_time.BATCHES_OPENED_MAX), (LATER_MS, 2 * few + 1)]
+        assert len(openings.offsets) == 2 * by_time.BATCHES_OPENED_MAX
+        log.advance_log_start(79)
+        assert found(await asked(node, list_offsets.LARGEST_TIMESTAMP)) == [(-1, -1)]
+
+    with_node(tmp_path, work)
+
+
+def test_records_have_a_largest_number_for_a_timestamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_time, "RECORDS_OPENED_MAX", 6)
+    log = opened(tmp_path).log
+    for _ in range(3):
+        append(log, late_by_its_header(b"a", b"b", b"c"))
+    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS, 6)
+    log.advance_log_start(7)
+    assert find_timestamp(log, LATER_MS) is None
+    monkeypatch.setattr(by_time, "RECORDS_OPENED_MAX", 2)
+    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS, 7)
+
+
+@pytest.mark.parametrize("limits", [LogLimits(), LogLimits(segment_bytes_max=2000)], ids=["active", "closed"])
+def test_headers_are_gone_through_in_turns_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: LogLimits
+) -> None:
+    monkeypatch.setattr(by_time, "HEADERS_AT_ONCE", 10)
+    log = opened(tmp_path, limits=limits).log
+    for _ in range(5):
+        append(log, late_by_its_header(b"x"))
+        for _ in range(50):
+            append(log, batch(b"v" * 20))
+    append(log, batch(b"y", timestamp_ms=LATER_MS + 5))
+    passed: list[int] = []
+    placed_batches = PartitionLog.placed_batches
+
+    def counted(each: PartitionLog, offset: int) -> Any:
+        for base, placed in placed_batches(each, offset):
+            passed.append(placed.header.base_offset)
+            yield base, placed
+
+    monkeypatch.setattr(PartitionLog, "placed_batches", counted)
+    search = TimeSearch(log, LATER_MS)
+    turns = 0
+    while not search.is_over:
+        before = len(passed)
+        assert search.go_on() is None
+        assert len(passed) - before <= 10 + 1 + len(log.closed), "the first of the next turn, or segment"
+        turns += 1
+    assert search.found == FoundTimestamp(LATER_MS + 5, 255)
+    if not log.closed:
+        assert turns == 26
+    assert len(passed) <= 256 + turns + len(log.closed), "none of them twice, but to begin a turn with"
+
+
+class _Change:
+    """What may happen to the log while a thread has one of its batches."""
+
+    async def roll(self, node: BrokerNode) -> tuple[int, int]:
+        log = node.log("t", 0)
+        log.roll(NOW_MS)
+        append(log, batch(b"next", timestamp_ms=LATER_MS))
+        return LATER_MS - 1, 3
+
+    async def advance_into_the_batch(self, node: BrokerNode) -> tuple[int, int]:
+        node.log("t", 0).advance_log_start(4)
+        return LATER_MS, 4
+
+    async def advance_behind_it(self, node: BrokerNode) -> tuple[int, int]:
+        log = node.log("t", 0)
+        append(log, batch(b"next", timestamp_ms=LATER_MS + 9))
+        log.advance_log_start(5)
+        return LATER_MS + 9, 5
+
+    async def drop(self, node: BrokerNode) -> tuple[int, int]:
+        log = node.log("t", 0)
+        log.roll(NOW_MS)
+        append(log, batch(b"next", timestamp_ms=LATER_MS + 9))
+        for path in log.drop_segments(len(log.closed)):
+            path.unlink()
+        return LATER_MS + 9, 5
+
+    async def close_files(self, node: BrokerNode) -> tuple[int, int]:
+        node._files.close()
+        return LATER_MS - 1, 3
+
+    async def delete(self, node: BrokerNode) -> tuple[int, int]:
+        await node.delete_topic(node.topic("t"))
+        return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1
+
+    async def make_anew(self, node: BrokerNode) -> tuple[int, int]:
+        await node.delete_topic(node.topic("t"))
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(b"new", timestamp_ms=LATER_MS + 1))
+        return LATER_MS + 1, 0
+
+
+@pytest.mark.parametrize(
+    "change", [_Change.roll, _Change.advance_into_the_batch, _Change.advance_behind_it, _Change.drop,
+               _Change.close_files, _Change.delete, _Change.make_anew]
+)  # fmt: skip
+def test_the_log_may_change_while_a_batch_is_opened(
+    tmp_path: Path, openings: Openings, change: Callable[[_Change, BrokerNode], Awaitable[tuple[int, int]]]
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), late_by_its_header(LARGE * 10, LARGE, LARGE))
+        append(node.log("t", 0), batch(LARGE * 10, LARGE, timestamp_ms=LATER_MS - 1))
+        answer = asyncio.ensure_future(asked(node, LATER_MS - 1))
+        await until(openings.began.is_set)
+        expected = await change(_Change(), node)
+        openings.goes_on.set()
+        assert found(await answer) == [expected]
+
+    with_node(tmp_path, work)
+
+
+def test_the_record_that_was_found_must_not_lie_before_the_start_of_the_log(tmp_path: Path, openings: Openings) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(LARGE, LARGE, LARGE))
+        answer = asyncio.ensure_future(asked(node, NOW_MS))
+        await until(openings.began.is_set)
+        node.log("t", 0).advance_log_start(2)
+        openings.goes_on.set()
+        assert found(await answer) == [(NOW_MS + 2, 2)]
+        assert openings.offsets == [0, 0]
+
+    with_node(tmp_path, work)
+
+
+def test_what_has_not_ended_is_not_told_to_who_reads_what_is_committed(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        log = node.log("t", 0)
+        append(log, batch(b"v"))
+        append(log, batch(b"v", timestamp_ms=LATER_MS, producer_id=1, epoch=0, sequence=0, is_transactional=True))
+        for timestamp_ms in (LATER_MS, list_offsets.LARGEST_TIMESTAMP):
+            assert found(asked(node, timestamp_ms)) == [(LATER_MS, 1)]
+            assert found(asked(node, timestamp_ms, committed=True)) == [(-1, -1)]
+        assert found(asked(node, list_offsets.LATEST, committed=True)) == [(-1, 1)]
+
+    with_node(tmp_path, work)
+
+
+def test_nobody_waits_for_a_disk_that_has_a_large_batch(tmp_path: Path) -> None:
+    """The thread that opens it reads it too."""
+    log = opened(tmp_path).log
+    append(log, batch(LARGE * 10))
+    batch_ = TimeSearch(log, NOW_MS).go_on()
+    assert batch_ is not None and isinstance(batch_.content, FileSlice)
+    assert batch_.first_record_at_leisure() == FoundTimestamp(NOW_MS, 0)
+
+
+def test_a_batch_whose_records_are_none_is_answered_with_its_first_offset(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    append(log, batch(b"v"))
+    raw = batch(b"a", b"b", timestamp_ms=LATER_MS)
+    append(log, raw)
+    path = segment_path(tmp_path, 0, LOG)
+    content = path.read_bytes()
+    path.write_bytes(content[: -len(raw) + HEADER_BYTES] + b"\x7e" * (len(raw) - HEADER_BYTES))
+    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS + 1, 1)
+    log.advance_log_start(2)
+    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS + 1, 2)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.lists(st.tuples(st.binary(max_size=3) | st.binary(min_size=100, max_size=200), st.integers(0, 1 << 40))).map(
+        lambda rows: b"".join(_record(at, *row) for at, row in enumerate(rows))
+    ),
+    st.integers(0, 8),
+    st.sampled_from([0, NOW_MS, (1 << 63) - 5, -(1 << 63)]),
+    st.none() | st.just(NOW_MS),
+)
+def test_times_are_those_of_the_records(payload: bytes, count: int, base_time: int, fixed_time: int | None) -> None:
+    given_ = (payload, count, 1000, base_time, fixed_time)
+    try:
+        expected = [(offset, time_ms) for offset, time_ms, *_ in records_of(*given_)]
+    except (ValueError, IndexError):
+        return  # of what lies behind a time nothing is looked at
+    assert list(times_of(*given_)) == expected
+
+
+def _varint(number: int) -> bytes:
+    number = number << 1
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out) + bytes((number,))
+
+
+def _record(offset_delta: int, value: bytes, time_delta: int) -> bytes:
+    body = b"\0" + _varint(time_delta) + _varint(offset_delta) + b"\x01" + _varint(len(value)) + value + b"\0"
+    return _varint(len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [
+        (_record(0, b"a", 0) + _record(0, b"b", 0), 2),
+        (_record(1, b"a", 0) + _record(0, b"b", 0), 2),
+        (_record(0, b"a", 0), 2),
+        (_record(0, b"a", 0) + b"\0", 1),
+        (_record(0, b"a", 0)[:-1], 1),
+        (b"\x05" + _record(0, b"a", 0)[1:], 1),
+        (b"\x00" * 10, 3),
+    ],
+    ids=["same offset", "offsets fall", "too few", "left over", "cut", "negative length", "empty records"],
+)
+def test_times_of_what_is_no_record_are_refused(payload: bytes, count: int) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        list(times_of(payload, count, 0, 0, None))
