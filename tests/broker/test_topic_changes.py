@@ -351,3 +351,40 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
         assert [path.name for path in log.folder.glob("*.log*")] == [f"{0:020d}.log"]
 
     with_node(tmp_path, work)
+
+
+def test_the_topic_of_transactions_is_made_once_and_again_where_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def work(node: BrokerNode) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", full)
+            with pytest.raises(RequestRefused) as refused:
+                await node.transactions.take("one", 1000, None)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not node.transactions.all
+        taken = await asyncio.gather(*(node.transactions.take(name, 1000, None) for name in ("one", "two", "three")))
+        assert len({user.producer_id for user in taken}) == 3 and set(node.transactions.all) == {"one", "two", "three"}
+
+    async def again(node: BrokerNode) -> None:
+        assert set(node.transactions.all) == {"one", "two", "three"}
+
+    with_node(tmp_path, work)
+    with_node(tmp_path, again)
+
+
+def test_a_node_that_ends_leaves_no_threads(tmp_path: Path) -> None:
+    def ours() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("broker-")]
+
+    before = len(ours())
+
+    async def work(node: BrokerNode) -> None:
+        assert await node.create_topics([new("t")]) == {}
+        await node.flusher.sync([tmp_path])
+        assert len(ours()) >= before + 2
+
+    with_node(tmp_path, work)
+    assert len(ours()) == before
