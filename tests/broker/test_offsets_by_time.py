@@ -179,6 +179,20 @@ def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: 
     with_node(tmp_path, work)
 
 
+def test_what_is_right_behind_a_batch_that_was_opened_is_found(tmp_path: Path, openings: Openings) -> None:
+    openings.goes_on.set()
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), late_by_its_header(LARGE))
+        append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
+        append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
+        assert found(await asked(node, LATER_MS)) == [(LATER_MS, 1)]
+        assert found(await asked(node, 0)) == [(NOW_MS, 0)], "the earliest time of all is one too"
+
+    with_node(tmp_path, work)
+
+
 def test_records_have_a_largest_number_for_a_timestamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_time, "RECORDS_OPENED_MAX", 6)
     log = opened(tmp_path).log
