@@ -97,7 +97,7 @@ class Talk:
 
     def ask(self, request: Message, version: int, **fields: object) -> Message:
         """Asks once; structures in `fields` are mappings by the names of the protocol."""
-        filled = {name: _filled(request.fields[name], value, version) for name, value in fields.items()}
+        filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         module = importlib.import_module(request.__module__)
         response = getattr(module, request.__name__.replace("Request", "Response"))
         return self._connection.ask(request(version=version, **filled), response, version)
@@ -418,7 +418,7 @@ def _is_settled(told: Any) -> bool:
     return told.error_code not in NOT_NOW
 
 
-def _filled(field: Any, value: Any, version: int) -> Any:
+def as_field(field: Any, value: Any, version: int) -> Any:
     """Mappings as the classes of the protocol."""
     if field.is_struct_array() and value is not None:
         return [_structure(field, one, version) for one in value]
@@ -426,5 +426,5 @@ def _filled(field: Any, value: Any, version: int) -> Any:
 
 
 def _structure(field: Any, values: Any, version: int) -> Any:
-    filled = {name: _filled(field.fields[name], one, version) for name, one in values.items()}
+    filled = {name: as_field(field.fields[name], one, version) for name, one in values.items()}
     return field.data_class(version=version, **filled)

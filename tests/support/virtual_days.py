@@ -38,7 +38,7 @@ from kafka.protocol.producer import (
 
 from broker_history import abandon
 from broker_samples import NOW_MS
-from broker_talk import _filled
+from broker_talk import as_field
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
@@ -102,7 +102,7 @@ class VirtualBroker:
 
     async def ask(self, request: Any, version: int, **fields: object) -> Any:
         """Structures in `fields` are mappings by the names of the protocol."""
-        filled = {name: _filled(request.fields[name], value, version) for name, value in fields.items()}
+        filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         body = bytes(request(version=version, **filled).encode())
         handler = HANDLERS[request.API_KEY]
         context = RequestContext(self.node, version, "client", "127.0.0.1")
