@@ -138,7 +138,7 @@ class PartitionLog:
         recovery_point: int,
         unforced: Sequence[Path],
         is_saved: bool,
-        now_ms: int,
+        active_since_ms: int,
     ) -> None:
         self.folder = folder
         self.limits = limits
@@ -155,7 +155,7 @@ class PartitionLog:
         self._files = files
         self._path_base = -1
         self._path = folder
-        self._active_since_ms = now_ms
+        self._active_since_ms = active_since_ms
         self._is_saved = is_saved
         self._changes = 0
         # Files that may not be on disk as they are, and the folder while it has names that may not be, each with the

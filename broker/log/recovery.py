@@ -47,6 +47,7 @@ from headrace.broker.log.segment import (
     aborted_in,
     base_offsets,
     ends_at,
+    header_at,
     is_in_log,
     segment_path,
     walk_file,
@@ -129,7 +130,7 @@ def open_log(
         recovery_point=active.next_offset if is_clean or limits.forced_reads_only else reading.forced_to,
         unforced=reading.unforced,
         is_saved=is_clean and not reading.unforced,
-        now_ms=now_ms,
+        active_since_ms=_begun_ms(folder, active, now_ms),
     )
     return OpenLog(log, reading.truncated_bytes)
 
@@ -281,6 +282,22 @@ def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
         os.close(fd)
     facts.aborted = aborted_in(folder, base, size)
     return facts if facts.size == size else None
+
+
+def _begun_ms(folder: Path, active: SegmentFacts, now_ms: int) -> int:
+    """When the active segment was begun: its first batch's timestamp, as Apache Kafka has it.
+
+    Not the time of the start, or a broker that is started every day would never close a segment by its age. Where the
+    batch has no time, or one that is still to come, nothing better than the start is known.
+    """
+    if not active.size:
+        return now_ms
+    fd = os.open(segment_path(folder, active.base_offset, LOG), os.O_RDONLY)
+    try:
+        first = header_at(fd, 0, active.size)
+    finally:
+        os.close(fd)
+    return first.max_timestamp if first is not None and 0 <= first.max_timestamp <= now_ms else now_ms
 
 
 def _producer_states(folder: Path, closed: list[ClosedSegment], active: SegmentFacts, now_ms: int) -> ProducerStates:

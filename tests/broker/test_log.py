@@ -506,6 +506,30 @@ def test_offsets_in_a_segment_fit_the_32_bits_that_indexes_have_for_them(tmp_pat
     assert [segment.next_offset for segment in log.closed] == [2**31]
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_segment_is_closed_by_its_age_however_often_the_broker_starts(tmp_path: Path, is_clean: bool) -> None:
+    aging = LogLimits(segment_ms_max=1000)
+    append(opened(tmp_path, limits=aging).log, batch(b"first", timestamp_ms=NOW_MS - 900), NOW_MS - 900)
+    for later_ms, closed in ((0, 0), (101, 1)):
+        log = opened(tmp_path, is_clean=is_clean, limits=aging).log
+        append(log, batch(b"later", timestamp_ms=NOW_MS + later_ms), NOW_MS + later_ms)
+        assert len(log.closed) == closed
+        log.roll_if_older(NOW_MS - 900, NOW_MS)
+        assert len(log.closed) == closed
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, NOW_MS + 1, NOW_MS + 10**9])
+def test_a_segment_whose_first_batch_tells_no_time_that_can_be_is_as_old_as_the_start(
+    tmp_path: Path, timestamp_ms: int
+) -> None:
+    append(opened(tmp_path).log, batch(b"first", timestamp_ms=timestamp_ms))
+    log = opened(tmp_path, limits=LogLimits(segment_ms_max=1000)).log
+    append(log, batch(b"second"), NOW_MS + 1000)
+    assert not log.closed
+    append(log, batch(b"third"), NOW_MS + 1001)
+    assert len(log.closed) == 1
+
+
 def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     log.flushed(log.flush_job())

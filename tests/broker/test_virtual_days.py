@@ -207,8 +207,8 @@ class Days:
         self.clock = Clock()
         self.latest_ms = 0  # that the wall clock has shown
         self.broker = VirtualBroker(folder, self.clock)
-        # The age of the segment that is written to is counted anew by each start.
-        slack_ms = 3 * SEGMENT_MS + SET_BACK_MS + 2 * step_ms
+        # A segment goes when its newest record may, and it was written to for so long.
+        slack_ms = SEGMENT_MS + SET_BACK_MS + 2 * step_ms
         self.partitions = {
             (topic, index): Partition(topic, index, retention_ms, retention_ms + slack_ms)
             for topic, index, retention_ms in (
