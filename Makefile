@@ -25,7 +25,7 @@ SPARKS ?= 3.5.9 4.0.5
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or soak
+SERVICE_MARKERS := postgres or kcat or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or soak
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn \
@@ -41,7 +41,7 @@ demo: setup ## a year of real flights from producer to Hive table, checked again
 	@command -v headrace >/dev/null || echo '   after: export PATH="$$PWD/$(BIN):$$PATH"'
 
 demo-cluster: setup-dev ## the same through PostgreSQL, a secured Apache Kafka, YARN, HDFS, HiveServer2 and Pig, which Maven fetches
-	@$(BIN)/python tools/setup_postgres.py
+	@$(BIN)/python tools/setup_packages.py postgresql
 	@$(BIN)/python tools/demo_cluster.py
 
 ci: ## check and all test targets, side by side as far as the machine goes; logs in .make/tiers
@@ -54,8 +54,9 @@ test: setup-dev ## the tests that need Python and Java only; WORKERS=n processes
 test-fault: setup-dev ## kill -9 at every step of a load, forty times; power lost at every moment
 	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
 
-test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
-	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
+test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches; the broker under kcat, which as root on Debian is installed when missing
+	@$(BIN)/python tools/setup_packages.py kcat || echo "its tests are skipped"
+	@$(BIN)/python -m pytest -m "kafka or kcat" $(PYTEST_ARGUMENTS)
 
 # These two are left to `make test-full`, which kills ten times as many, and to whoever changes the loader: some ten minutes
 # each.
@@ -75,7 +76,7 @@ test-yarn: setup-dev ## loads on a YARN over an HDFS, which Maven fetches, from 
 	@$(BIN)/python -m pytest -m yarn $(PYTEST_ARGUMENTS)
 
 test-cluster: setup-dev ## what `make demo-cluster` does, in some fifteen minutes, and that it leaves nothing running. Not in `make ci`
-	@$(BIN)/python tools/setup_postgres.py
+	@$(BIN)/python tools/setup_packages.py postgresql
 	@$(BIN)/python -m pytest -m cluster $(PYTEST_ARGUMENTS)
 
 test-container: setup-dev ## the Dockerfile's image, built and run by docker, podman or buildah, else its steps alone. Not in `make ci`
@@ -90,7 +91,7 @@ test-sparks: setup-dev ## loads and their tables with other releases of Spark, e
 	  && .make/spark-$$release/bin/python -m pytest tests/component/everything/test_load_tables.py $(PYTEST_ARGUMENTS) || exit 1; done
 
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
-	@$(BIN)/python tools/setup_postgres.py
+	@$(BIN)/python tools/setup_packages.py postgresql
 	@$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m postgres $(PYTEST_ARGUMENTS)
 
 test-node: setup-dev ## registry and broker under their clients of Node, which npm fetches once
@@ -116,7 +117,7 @@ fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, 
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
 test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3, zig or soak, which it leaves out, with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
-	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
+	@$(BIN)/python tools/setup_packages.py postgresql kcat || echo "their tests are skipped"
 	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) $(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks
 

@@ -34,6 +34,7 @@ LEFT_OUT = {
     "hive": "make test-hive",
     "java": "make test-java",
     "kafka": "make test-kafka",
+    "kcat": "make test-kafka",
     "node": "make test-node",
     "postgres": "make test-postgres",
     "pig": "make test-pig",

@@ -58,6 +58,8 @@ class Tier:
 
 # Two Mavens at once fetch into one cache, which it does not lock.
 MAVEN = frozenset({"maven"})
+# Nor can two apt-get install at once.
+APT = frozenset({"apt"})
 
 SETUP = Tier("setup-dev", "setup-dev", cores=1, minutes=2)
 """Before all others, which would else make one environment at the same time."""
@@ -67,8 +69,9 @@ TIERS = (
     Tier("test", "test", cores=2, minutes=26, servers="registries, brokers and metastores of this checkout; Spark"),
     Tier("fault", "test-fault", cores=1, minutes=22, servers="the same, killed again and again; Spark"),
     Tier("kafka", "test-kafka", cores=1, minutes=4, servers="Apache Kafka; a registry and a metastore; Spark",
-         exclusive=MAVEN),
-    Tier("postgres", "test-postgres WORKERS=1", cores=1, minutes=7, servers="PostgreSQL; registries on it"),
+         exclusive=MAVEN | APT),
+    Tier("postgres", "test-postgres WORKERS=1", cores=1, minutes=7, servers="PostgreSQL; registries on it",
+         exclusive=APT),
     Tier("node", "test-node", cores=1, minutes=1, servers="registries and brokers"),
     Tier("java", "test-java", cores=1, minutes=4, servers="registries and brokers", exclusive=MAVEN),
     # The same pairs each time: a gate is no place for finds that a change did not make.

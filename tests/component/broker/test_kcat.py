@@ -12,7 +12,10 @@ import pytest
 from broker_talk import Talk, fresh
 from held_batches import CODECS, codecs, held, is_idempotent, is_transactional, messages, values
 
-pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on the PATH; Debian has it as kcat")
+pytestmark = [
+    pytest.mark.kcat,
+    pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on the PATH; Debian has it as kcat"),
+]
 
 RUN_TIMEOUT_S = 60
 EARLIEST = ("-X", "auto.offset.reset=earliest")
