@@ -153,6 +153,9 @@ class MemoryCluster:
     def fetch_ahead(self, *where: object, **named: object) -> None:
         pass
 
+    def expect(self, topics: object) -> None:
+        pass
+
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
         first = offset // BATCH_RECORDS
         records = b"".join(batch for _, batch in self.log[first : first + self.batches_per_fetch])

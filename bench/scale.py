@@ -6,9 +6,11 @@ bodies again and again, so that the process holds no log; the last cases therefo
 and not what they were made from. Each case is a whole task: checksums, projection, audit counts, snappy files, fsync.
 
     python -m bench.scale [--dimensions messages bytes fields partitions topics] [--messages 1000000] [--rounds 3]
+                          [--keep]
 
 CPU is that of the process, user and system, of the best round; memory is its peak beyond what it had before the task
-began. `beside` is the time of a message (of a MB where bytes or fields grow) beside that of the first case.
+began. `beside` is the time of a message (of a MB where bytes or fields grow) beside that of the first case. `--keep`
+adds the table to `bench/results/scale.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import argparse
 import io
 import json
 import os
-import platform
 import random
 import resource
 import subprocess
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 import fastavro  # noqa: E402
 from kafka.record.default_records import DefaultRecordBatchBuilder  # noqa: E402
 
+from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.kafka_wire.cluster import FetchSlice  # noqa: E402
 from headrace.kafka_wire.topic_partition import TopicPartition  # noqa: E402
@@ -41,6 +43,10 @@ from headrace.loader.build import current_build  # noqa: E402
 from headrace.loader.policy import TopicPolicy  # noqa: E402
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit  # noqa: E402
 
+HEADER = (
+    "| dimension | value | messages | MB | CPU µs/message | MB/s of CPU | seconds | peak MB | beside |\n"
+    "|---|---|---|---|---|---|---|---|---|\n"
+)
 START_MS = 1_357_000_000_000
 BATCH_RECORDS = 500
 FETCH_BYTES = 1_000_000
@@ -139,6 +145,9 @@ class RepeatedBatch:
         pass
 
     def fetch_ahead(self, *where: object, **named: object) -> None:
+        pass
+
+    def expect(self, topics: object) -> None:
         pass
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
@@ -240,20 +249,20 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="of a case, where nothing else is said")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", help=argparse.SUPPRESS)
+    add_keep_flag(parser, "scale")
     args = parser.parse_args()
     if args.case:
         print(json.dumps(asdict(measure(Case(**json.loads(args.case))))))
         return
-    print(
-        f"{time.strftime('%Y-%m-%d')}, one core of {os.cpu_count()}, {platform.machine()}, "
-        f"Python {platform.python_version()}, snappy, kafka column `position`, best of {args.rounds}\n\n"
-        "| dimension | value | messages | MB | CPU µs/message | MB/s of CPU | seconds | peak MB | beside |\n"
-        "|---|---|---|---|---|---|---|---|---|",
-        flush=True,
-    )
+    about = surroundings("one core", "snappy", "kafka column `position`", f"best of {args.rounds}")
+    print(f"{about}\n\n{HEADER}", end="", flush=True)
+    lines = []
     for dimension in args.dimensions:
         for row in rows_of(dimension, args.messages, args.rounds):
             print(row, flush=True)
+            lines.append(row)
+    if args.keep:
+        keep("scale", about, HEADER + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ and write them once, the checksum, the compressor, one file and its fsync. `rest
 between the batches, joining rows, opening files. Receiving is not part of a task from memory: its row has a socket
 alone, through which another process sends the same bytes.
 
-    python -m bench.stages [--messages 1000000] [--rounds 3]
+    python -m bench.stages [--messages 1000000] [--rounds 3] [--keep]
+
+`--keep` adds the table to `bench/results/stages.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import socket
 import tempfile
 import time
@@ -30,6 +31,7 @@ from crc32c import crc32c
 from zlib_ng import zlib_ng
 
 from bench import loader_task
+from bench.support.results import add_keep_flag, keep, surroundings
 from headrace.kafka_wire import record_batch
 from headrace.loader import native, task
 from headrace.loader.checksum import Checksum
@@ -149,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    add_keep_flag(parser, "stages")
     args = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     bodies = loader_task.make_bodies(args.messages, 1)
@@ -182,22 +185,25 @@ def main() -> None:
         CHECKSUM: best(lambda: [Checksum().update(file) for file in files], args.rounds),
         "writing and fsync": best(lambda: written(files), args.rounds),
     }
-    print(
-        f"{time.strftime('%Y-%m-%d')}, one core of {os.cpu_count()}, {platform.machine()}, Python "
-        f"{platform.python_version()}, {args.messages:,} messages of {body_bytes:.0f} bytes and "
-        f"{len(loader_task.FIELDS)} fields, snappy, best of {args.rounds}\n\n"
-        "| stage | in the task, µs a message | alone |\n|---|---|---|"
+    about = surroundings(
+        "one core",
+        f"{args.messages:,} messages of {body_bytes:.0f} bytes and {len(loader_task.FIELDS)} fields",
+        f"snappy, best of {args.rounds}",
     )
+    lines = ["| stage | in the task, µs a message | alone |", "|---|---|---|"]
 
     def row(name: str, in_task: float | None, by_itself: float | None) -> None:
         cells = ("" if one is None else f"{one / args.messages * 1e6:.3f}" for one in (in_task, by_itself))
-        print(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
 
     for stage, by_itself in alone.items():
         row(stage, inside.get(stage), by_itself)
     row("rest", whole_s - sum(inside.values()), None)
     row("all", whole_s, sum(alone.values()) - alone["receiving"])
-    print(f"\n{args.messages / whole_s:,.0f} messages/s")
+    table = "\n".join((*lines, "", f"{args.messages / whole_s:,.0f} messages/s"))
+    print(f"{about}\n\n{table}")
+    if args.keep:
+        keep("stages", about, table)
 
 
 if __name__ == "__main__":

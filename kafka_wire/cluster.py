@@ -129,6 +129,7 @@ class KafkaCluster:
         self._breakers: dict[Address, Breaker] = defaultdict(Breaker)
         self._quiet_until: dict[Address, float] = {}
         self._known: ClusterMetadata = ClusterMetadata("", {}, {})
+        self._expected: frozenset[str] = frozenset()
         self._refused: AuthenticationRefused | None = None
 
     def __enter__(self) -> KafkaCluster:
@@ -140,6 +141,10 @@ class KafkaCluster:
     def close(self) -> None:
         close_all(self._connections.values())
         self._connections.clear()
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """Tells which topics will be asked about, so that one request learns where all their partitions are."""
+        self._expected = frozenset(topics)
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
         """Asks for `topics`, or for all; never creates one. A topic that does not exist has an `error`.
@@ -337,7 +342,8 @@ class KafkaCluster:
         topics = sorted({tp.topic for tp in topic_partitions})
         missing = [topic for topic in topics if refresh or topic not in self._known.topics]
         if missing:
-            self.metadata(missing)
+            unknown = self._expected.difference(self._known.topics, missing)
+            self.metadata([*missing, *sorted(unknown)])
 
     def _leader(self, topic_partition: TopicPartition) -> Address:
         topic = self._known.topics.get(topic_partition.topic)

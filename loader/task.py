@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 from headrace.avro_schema import AvroSchemaError
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
@@ -100,7 +101,7 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
         reason = f"cannot write to {staging}: {error}"
         return result(nothing(reason), disk_error=reason)
     try:
-        ranges = [task.run(offsets) for offsets in unit.ranges]
+        ranges = [task.run(*pair) for pair in zip_longest(unit.ranges, unit.ranges[1:])]
         return dataclasses.replace(result(ranges), files=task.finish())
     except OSError as error:
         # A file that several ranges share may be cut, so none of them counts as read.
@@ -140,6 +141,7 @@ class _Task:
         self._cluster = KafkaCluster(
             self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
         )
+        self._cluster.expect(unit.topics)
         self._sink = new_sink(unit.settings.staging, unit.task)
         self._files = self._new_files(self._sink)
         self._finished: list[StagedFile] = []
@@ -165,8 +167,12 @@ class _Task:
             file_bytes_target=self._settings.file_bytes_target,
         )
 
-    def run(self, offsets: OffsetRange) -> RangeResult:
+    def run(self, offsets: OffsetRange, following: OffsetRange | None = None) -> RangeResult:
         """Works through one range.
+
+        Args:
+            following: the range that is next, whose first messages are asked for while the last of this one are
+                worked on: where partitions are many and small, the round trips would take as long as the work.
 
         Raises:
             OSError: the files cannot be written.
@@ -204,7 +210,7 @@ class _Task:
             rows.settle()
 
         try:
-            stop = self._read_through(offsets, projection, messages, take, tally)
+            stop = self._read_through(offsets, projection, messages, take, tally, following)
         except LogChanged as changed:
             rows.drop()
             return _nothing(offsets, str(changed))
@@ -248,12 +254,14 @@ class _Task:
         messages: RangeMessages,
         take: Callable[[Sequence[Record]], None],
         tally: Tally,
+        following: OffsetRange | None,
     ) -> _Stop:
         """Reads until the end, a message of an unknown schema, a batch that cannot be read, or an error of the brokers,
         and says which."""
         fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
-            self._read(offsets, take, tally, None if fate == FAIL else partial(messages.pass_corrupt, fate))
+            pass_over = None if fate == FAIL else partial(messages.pass_corrupt, fate)
+            self._read(offsets, take, tally, pass_over, following)
         except StopBeforeUnknownSchema as stop:
             return _Stop(unknown_ids=self._ids_from_here_on(offsets, projection, tally.position, stop.schema_id))
         except LogChanged:
@@ -274,16 +282,16 @@ class _Task:
         take: Callable[[Sequence[Record]], None],
         tally: Tally,
         pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
+        following: OffsetRange | None = None,
     ) -> None:
-        topic_partition, usual_bytes = offsets.topic_partition, self._settings.fetch_bytes
-        topic_id, epoch = offsets.topic_id, offsets.leader_epoch
-
         def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-            size = bytes_max or usual_bytes
-            return self._cluster.fetch(topic_partition, offset, size, topic_id=topic_id, leader_epoch=epoch)
-
-        def fetch_ahead(offset: int) -> None:
-            self._cluster.fetch_ahead(topic_partition, offset, usual_bytes, topic_id=topic_id, leader_epoch=epoch)
+            return self._cluster.fetch(
+                offsets.topic_partition,
+                offset,
+                bytes_max or self._settings.fetch_bytes,
+                topic_id=offsets.topic_id,
+                leader_epoch=offsets.leader_epoch,
+            )
 
         read_range(
             fetch,
@@ -294,7 +302,17 @@ class _Task:
             patience_s=self._settings.fetch_timeout_ms / 1000,
             pass_over=pass_over,
             take_apart=None if self._core is None else RecordColumns(self._core),
-            fetch_ahead=fetch_ahead,
+            fetch_ahead=partial(self._fetch_ahead, offsets),
+            fetch_following=None if following is None else partial(self._fetch_ahead, following, following.start),
+        )
+
+    def _fetch_ahead(self, offsets: OffsetRange, position: int) -> None:
+        self._cluster.fetch_ahead(
+            offsets.topic_partition,
+            position,
+            self._settings.fetch_bytes,
+            topic_id=offsets.topic_id,
+            leader_epoch=offsets.leader_epoch,
         )
 
     def _ids_from_here_on(

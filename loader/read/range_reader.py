@@ -155,6 +155,7 @@ def read_range(
     pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
     take_apart: TakeApart | None = None,
     fetch_ahead: Callable[[int], None] | None = None,
+    fetch_following: Callable[[], None] | None = None,
 ) -> None:
     """Hands the data records of a range on, in order and batch by batch, and keeps `tally` up to date.
 
@@ -168,6 +169,8 @@ def read_range(
         pass_over: is told of each batch that cannot be read before its offsets are passed over; None stops there.
         take_apart: takes the records of a batch out of its payload; None for the way of `kafka_wire`.
         fetch_ahead: is told from which offset on the next fetch will be, mostly, while what came is worked on.
+        fetch_following: is called, mostly, when the last of the range has come and before it is worked on: whoever
+            reads another range next may ask for that now.
 
     Raises:
         MisplacedBatch: a batch that is not where it says it is.
@@ -197,6 +200,8 @@ def read_range(
             following = offset_behind(piece.records)
             if following is not None and before < following < offsets.end:
                 fetch_ahead(following)
+            elif following is not None and following >= offsets.end and fetch_following is not None:
+                fetch_following()
         for frame in frames(piece.records, where):
             try:
                 batch = read_batch(frame, where, batch_bytes_max, take_apart)

@@ -376,6 +376,17 @@ def test_an_error_of_what_was_asked_ahead_is_that_of_the_fetch(broker: ScriptedB
     assert offsets_asked(broker) == [0, 7]
 
 
+def test_one_request_learns_where_all_topics_are_that_are_expected(
+    broker: ScriptedBroker, cluster: KafkaCluster
+) -> None:
+    broker.script(FetchRequest, fetched(b"a"))
+    cluster.expect(["users", "orders", "pages"])
+    cluster.fetch(TP, 0, 1000)
+    assert [[topic.name for topic in asked.topics] for asked in broker.of(MetadataRequest)] == [
+        ["orders", "pages", "users"]
+    ]
+
+
 def test_nothing_is_asked_ahead_of_a_broker_that_was_not_asked_yet(
     broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster
 ) -> None:

@@ -7,7 +7,7 @@ import random
 import secrets
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,16 +78,23 @@ class Cluster:
         self.failures: dict[tuple[TopicPartition, int], Exception] = {}
         self.ends: dict[TopicPartition, int] = {}
         self.asked: list[dict[str, Any]] = []
+        self.questions: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
+        self.ahead: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
+        self.expected: list[str] = []
+
+    def expect(self, topics: Iterable[str]) -> None:
+        self.expected += topics
 
     def put(self, partition: int, values: Mapping[int, bytes | None], topic: str = "orders", **more: Any) -> None:
         batch = make_batch(sorted(values), value=values.get, **more)
         self.logs.setdefault(TopicPartition(topic, partition), []).append((max(values) + 1, batch))
 
-    def fetch_ahead(self, *where: Any, **named: Any) -> None:
-        pass
+    def fetch_ahead(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> None:
+        self.ahead.append((topic_partition, offset, max_bytes, named))
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> FetchSlice:
         self.asked.append(named)
+        self.questions.append((topic_partition, offset, max_bytes, named))
         if (topic_partition, offset) in self.failures:
             raise self.failures[topic_partition, offset]
         log = self.logs.get(topic_partition, [])
@@ -438,6 +445,19 @@ def test_a_defect_costs_one_range_only(run: Run, cluster: Cluster, monkeypatch: 
     broken, fine = run(offsets(0, 1), offsets(0, 1, partition=1)).ranges
     assert "topic orders partition 0 offset 0: RuntimeError: a defect" in broken.error
     assert fine.counts.records == 1
+
+
+def test_the_next_partition_is_asked_for_while_the_last_batch_is_worked_on(run: Run, cluster: Cluster) -> None:
+    partitions = (0, 4, 2)
+    for partition in partitions:
+        for n in (0, 1, 2):
+            cluster.put(partition, {n: message(n)})
+    run(*(offsets(0, 3, partition=partition) for partition in partitions))
+    assert [(at.partition, offset) for at, offset, _, _ in cluster.questions] == [
+        (partition, n) for partition in partitions for n in (0, 1, 2)
+    ]
+    assert cluster.ahead == cluster.questions[1:], "by the very questions that are asked later"
+    assert cluster.expected == ["orders"]
 
 
 def test_an_empty_range_is_done(run: Run) -> None:

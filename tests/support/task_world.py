@@ -59,6 +59,9 @@ class ServingCluster(FakeCluster):
     def fetch_ahead(self, *where: object, **named: object) -> None:
         pass
 
+    def expect(self, topics: object) -> None:
+        pass
+
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
         topic = self.topics[topic_partition.topic]
         log = topic.logs[topic_partition.partition]

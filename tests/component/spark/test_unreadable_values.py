@@ -167,6 +167,9 @@ class MemoryLog:
     def fetch_ahead(self, *where: object, **named: object) -> None:
         pass
 
+    def expect(self, topics: object) -> None:
+        pass
+
     def fetch(self, *where: object, **named: object) -> FetchSlice:
         raise AssertionError("records are given directly")
 

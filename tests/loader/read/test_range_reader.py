@@ -89,10 +89,12 @@ def test_a_cut_batch_at_the_end_is_fetched_again() -> None:
     assert offsets_of(records) == list(range(50))
 
 
-def ahead_of(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]]:
-    """What reading a range fetches, and what it told ahead."""
+def ahead_of(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int], list[int]]:
+    """What reading a range fetches, what it told ahead, and how much had been fetched when it asked for the range
+    behind it."""
     fetched: list[int] = []
     told: list[int] = []
+    behind: list[int] = []
 
     def noting(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         fetched.append(offset)
@@ -106,16 +108,18 @@ def ahead_of(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]]:
         batch_bytes_max=CAP,
         patience_s=0.0,
         fetch_ahead=told.append,
+        fetch_following=lambda: behind.append(len(fetched)),
     )
-    return fetched, told
+    return fetched, told, behind
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 300, 301, 1000], ids=lambda size: f"{size} bytes")
 @pytest.mark.parametrize(("start", "end"), [(0, 50), (3, 48), (3, 46), (7, 8)])
 def test_the_next_fetch_is_told_while_the_last_is_worked_on(slice_bytes: int, start: int, end: int) -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
-    fetched, told = ahead_of(serve(log, slice_bytes=slice_bytes), start, end)
+    fetched, told, behind = ahead_of(serve(log, slice_bytes=slice_bytes), start, end)
     assert fetched[1:] == told
+    assert behind == [len(fetched)], "the range behind it is asked for once, when the last of this one has come"
 
 
 def test_nothing_is_told_ahead_under_a_quota() -> None:
@@ -125,7 +129,7 @@ def test_nothing_is_told_ahead_under_a_quota() -> None:
     def throttled(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         return dataclasses.replace(plain(offset, bytes_max), throttle_ms=1)
 
-    assert ahead_of(throttled, 0, 20)[1] == []
+    assert ahead_of(throttled, 0, 20)[1:] == ([], [])
 
 
 def test_compaction_leaves_gaps_inside_between_and_after_batches() -> None:

@@ -259,6 +259,9 @@ class YearCluster:
     def fetch_ahead(self, *where: object, **named: object) -> None:
         pass
 
+    def expect(self, topics: object) -> None:
+        pass
+
     def fetch(
         self,
         topic_partition: TopicPartition,

@@ -1,0 +1,216 @@
+"""What fetching costs a task, and what other sizes and orders of fetches would change: `python -m bench.fetch`.
+
+One task, in a process of its own on one core, reads a topic from a real broker on the other cores: page views in a few
+large partitions, or the same number in thousands of small ones, or in as many topics. In turn:
+
+- the bytes of a fetch: whether a size that adapts itself could be any faster than the one there is;
+- whether the next fetch is asked for, in this partition or the next, while the last answer is worked on (`ahead`);
+- `busy`: the task's CPU in its time. What is missing to 100 % is waiting, for the broker and for the disk, and all
+  that threads which compress or write beside the task could win on its core.
+
+    python -m bench.fetch [--brokers bundled kafka] [--messages 1000000] [--rounds 3] [--keep]
+
+The best of some rounds counts, which take turns. `--brokers kafka` needs Java and Maven. `--keep` adds the table to
+`bench/results/fetch.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+
+from confluent_kafka import Producer  # noqa: E402
+from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
+
+from bench.load import BROKERS  # noqa: E402
+from bench.scale import POLICY  # noqa: E402
+from bench.support.load_shapes import SHAPES  # noqa: E402
+from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
+from headrace.avro_schema import frame  # noqa: E402
+from headrace.kafka_wire.cluster import KafkaCluster  # noqa: E402
+from headrace.kafka_wire.topic_partition import TopicPartition  # noqa: E402
+from headrace.loader.build import current_build  # noqa: E402
+from headrace.loader.task import run_work_unit  # noqa: E402
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit  # noqa: E402
+
+SHAPE = SHAPES["page"]
+HEADER = (
+    "| broker | topics | partitions | messages | fetch KB | ahead | messages/s | CPU µs/message | busy |\n"
+    "|---|---|---|---|---|---|---|---|---|\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """So many messages lie in `topics` topics of `partitions` partitions each."""
+
+    topics: int
+    partitions: int
+
+    def names(self) -> list[str]:
+        return [f"spread-{self.topics}-{self.partitions}-{number}" for number in range(self.topics)]
+
+    def all(self) -> list[TopicPartition]:
+        return [TopicPartition(name, number) for name in self.names() for number in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    brokers: str
+    topics: int
+    partitions: int
+    in_partition: int
+    fetch_bytes: int
+    is_ahead: bool
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(self.topics, self.partitions)
+
+    @property
+    def messages(self) -> int:
+        return self.topics * self.partitions * self.in_partition
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of the clock and of this process."""
+
+    seconds: float
+    cpu_s: float
+
+
+LARGE, SMALL, TOPICS = Spread(1, 4), Spread(1, 5_000), Spread(1_000, 1)
+USUAL_BYTES = TaskSettings("", "", 0).fetch_bytes
+SIZES = tuple(step * 1024 for step in (64, 256, 1024, 4096, 8192, 32_768))
+
+
+def cases_of(brokers: str, messages: int) -> Iterator[Case]:
+    for spread in (LARGE, SMALL, TOPICS):
+        usual = Case(brokers, spread.topics, spread.partitions, messages // len(spread.all()), USUAL_BYTES, True)
+        if spread is LARGE:
+            yield from (replace(usual, fetch_bytes=size) for size in SIZES)
+        else:
+            yield usual
+        yield replace(usual, is_ahead=False)
+
+
+def fill(brokers: str, spread: Spread, messages: int) -> None:
+    """Every partition gets the same messages."""
+    admin = AdminClient({"bootstrap.servers": brokers})
+    wanted = [NewTopic(name, spread.partitions, 1, config={"retention.ms": "-1"}) for name in spread.names()]
+    for future in admin.create_topics(wanted).values():
+        future.result(60)
+    everywhere = spread.all()
+    in_partition = messages // len(everywhere)
+    bodies = [frame(1, body) for body in SHAPE.bodies(in_partition)]
+    producer = Producer(
+        {"bootstrap.servers": brokers, "linger.ms": 50, "batch.num.messages": 10_000, "batch.size": 1_000_000,
+         "queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 400_000}
+    )  # fmt: skip
+    for at in everywhere:
+        for body in bodies:
+            while True:
+                try:
+                    producer.produce(at.topic, body, partition=at.partition)
+                except BufferError:
+                    producer.poll(0.1)
+                else:
+                    break
+        producer.poll(0)
+    if producer.flush(300):
+        raise RuntimeError(f"{brokers} did not take all messages")
+
+
+def measure(case: Case) -> Cost:
+    """One task over all partitions of a case."""
+    if not case.is_ahead:
+        KafkaCluster.fetch_ahead = lambda *_, **__: None  # type: ignore[method-assign]
+    schema = SHAPE.text()
+    policy = replace(POLICY, time_fields=("header.time",))
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        unit = WorkUnit(
+            work_id="bench",
+            task=0,
+            ranges=tuple(OffsetRange(at, 0, case.in_partition) for at in case.spread.all()),
+            topics={name: TopicPlan(name, schema, {1: schema}, policy) for name in case.spread.names()},
+            settings=TaskSettings(case.brokers, folder, 256 * 1024 * 1024, fetch_bytes=case.fetch_bytes),
+            build=current_build(),
+        )
+        before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        result = run_work_unit(unit)
+        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    assert not result.error, result.error
+    loaded = sum(one.counts.records for one in result.ranges)
+    assert loaded == case.messages, f"{loaded} of {case.messages}: {result.ranges[0]}"
+    return Cost(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def apart(case: Case) -> Cost:
+    """The cost in a process of its own."""
+    pinned = {min(os.sched_getaffinity(0))}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.fetch", "--case", json.dumps(asdict(case))],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, pinned),
+    )
+    return Cost(**json.loads(done.stdout))
+
+
+def rows_of(broker: str, brokers: str, messages: int, rounds: int) -> Iterator[str]:
+    for spread in (LARGE, SMALL, TOPICS):
+        fill(brokers, spread, messages)
+    cases = list(cases_of(brokers, messages))
+    costs = [[apart(case) for case in cases] for _ in range(rounds)]
+    for at, case in enumerate(cases):
+        cost = min((turn[at] for turn in costs), key=lambda one: one.seconds)
+        yield (
+            f"| {broker} | {case.topics:,} | {case.partitions:,} | {case.messages:,} | {case.fetch_bytes // 1024:,} "
+            f"| {'yes' if case.is_ahead else 'no'} | {case.messages / cost.seconds:,.0f} "
+            f"| {cost.cpu_s / case.messages * 1e6:.2f} | {cost.cpu_s / cost.seconds:.0%} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", nargs="+", default=list(BROKERS), choices=BROKERS)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    add_keep_flag(parser, "fetch")
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(asdict(measure(Case(**json.loads(args.case))))))
+        return
+    about = surroundings("snappy", "page views of 12 fields", "one core", f"best of {args.rounds}")
+    lines = []
+    print(f"{about}\n\n{HEADER}", end="", flush=True)
+    for broker in args.brokers:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+            brokers = stack.enter_context(BROKERS[broker](folder / "broker"))
+            for line in rows_of(broker, brokers, args.messages, args.rounds):
+                print(line, flush=True)
+                lines.append(line)
+    if args.keep:
+        keep("fetch", about, HEADER + "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
