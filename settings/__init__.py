@@ -2,7 +2,7 @@
 
 `sections` has every setting with its default, `loading` reads file, environment and flags into them, and `addresses`
 finds registry, broker and metastore, also those of a running `headrace up`. Imported by `compat`, `registry`,
-`pipeline` and `headrace`.
+`hive_ddl`, `pipeline` and `headrace`.
 """
 
 from headrace.settings.loading import (

@@ -33,6 +33,7 @@ from headrace.hive_ddl.executors.class_archive import archive_options
 from headrace.hive_ddl.executors.derby import await_derby, derby_holder
 from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, root_cause
 from headrace.hive_ddl.executors.metastore import new_client
+from headrace.settings.masking import is_secret
 
 logger = logging.getLogger(__name__)
 
@@ -323,9 +324,16 @@ def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
 
 
 def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
+    """Starts the JVM. What is a secret reaches it when it runs, as the system property that spark-submit would make of
+    it: its command line can be read by every user of the machine."""
     is_local = (conf.get("spark.master") or "").startswith("local")
+    secrets = {key: value for key, value in conf.getAll() if is_secret(key)}
+    public = SparkConf().setAll([(key, value) for key, value in conf.getAll() if key not in secrets])
     with log_path.open("ab") as log, _interrupts_wait(), _address_known(LOOPBACK if is_local else None):
-        return launch_gateway(conf, {"stdout": log, "stderr": log})
+        gateway = launch_gateway(public, {"stdout": log, "stderr": log})
+    for key, value in secrets.items():
+        gateway.jvm.java.lang.System.setProperty(key, value)
+    return gateway
 
 
 @contextlib.contextmanager

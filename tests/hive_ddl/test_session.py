@@ -60,7 +60,33 @@ def test_spark_here_needs_no_address_of_the_machine_s_own_name(
     if before:
         monkeypatch.setenv("SPARK_LOCAL_IP", before)
     found = []
-    monkeypatch.setattr(session, "launch_gateway", lambda *_: found.append(os.environ.get("SPARK_LOCAL_IP")))
+
+    def launched(*_: object) -> None:
+        found.append(os.environ.get("SPARK_LOCAL_IP"))
+
+    monkeypatch.setattr(session, "launch_gateway", launched)
     session.open_jvm(tmp_path, {"spark.master": master})
     assert found == [told]
     assert os.environ.get("SPARK_LOCAL_IP") == before
+
+
+def test_no_secret_is_on_the_command_line_of_the_jvm(tmp_path: Path) -> None:
+    """Which `ps` shows to every user of the machine. Spark and Hadoop know it all the same."""
+    secrets = {
+        "spark.hadoop.fs.s3a.secret.key": "one-s3cr3t",
+        "spark.hadoop.javax.jdo.option.ConnectionPassword": "two-s3cr3t",
+        "spark.hadoop.fs.s3a.access.key": "three-s3cr3t",
+    }
+    ensure_java(tmp_path, os.environ)
+    gateway = session.open_jvm(tmp_path, {"spark.master": "local", "spark.hadoop.fs.s3a.endpoint": "told", **secrets})
+    try:
+        command = Path(f"/proc/{gateway.proc.pid}/cmdline").read_text()
+        assert "spark.hadoop.fs.s3a.endpoint=told" in command
+        assert "s3cr3t" not in command
+        conf = gateway.jvm.org.apache.spark.SparkConf()
+        hadoop = gateway.jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(conf)
+        for key, value in secrets.items():
+            assert conf.get(key) == value
+            assert hadoop.get(key.removeprefix("spark.hadoop.")) == value
+    finally:
+        session.close_jvm(gateway)
