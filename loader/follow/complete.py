@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.hive_ddl.errors import StaleRevision
+from headrace.hive_ddl.errors import StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION
@@ -162,18 +162,24 @@ class CompleteUntil:
             )
             for topic, known in state.topics.items()
         }
-        warnings: tuple[str, ...] = ()
         due = sorted((one.told_ms, topic) for topic, one in topics.items() if one.until_ms > one.told_ms)
         if due:
             logger.info("phase_started phase=complete_until tables=%d", min(len(due), TABLES_PER_RUN_MAX))
+        refused: list[str] = []
         try:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
-                if self._tell(topic, state.topics[topic], topics[topic].until_ms, asked_ms, work_id):
-                    topics[topic] = dataclasses.replace(topics[topic], told_ms=topics[topic].until_ms)
+                try:
+                    if self._tell(topic, state.topics[topic], topics[topic].until_ms, asked_ms, work_id):
+                        topics[topic] = dataclasses.replace(topics[topic], told_ms=topics[topic].until_ms)
+                except StatementRefused as error:
+                    refused.append(f"topic {topic}: {error}")  # its own trouble; the other tables are told
         # Whatever it is, the files are where they belong, and the sentence goes to the report.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)
             warnings = (f"headrace.complete_until of {len(due)} tables is not up to date: {error}",)
+        else:
+            about = f"headrace.complete_until of {len(refused)} tables is not up to date"
+            warnings = (f"{about}: {refused[0]}",) if refused else ()
         after = Completeness(topics)
         if after != before:
             try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision
+from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TOPIC
 from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
@@ -175,6 +175,32 @@ def test_a_metastore_that_is_down_is_a_note_and_the_next_run_tells(world: World)
     world.hive.failure = None
     assert load(world).notes == ()
     assert said(world) == instant_text(T0 + STEP_MS)
+
+
+def test_a_table_that_cannot_be_told_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("apples", "zebras"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    load(world)
+    world.clock_ms += STEP_MS
+    execute = world.hive.execute
+
+    def refused_once(op: object) -> None:
+        if isinstance(op, SetProperties) and op.name == "apples":
+            raise StatementRefused("the table headrace.apples", "no room")
+        execute(op)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(world.hive, "execute", refused_once)
+        (note,) = load(world).notes
+    assert note == (
+        "headrace.complete_until of 1 tables is not up to date: topic apples: "
+        "the Hive metastore refused the table headrace.apples: no room"
+    )
+    told = {name: world.hive.tables["headrace", name].properties[COMPLETE_UNTIL] for name in ("apples", "zebras")}
+    assert told == {"apples": instant_text(T0), "zebras": instant_text(T0 + STEP_MS)}
+    assert load(world).notes == ()
+    assert world.hive.tables["headrace", "apples"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
 
 def test_a_lost_hint_is_found_again_and_a_table_goes_back_only_from_the_future(world: World) -> None:
