@@ -25,6 +25,7 @@ from headrace.pipeline.clients.producer import Producer
 from headrace.settings import Settings
 
 Result = TypeVar("Result")
+Client = TypeVar("Client", Producer, Consumer)
 
 POLL_S: Final = 0.05
 SLICE_S: Final = 0.1
@@ -39,6 +40,21 @@ class _Thread:
 
     def call(self, function: Callable[..., Result], *args: Any, **options: Any) -> asyncio.Future[Result]:
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **options))
+
+    async def open(self, make: Callable[[], Client]) -> Client:
+        """Makes the client. Whoever is cancelled meanwhile leaves none behind."""
+        made: list[Client] = []
+
+        def run() -> Client:
+            made.append(make())
+            return made[0]
+
+        try:
+            return await self.call(run)
+        except asyncio.CancelledError:
+            self._executor.submit(lambda: [client.close() for client in made])
+            self.end()
+            raise
 
     def end(self) -> None:
         self._executor.shutdown(wait=False)
@@ -55,7 +71,7 @@ class AsyncProducer:
         self._is_awaited = threading.Event()
 
     async def __aenter__(self) -> AsyncProducer:
-        self._producer = await self._thread.call(self._make)
+        self._producer = await self._thread.open(self._make)
         threading.Thread(target=self._take_answers, name="headrace-answers", daemon=True).start()
         return self
 
@@ -130,7 +146,7 @@ class AsyncConsumer:
         self._asked: asyncio.Future[Message | Nothing] | None = None
 
     async def __aenter__(self) -> AsyncConsumer:
-        self._consumer = await self._thread.call(self._make)
+        self._consumer = await self._thread.open(self._make)
         return self
 
     async def __aexit__(

@@ -380,7 +380,8 @@ class Producer:
 
     def _end(self, timeout_s: float) -> None:
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
-        self._thread.join(patience_s)
+        if threading.current_thread() is not self._thread:  # which it is where `on_delivery` closes the producer
+            self._thread.join(patience_s)
         self._publisher.end(patience_s)
         # What nobody waits for any more is decided now, for those who hold a `Delivery`.
         self._kafka.purge()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import AsyncConsumer, AsyncProducer, Consumer, Settings, UndecodableMessage, ValueRefused
+from headrace.pipeline.clients import aio
 from headrace.pipeline.clients.consumer import Nothing
 
 PATIENCE_S = 30
@@ -35,6 +38,33 @@ def test_events_are_sent_and_read_in_an_event_loop(settings: Settings) -> None:
             return [message.value["n"] async for message in consumer]
 
     assert asyncio.run(run()) == list(range(50))
+
+
+@pytest.mark.parametrize(("name", "client"), [("Consumer", AsyncConsumer), ("Producer", AsyncProducer)])
+def test_who_is_cancelled_while_it_opens_leaves_nothing_open(
+    name: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_open, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self, *_: object, **__: object) -> None:
+            begun.set()
+            assert may_open.wait(PATIENCE_S)
+
+        def close(self) -> None:
+            closed.set()
+
+    async def run() -> None:
+        opening = asyncio.ensure_future(client(app="clock").__aenter__())
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        may_open.set()
+        assert await asyncio.to_thread(closed.wait, PATIENCE_S)
+
+    monkeypatch.setattr(aio, name, Slow)
+    asyncio.run(run())
 
 
 def test_what_was_not_dealt_with_is_not_committed(settings: Settings) -> None:
@@ -182,7 +212,7 @@ def test_two_who_ask_are_given_two_messages(settings: Settings) -> None:
 
 def test_partitions_are_held_back_and_gone_to_from_an_event_loop(settings: Settings) -> None:
     async def use(topic: str) -> None:
-        async with AsyncConsumer(settings, topics=[topic], group=topic, idle_timeout_s=1) as consumer:
+        async with AsyncConsumer(settings, topics=[topic], group=topic, idle_timeout_s=4) as consumer:
             assert (await anext(consumer)).offset == 0
             assert consumer.assignment() == {(topic, 0)}
             await consumer.pause()

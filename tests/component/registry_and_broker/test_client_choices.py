@@ -14,7 +14,16 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.partitioner.default import murmur2
 
-from headrace import Consumer, DeliveryFailed, FlushFailed, Producer, Settings, SourceUnavailable, UndecodableMessage
+from headrace import (
+    Consumer,
+    DeliveryFailed,
+    FlushFailed,
+    Producer,
+    ProducerClosed,
+    Settings,
+    SourceUnavailable,
+    UndecodableMessage,
+)
 from headrace.avro_schema import frame
 from headrace.pipeline.clients.delivery import Delivery
 
@@ -107,6 +116,26 @@ def test_on_delivery_may_send_and_flush(settings: Settings, topic: str) -> None:
     assert len(told) == 5
     with Consumer(settings, topics=[topic], until_end=True) as consumer:
         assert sorted(message.value["n"] for message in consumer) == [0, 1, 2, 3, 4]
+
+
+def test_on_delivery_may_close_the_producer(settings: Settings, topic: str) -> None:
+    """In the thread that looks now and then, which then has none to wait for but itself."""
+    ended, errors, threads = threading.Event(), list[Exception](), list[str]()
+
+    def close(_: Delivery) -> None:
+        threads.append(threading.current_thread().name)
+        try:
+            producer.close()
+        except Exception as error:
+            errors.append(error)
+        ended.set()
+
+    producer = Producer(settings, app="clock")
+    producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=close)
+    assert ended.wait(30)
+    assert errors == [] and threads[0] != threading.current_thread().name
+    with pytest.raises(ProducerClosed):
+        producer.send(topic, {"n": 1}, schema=SCHEMA)
 
 
 def test_a_callback_of_the_options_that_fails_keeps_no_answers_back(
