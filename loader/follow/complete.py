@@ -166,6 +166,7 @@ class CompleteUntil:
         if due:
             logger.info("phase_started phase=complete_until tables=%d", min(len(due), TABLES_PER_RUN_MAX))
         refused: list[str] = []
+        warnings: tuple[str, ...] = ()
         try:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
                 try:
@@ -178,8 +179,8 @@ class CompleteUntil:
             logger.debug("complete_until_failed", exc_info=True)
             warnings = (f"headrace.complete_until of {len(due)} tables is not up to date: {error}",)
         else:
-            about = f"headrace.complete_until of {len(refused)} tables is not up to date"
-            warnings = (f"{about}: {refused[0]}",) if refused else ()
+            if refused:
+                warnings = (f"headrace.complete_until of {len(refused)} tables is not up to date: {refused[0]}",)
         after = Completeness(topics)
         if after != before:
             try:

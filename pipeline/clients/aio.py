@@ -49,10 +49,14 @@ class _Thread:
             made.append(make())
             return made[0]
 
+        def close() -> None:
+            for client in made:
+                client.close()
+
         try:
             return await self.call(run)
         except asyncio.CancelledError:
-            self._executor.submit(lambda: [client.close() for client in made])
+            self._executor.submit(close)
             self.end()
             raise
 
