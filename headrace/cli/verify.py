@@ -46,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
-    parser.add_argument("--checksums", action="store_true", help="also read every byte and compare the SHA-256")
+    parser.add_argument(
+        "--checksums", action="store_true", help="also read every byte and compare the checksum of each file"
+    )
     add_settings_flags(parser, ("loader.warehouse", "kafka.bootstrap_servers"))
     add_format_flag(parser)
 

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fastavro
@@ -56,11 +57,15 @@ class Produced:
 
 class LoadWorld:
     """One data folder with registry, broker and metastore running over it; `patience_s` is how long a command may
-    take."""
+    take.
+
+    Args:
+        broker: settings of the broker as variables, besides `KEEPS_ALL`.
+    """
 
     patience_s = LOAD_TIMEOUT_S
 
-    def __init__(self, root: Path, *, metastore: bool = True) -> None:
+    def __init__(self, root: Path, *, metastore: bool = True, broker: Mapping[str, str] = MappingProxyType({})) -> None:
         self.data_dir = root
         data = ["--data-dir", str(root)]
         servers = [
@@ -72,7 +77,7 @@ class LoadWorld:
         self.addresses: dict[str, str] = {}
         with ExitStack() as begun:  # so that what has begun ends where the rest does not begin
             for arguments in servers:
-                service = Service(arguments, KEEPS_ALL)
+                service = Service(arguments, {**KEEPS_ALL, **broker})
                 begun.callback(service.stop)
                 self.addresses |= service.addresses
             self.registry = begun.enter_context(closing(RegistryClient(self.addresses["registry"])))

@@ -1,0 +1,128 @@
+"""A task of which Spark runs a second attempt beside the first, as clusters with slow nodes are set to do.
+
+Spark starts it on another host only, so there is a standalone cluster with workers on two addresses of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from free_ports import free_port
+from headrace.pipeline.java import ensure_java
+from load_world import LoadWorld
+from stalling_proxy import StallingProxy
+
+pytestmark = pytest.mark.spark
+
+SPARK = Path(pyspark.__file__).parent
+WORKERS = ("127.0.0.2", "127.0.0.3")
+STARTED_WITHIN_S = 60
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a standalone cluster."""
+    folder = tmp_path_factory.mktemp("spark")
+    environment = {**os.environ, "SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": "256m"}
+    environment["JAVA_HOME"] = str(ensure_java(folder, environment))
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    log = folder / "cluster.log"
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [str(SPARK / "bin" / "spark-class"), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=environment,
+            )
+
+    with ExitStack() as stack:
+        begun = [
+            ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"),
+            *(
+                (
+                    *("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0", "--cores", "1"),
+                    *("--memory", "1g", "--work-dir", str(folder / host), url),
+                )
+                for host in WORKERS
+            ),
+        ]
+        for arguments in begun:
+            process = start(*arguments)
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+        deadline = time.monotonic() + STARTED_WITHIN_S
+        while log.read_text().count("Successfully registered with master") < len(WORKERS):
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.2)
+        yield url
+
+
+@pytest.fixture
+def proxy() -> Iterator[StallingProxy]:
+    proxy = StallingProxy()
+    yield proxy
+    proxy.close()
+
+
+def test_a_second_attempt_of_a_slow_task_leaves_no_trace(
+    master: str, proxy: StallingProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    told = {"HEADRACE__BROKER__ADVERTISED_HOST": "127.0.0.1", "HEADRACE__BROKER__ADVERTISED_PORT": str(proxy.port)}
+    events = tmp_path / "events"
+    events.mkdir()
+    settings = tmp_path / "headrace.toml"
+    conf = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.task.duration.threshold": "1s",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+    }
+    settings.write_text("[spark]\n" + "".join(f"{json.dumps(key)} = {json.dumps(conf[key])}\n" for key in conf))
+    world = LoadWorld(tmp_path / "world", broker=told)
+    try:
+        proxy.lead_to(world.addresses["broker"])
+        world.produce("slow", 200)
+        more = ("--config", str(settings), "--master", master, "--tasks", "2", "--bootstrap-servers", proxy.address)
+        done = world.load(*more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert proxy.has_stalled.is_set() and proxy.was_given_up.wait(STARTED_WITHIN_S)
+        assert speculative_attempts(events) == 1
+        world.check(whole=True)
+        staged = [path for path in (world.warehouse / "_headrace" / "staging").rglob("*") if path.is_file()]
+        assert staged == [], "of the attempt that was ended"
+        verified = world.command("verify", "--data-dir", str(world.data_dir))
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+    finally:
+        world.close()
+
+
+def speculative_attempts(events: Path) -> int:
+    """How many of Spark's second attempts succeeded."""
+    paths = events.rglob("events_*")  # without the files of checksums beside them
+    ended = (json.loads(line) for path in paths for line in path.read_text().splitlines())
+    return sum(
+        event["Event"] == "SparkListenerTaskEnd"
+        and event["Task Info"]["Speculative"]
+        and event["Task End Reason"]["Reason"] == "Success"
+        for event in ended
+    )
