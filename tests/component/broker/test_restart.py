@@ -41,6 +41,7 @@ def values_of(address: str, topic: str, partitions: int = 1) -> list[list[int]]:
         assert time.monotonic() < deadline
         for place, records in consumer.poll(timeout_ms=200, max_records=5000).items():
             found[place.partition] += [int(record.value) for record in records]
+            deadline = time.monotonic() + PATIENCE_S  # of each: there may be millions
     consumer.close()
     return [found[index] for index in range(partitions)]
 
