@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +36,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from bench.load import BROKERS  # noqa: E402
 from bench.scale import POLICY  # noqa: E402
 from bench.support.load_shapes import SHAPES  # noqa: E402
+from bench.support.own_process import measured_apart  # noqa: E402
 from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.kafka_wire.cluster import KafkaCluster  # noqa: E402
@@ -159,25 +158,11 @@ def measure(case: Case) -> Cost:
     return Cost(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def apart(case: Case) -> Cost:
-    """The cost in a process of its own."""
-    pinned = {min(os.sched_getaffinity(0))}
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.fetch", "--case", json.dumps(asdict(case))],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, pinned),
-    )
-    return Cost(**json.loads(done.stdout))
-
-
 def rows_of(broker: str, brokers: str, messages: int, rounds: int) -> Iterator[str]:
     for spread in (LARGE, SMALL, TOPICS):
         fill(brokers, spread, messages)
     cases = list(cases_of(brokers, messages))
-    costs = [[apart(case) for case in cases] for _ in range(rounds)]
+    costs = [[Cost(**measured_apart("bench.fetch", case)) for case in cases] for _ in range(rounds)]
     for at, case in enumerate(cases):
         cost = min((turn[at] for turn in costs), key=lambda one: one.seconds)
         yield (

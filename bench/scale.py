@@ -18,30 +18,25 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import fastavro
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
-import fastavro  # noqa: E402
-from kafka.record.default_records import DefaultRecordBatchBuilder  # noqa: E402
-
-from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
-from headrace.avro_schema import frame  # noqa: E402
-from headrace.kafka_wire.cluster import FetchSlice  # noqa: E402
-from headrace.kafka_wire.topic_partition import TopicPartition  # noqa: E402
-from headrace.loader import task as task_module  # noqa: E402
-from headrace.loader.build import current_build  # noqa: E402
-from headrace.loader.policy import TopicPolicy  # noqa: E402
-from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit  # noqa: E402
+from bench.support.own_process import measured_apart
+from bench.support.results import add_keep_flag, keep, surroundings
+from headrace.avro_schema import frame
+from headrace.kafka_wire.cluster import FetchSlice
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader import task as task_module
+from headrace.loader.build import current_build
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 HEADER = (
     "| dimension | value | messages | MB | CPU µs/message | MB/s of CPU | seconds | peak MB | beside |\n"
@@ -208,21 +203,8 @@ def measure(case: Case) -> Cost:
 
 def apart(case: Case, rounds: int) -> Cost:
     """The cost in a process of its own; the best of some."""
-
-    def once() -> Cost:
-        command = [sys.executable, "-m", "bench.scale", "--case", json.dumps(asdict(case))]
-        pinned = {min(os.sched_getaffinity(0))}
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, pinned),
-        )
-        return Cost(**json.loads(done.stdout))
-
-    return min((once() for _ in range(rounds)), key=lambda cost: cost.cpu_s)
+    costs = (Cost(**measured_apart("bench.scale", case)) for _ in range(rounds))
+    return min(costs, key=lambda cost: cost.cpu_s)
 
 
 def rows_of(dimension: str, messages: int, rounds: int) -> Iterator[str]:
