@@ -53,11 +53,13 @@ class StallingProxy:
             received = client.makefile("rb")
             while head := received.read(LENGTH_AND_API.size):
                 length, api = LENGTH_AND_API.unpack(head)
+                request = head + received.read(length + 4 - LENGTH_AND_API.size)
                 if api == FETCH and self._is_first():
-                    client.recv(1)  # until it gives up
+                    with contextlib.suppress(OSError):
+                        received.read(1)  # until it gives up
                     self.was_given_up.set()
                     return
-                broker.sendall(head + received.read(length + 4 - LENGTH_AND_API.size))
+                broker.sendall(request)
 
     def _is_first(self) -> bool:
         with self._lock:
