@@ -29,7 +29,6 @@ from thrift_sasl import TSaslClientTransport
 
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
-from headrace.hive_ddl.names import quote_identifier, quote_literal
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, ReplaceView, SetProperties
 from headrace.hive_ddl.render import database_statement, partition_spec, qualified, statements
 from headrace.hive_ddl.table import Column, TableState, literal_columns
@@ -64,6 +63,10 @@ TOO_LONG_TO_STORE = (
 )
 
 
+NOT_FOUND_STATES = frozenset({"42S02", "42P01"})
+"""SQLSTATE of a table, or of its database, that is not there: of HiveServer2 and of Spark."""
+
+
 @dataclass(frozen=True, slots=True)
 class HiveServerAddress:
     """Where a server is and how to log in: `auth` is what it has as `hive.server2.authentication`.
@@ -82,6 +85,10 @@ class HiveServerAddress:
         return f"hive://{self.host}:{self.port}"
 
 
+class _TableNotFound(StatementRefused):
+    """Asked for instead of looked up in a list of tables, which takes longer the more of them there are."""
+
+
 class HiveServerExecutor:
     """The executor on such a server, see `hive_ddl.executors.base.Executor`.
 
@@ -93,7 +100,6 @@ class HiveServerExecutor:
         self._address = address
         self._said_unconditional = False
         self._down = ""
-        self._databases: set[str] = set()  # that are known to be there
         try:
             with self._failures("a connection"):
                 _check_reachable(address)
@@ -118,10 +124,11 @@ class HiveServerExecutor:
 
     def table(self, database: str, name: str) -> TableState | None:
         with self._failures(f"a look at table {database}.{name}"):
-            if not self._exists(database, name):
+            try:
+                properties = self._properties(database, name)
+                described = _Described(self._ask(f"DESCRIBE FORMATTED {qualified(database, name)}"))
+            except _TableNotFound:
                 return None
-            properties = self._properties(database, name)
-            described = _Described(self._ask(f"DESCRIBE FORMATTED {qualified(database, name)}"))
         partition_columns = described.partition_columns
         return TableState(
             database=database,
@@ -136,9 +143,7 @@ class HiveServerExecutor:
         self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         found: dict[PartitionValues, str] = {}
-        with self._failures(f"a look at the partitions of {database}.{name}"):
-            if not self._exists(database, name):
-                return found
+        with self._failures(f"a look at the partitions of {database}.{name}"), contextlib.suppress(_TableNotFound):
             for columns, values in self._listed(database, name, wanted):
                 if wanted is None or values in wanted:
                     statement = f"DESCRIBE FORMATTED {qualified(database, name)} {partition_spec(columns, values)}"
@@ -192,20 +197,6 @@ class HiveServerExecutor:
         if found != op.expected_revision:
             raise StaleRevision(op.database, op.name, op.expected_revision or "", found or "")
 
-    def _exists(self, database: str, name: str) -> bool:
-        if not self._has_database(database):
-            return False  # Hive refuses to list its tables
-        # A name is a pattern there, and a column more says in Spark which database it is.
-        rows = self._ask(f"SHOW TABLES IN {quote_identifier(database)} LIKE {quote_literal(name)}")
-        return any(name in row for row in rows)
-
-    def _has_database(self, name: str) -> bool:
-        if name not in self._databases:
-            rows = self._ask(f"SHOW DATABASES LIKE {quote_literal(name)}")
-            if any(name in row for row in rows):
-                self._databases.add(name)
-        return name in self._databases
-
     def _properties(self, database: str, name: str) -> dict[str, str]:
         rows = self._ask(f"SHOW TBLPROPERTIES {qualified(database, name)}")
         properties = {str(row[0]): str(row[1]) for row in rows if len(row) > 1 and row[1] is not None}
@@ -254,11 +245,12 @@ class HiveServerExecutor:
         try:
             yield
         except exc.Error as error:
-            raise StatementRefused(subject, _reason(error)) from error
+            refused = _TableNotFound if _state(error) in NOT_FOUND_STATES else StatementRefused
+            raise refused(subject, _reason(error)) from error
         except StatementRefused as error:
             if error.subject != "a statement":
                 raise
-            raise StatementRefused(subject, error.reason) from error
+            raise type(error)(subject, error.reason) from error
         except (TException, OSError, EOFError) as error:
             self._lost(error)
 
@@ -351,6 +343,12 @@ def _product(connection: Any) -> str:
 
     asked = TGetInfoReq(connection.sessionHandle, TGetInfoType.CLI_DBMS_NAME)
     return str(connection.client.GetInfo(asked).infoValue.stringValue)
+
+
+def _state(error: exc.Error) -> str:
+    """The SQLSTATE that the server gave, the empty text where it gave none."""
+    said = error.args[0] if error.args else None
+    return str(getattr(getattr(said, "status", None), "sqlState", None) or "")
 
 
 def _reason(error: exc.Error) -> str:
