@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -106,7 +107,7 @@ def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
         case Primitive(type=PrimitiveType.BYTES) | Fixed():
             return value.encode("latin-1")
         case Primitive(type=PrimitiveType.FLOAT | PrimitiveType.DOUBLE):
-            return float(value)
+            return _double(value)
         case Array():
             return [default_datum(schema, node.items, item) for item in value]
         case Map():
@@ -154,6 +155,14 @@ _EXPECTED: Mapping[PrimitiveType, str] = {
     PrimitiveType.BYTES: "a text whose characters are the bytes",
     PrimitiveType.STRING: "a text",
 }
+
+
+def _double(number: int | float) -> float:
+    """The nearest one; a number of too many digits is infinite, as it is to Avro Java."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _is_number(value: JsonValue) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -37,6 +38,14 @@ def encode_long(n: int) -> bytes:
 
 def encode_bytes(data: bytes) -> bytes:
     return encode_long(len(data)) + data
+
+
+def encode_float(value: float) -> bytes:
+    """The nearest float; what is beyond the largest is infinite, as it is to Avro Java."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def encode_default(schema: Schema, node: Type, default: JsonValue) -> bytes:
@@ -77,7 +86,7 @@ def _encode_primitive(kind: PrimitiveType, value: Any) -> bytes:
         case PrimitiveType.INT | PrimitiveType.LONG:
             return encode_long(int(value))
         case PrimitiveType.FLOAT:
-            return struct.pack("<f", float(value))
+            return encode_float(float(value))
         case PrimitiveType.DOUBLE:
             return struct.pack("<d", float(value))
         case PrimitiveType.BYTES:

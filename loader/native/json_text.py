@@ -26,7 +26,7 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
-from headrace.loader.native.encode import encode_bytes
+from headrace.loader.native.encode import encode_bytes, encode_float
 from headrace.loader.native.walk import Limits, read_block, read_index, read_varint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -184,8 +184,8 @@ def _float(b: bytes, p: int) -> tuple[Any, int]:
     if not math.isfinite(value):
         return _not_finite(value), p + 4
     # The fewest digits that read back as the same float, instead of those of its double.
-    digits = next(d for d in range(1, 10) if struct.pack("<f", float(f"{value:.{d}g}")) == packed)
-    return float(f"{value:.{digits}g}"), p + 4
+    rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next(shorter for shorter in rounded if encode_float(shorter) == packed), p + 4
 
 
 def _double(b: bytes, p: int) -> tuple[Any, int]:

@@ -82,3 +82,12 @@ def test_promotions_round_as_java_rounds(java: JavaOracle, narrow: str, wide: st
     text = '{"type":"record","name":"R","fields":[{"name":"a","type":%s}]}'
     writer, wider = parse_schema(text % narrow), parse_schema(text % wide)
     assert verdict(java, writer, load_schema_of(writer, wider), encode(writer, {"a": value})) == ["same"]
+
+
+@pytest.mark.parametrize("default", ["3.4028235e38", "3.4028236e38", "-1e39", "1" + 350 * "0"])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_defaults_beyond_the_largest_are_infinite_as_in_java(java: JavaOracle, kind: str, default: str) -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}%s]}'
+    writer = parse_schema(text % "")
+    load = parse_schema(text % f',{{"name":"b","type":"{kind}","default":{default}}}')
+    assert verdict(java, writer, load, encode(writer, {"a": 1})) == ["same"]
