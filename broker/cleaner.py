@@ -17,7 +17,6 @@ from pathlib import Path
 
 from headrace.broker.log import compaction
 from headrace.broker.log.checkpoints import PartitionKey
-from headrace.broker.log.files import sync_folder
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.scan import SegmentFacts
@@ -93,6 +92,8 @@ class Cleaner:
         if key in self._given_up:
             return ()
         log.roll_if_older(now_ms - wish.lag_ms_max, now_ms)
+        if log.has_unforced_segments:
+            self._flusher.note(log)
         end = min(log.recovery_point, log.last_stable_offset)
         segments = [segment for segment in log.closed if segment.next_offset <= end]
         young = (at for at, each in enumerate(segments) if now_ms - each.timestamp_ms < wish.lag_ms_min)
@@ -135,10 +136,8 @@ class Cleaner:
                 compaction.discard(group)
                 return False
             if facts is not None:
-                self._put_in_place(log, group, facts)
-                self._flusher.note(log)
-                # Before a newer one, where the last trace of a key may end that an older one still has.
-                await loop.run_in_executor(self._executor, sync_folder, log.folder)
+                # For certain before a newer one, where the last trace of a key may end that an older one still has.
+                await self._put_in_place(log, group, facts, is_there)
         if not is_there():
             # What was learnt of it must not be taken for a new one of its name.
             return False
@@ -155,13 +154,29 @@ class Cleaner:
         )
         return True
 
-    def _put_in_place(self, log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
+    async def _put_in_place(
+        self, log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts, is_there: Callable[[], bool]
+    ) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            self._unlink(log.put_in_place(group, facts))
-        except OSError as error:
-            # Some names may have been changed and others not, which only a start puts right.
-            self._flusher.fail(error)
+            compaction.begin_replacing(group)
+        except OSError:
+            compaction.discard(group)
             raise
+        log.is_being_replaced = True
+        try:
+            await loop.run_in_executor(self._executor, compaction.force_begun, group)
+            if is_there():
+                self._unlink(log.put_in_place(group, facts))
+                self._flusher.note(log)
+                await loop.run_in_executor(self._executor, compaction.end_replacing, group)
+        except OSError as error:
+            if is_there():
+                # Some names may have been changed and others not, which only a start puts right.
+                self._flusher.fail(error)
+                raise
+        finally:
+            log.is_being_replaced = False
 
     def keep_within(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
         """Where a log lost its end, what is appended in its place is not clean."""

@@ -131,7 +131,7 @@ class BrokerNode:
         self._files = OpenFiles(files_max)
         self.topics = TopicStore.load(folder, base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         self.topics.begin_leader_epoch(self.now_ms())
-        self.producer_ids = ProducerIds(folder)
+        self.producer_ids = ProducerIds(folder, self._executor)
         marker = folder / CLEAN_MARKER
         is_clean = marker.exists()
         put_strays_aside(
@@ -629,14 +629,15 @@ class BrokerNode:
                 log.rebuild_indexes(segment)
                 self.flusher.note(log)
         count = 0
-        while expired(retention_ms):
+        # What is just being replaced must not be gone when a start would finish that.
+        while not log.is_being_replaced and expired(retention_ms):
             # The oldest first, also where the power fails: a hole between segments would be taken for a loss. And not
             # before the name of what follows it is on disk, since that alone may then tell where the log ends.
             with contextlib.suppress(FileNotFoundError):
                 await asyncio.get_running_loop().run_in_executor(self._executor, sync_folder, log.folder)
             if self.logs.get(key) is not log:
                 return
-            if expired(retention_ms):
+            if not log.is_being_replaced and expired(retention_ms):
                 self.unlink_later(log.drop_segments(1))
                 count += 1
         if count:

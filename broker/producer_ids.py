@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Executor
 from pathlib import Path
 
 from headrace.broker.errors import CorruptFile
@@ -13,8 +15,11 @@ BLOCK_SIZE = 1000
 
 
 class ProducerIds:
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
+    """Not for use by threads, but claims in one of `executor`'s."""
+
+    def __init__(self, folder: Path, executor: Executor) -> None:
+        self._path, self._executor = folder / FILE_NAME, executor
+        self._claim: asyncio.Future[None] | None = None
         try:
             self._next = self._claimed = int(self._path.read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -22,14 +27,25 @@ class ProducerIds:
         except ValueError as error:
             raise CorruptFile(self._path, "expected one whole number") from error
 
-    def take(self) -> int:
+    async def take(self) -> int:
         """A producer id that no producer of this data folder ever had.
 
         Raises:
             OSError: the next block could not be claimed.
         """
-        if self._next >= self._claimed:
-            write_atomically(self._path, f"{self._claimed + BLOCK_SIZE}\n".encode())
-            self._claimed += BLOCK_SIZE
+        while self._next >= self._claimed:
+            if self._claim is None:
+                text = f"{self._claimed + BLOCK_SIZE}\n".encode()
+                self._claim = asyncio.get_running_loop().run_in_executor(
+                    self._executor, write_atomically, self._path, text
+                )
+                self._claim.add_done_callback(self._has_claimed)
+            # One claim for all that wait; who is gone meanwhile does not end it for the others.
+            await asyncio.shield(self._claim)
         self._next += 1
         return self._next - 1
+
+    def _has_claimed(self, claim: asyncio.Future[None]) -> None:
+        self._claim = None
+        if not claim.cancelled() and claim.exception() is None:
+            self._claimed += BLOCK_SIZE

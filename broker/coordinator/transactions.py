@@ -131,14 +131,15 @@ class TransactionCoordinator:
             present = self._transactions.get(transactional_id)
             if present is None:
                 await self._ensure_table()
+                producer_id = await self._next_id()
                 self._make_room()
-                taken = Transaction.new(self._next_id(), timeout_ms, self._now_ms())
+                taken = Transaction.new(producer_id, timeout_ms, self._now_ms())
             else:
                 present.check_claim(claimed)
                 if not present.is_repeated_by(claimed):
                     # Its own producer may go on with the next epoch; any other one must be kept from going on.
                     present = await self._ended(transactional_id, present, is_fenced=claimed is None)
-                    next_id = self._next_id() if present.epoch >= EPOCH_MAX else None
+                    next_id = await self._next_id() if present.epoch >= EPOCH_MAX else None
                     taken = present.taken_over(claimed, timeout_ms, self._now_ms(), next_id=next_id)
                 else:
                     taken = present
@@ -155,9 +156,9 @@ class TransactionCoordinator:
         await self._finish(transactional_id)
         return self._transactions[transactional_id]
 
-    def _next_id(self) -> int:
+    async def _next_id(self) -> int:
         try:
-            return self._producer_ids.take()
+            return await self._producer_ids.take()
         except OSError as error:
             logger.error("no producer ids claimed error=%s", error)
             raise RequestRefused(

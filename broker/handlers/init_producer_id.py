@@ -30,11 +30,15 @@ def handle(context: RequestContext, request: Any) -> Any:
         return _response(version, ErrorCode.NONE, request.producer_id, request.producer_epoch + 1)
     if not context.rights.may_write:
         return _response(version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return _new(context)
+
+
+async def _new(context: RequestContext) -> Any:
     try:
-        return _response(version, ErrorCode.NONE, context.node.producer_ids.take(), 0)
+        return _response(context.version, ErrorCode.NONE, await context.node.producer_ids.take(), 0)
     except OSError as error:
         logger.error("no producer ids claimed error=%s", error)
-        return _response(version, ErrorCode.STORAGE_ERROR)
+        return _response(context.version, ErrorCode.STORAGE_ERROR)
 
 
 async def _take(context: RequestContext, request: Any) -> Any:

@@ -13,6 +13,7 @@ What is decided and written here may run in a thread, since nobody writes to a c
 
 Several small segments become one. Files: `<base>.log.cleaned` while it is written, which the next start removes, and
 `<base>.log.swap` from when it stands for several segments until those are gone, which the next start finishes.
+`begin_replacing` and `replace_files` change names at once; after each of them a thread has time to force them.
 """
 
 from __future__ import annotations
@@ -266,47 +267,76 @@ def discard(group: Sequence[ClosedSegment]) -> None:
     _cleaned(group[0]).unlink(missing_ok=True)
 
 
+def begin_replacing(group: Sequence[ClosedSegment]) -> None:
+    """Gives what was written of several segments the name by which a start knows it.
+
+    Raises:
+        OSError: the files are as before.
+    """
+    if len(group) > 1:
+        _cleaned(group[0]).rename(_standing(group[0]))
+
+
+def force_begun(group: Sequence[ClosedSegment]) -> None:
+    """Forces that name, before the others lose theirs.
+
+    Raises:
+        OSError: nothing is certain, and the log must not change any more.
+    """
+    if len(group) > 1:
+        sync_folder(group[0].folder)
+
+
 def replace_files(group: Sequence[ClosedSegment]) -> list[Path]:
     """Puts what was written of a group in its place; returns the renamed files of the others, to be unlinked.
 
-    Indexes of the first are gone afterwards. At every moment a start finds either all of the group or what was
-    written.
+    Indexes of the first are gone afterwards. At every moment, and whatever of this is on disk, a start finds either all
+    of the group or what was written, which `end_replacing` makes certain.
 
     Raises:
-        OSError: the files are as before, or the next start finishes it.
+        OSError: the next start finishes it.
     """
-    first, folder = group[0], group[0].folder
-    cleaned, path = _cleaned(first), first.path(LOG)
+    first = group[0]
     if len(group) == 1:
-        _remove_indexes(folder, first.base_offset)
-        cleaned.replace(path)
+        _remove_indexes(first.folder, first.base_offset)
+        _cleaned(first).replace(first.path(LOG))
         return []
-    standing = cleaned.rename(path.with_name(path.name + SWAP))
-    sync_folder(folder)
     renamed = []
     for segment in group[1:]:
         for suffix in SEGMENT_SUFFIXES:
             old = segment.path(suffix)
             if old.exists():
                 renamed.append(old.rename(old.with_name(old.name + ".deleted")))
-    _take_place(standing, first.base_offset)
+    _take_place(_standing(first), first.base_offset)
     return renamed
 
 
-def _take_place(standing: Path, base: int) -> None:
-    """Gives a file that stands for several segments the name of the first, when the others are gone.
+def end_replacing(group: Sequence[ClosedSegment]) -> None:
+    """Forces the new names of a group, and then removes the one that a start would finish.
 
-    It keeps its own until that one is on disk.
+    Should that come back, it holds what is there; before anything else is named or dropped its end is forced.
+
+    Raises:
+        OSError: nothing is certain, and the log must not change any more.
     """
-    folder, path = standing.parent, segment_path(standing.parent, base, LOG)
-    # The others must not come back beside it.
-    sync_folder(folder)
-    _remove_indexes(folder, base)
+    first = group[0]
+    sync_folder(first.folder)
+    if len(group) > 1:
+        _standing(first).unlink()
+
+
+def _standing(first: ClosedSegment) -> Path:
+    path = first.path(LOG)
+    return path.with_name(path.name + SWAP)
+
+
+def _take_place(standing: Path, base: int) -> None:
+    """Gives a file that stands for several segments, which are gone, the name of the first besides its own."""
+    _remove_indexes(standing.parent, base)
+    path = segment_path(standing.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
     os.link(standing, link)
     link.replace(path)
-    sync_folder(folder)
-    standing.unlink()
 
 
 def _remove_indexes(folder: Path, base: int) -> None:
@@ -337,5 +367,7 @@ def _finish(folder: Path, path: Path) -> None:
             for suffix in SEGMENT_SUFFIXES:
                 segment_path(folder, other, suffix).unlink(missing_ok=True)
     _take_place(path, base)
-    # A later compaction must not find it again.
+    sync_folder(folder)
+    path.unlink()
+    # A later compaction, of more segments, must not find it again.
     sync_folder(folder)

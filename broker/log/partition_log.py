@@ -115,6 +115,7 @@ class PartitionLog:
         "epochs",
         "folder",
         "high_watermark",
+        "is_being_replaced",
         "leader_epoch",
         "limits",
         "log_start_offset",
@@ -152,6 +153,7 @@ class PartitionLog:
         self.high_watermark = active.next_offset
         self.epochs.cut(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[int], None]] = set()  # are told how many bytes more can be read
+        self.is_being_replaced = False  # by what compaction wrote: nothing is dropped until that is certain
         self._files = files
         self._path_base = -1
         self._path = folder
@@ -314,12 +316,13 @@ class PartitionLog:
         self._files.fd(segment_path(self.folder, active.next_offset, LOG))
         # With its indexes: below the recovery point they are taken as they are.
         suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
-        self._note_unforced(*(segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes))
+        paths = (segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes)
+        # And the folder, which has the name of the new one.
+        self._note_unforced(*paths, self.folder)
         self.closed.append(ClosedSegment.of(self.folder, active))
         self._files.forget(segment_path(self.folder, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
         self._active_since_ms = now_ms
-        sync_folder(self.folder)
 
     def _write_snapshot(self) -> None:
         path = segment_path(self.folder, self.log_end_offset, SNAPSHOT)
@@ -543,6 +546,8 @@ class PartitionLog:
 
     def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> list[Path]:
         """Takes what compaction wrote of neighbouring closed segments for them; returns files to be unlinked.
+
+        It is certain when `compaction.end_replacing` has ended.
 
         Raises:
             OSError: see `compaction.replace_files`.

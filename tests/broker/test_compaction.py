@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened
+from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened, put_in_place
 from headrace.broker import cleaner as cleaner_module
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
@@ -58,8 +58,7 @@ def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLi
     for group in compaction.in_groups(segments, limits.segment_bytes_max):
         facts = compaction.write_cleaned(group, found, rules, outcomes, Pace())
         if facts is not None:
-            for path in log.put_in_place(group, facts):
-                path.unlink()
+            put_in_place(log, group, facts)
     return found.end
 
 
@@ -381,12 +380,12 @@ def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
         node._write_checkpoints().result()
         written(node)
         await node.flusher.flush_dirty()
-        put_in_place, seen = PartitionLog.put_in_place, []
+        putting, seen = PartitionLog.put_in_place, []
 
         def noted(log: PartitionLog, group: Any, facts: Any) -> Any:
             on_disk = read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0]
             seen.append(group[-1].next_offset <= on_disk)
-            return put_in_place(log, group, facts)
+            return putting(log, group, facts)
 
         monkeypatch.setattr(PartitionLog, "put_in_place", noted)
         await node._clean()
@@ -548,11 +547,12 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
 
             return meanwhile
 
-        # The last of these is called when all is in its place.
+        # The last two are called before and when all is in its place.
         for module, name, call in (
             (compaction, "newest_records", damaged),
             (compaction, "newest_records", deleted_meanwhile(damaged)),
-            (cleaner_module, "sync_folder", deleted_meanwhile(lambda _: None)),
+            (compaction, "force_begun", deleted_meanwhile(compaction.force_begun)),
+            (compaction, "end_replacing", deleted_meanwhile(compaction.end_replacing)),
         ):
             node.create_topic("t", 1, {"cleanup.policy": "compact"})
             written(node).limits = LogLimits()  # so that all of it becomes one segment

@@ -535,7 +535,9 @@ def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: P
     log.flushed(log.flush_job())
     log.roll(NOW_MS)
     assert log.needs_flush
-    assert {path.suffix for path in log.flush_job().paths} == {INDEX, TIME_INDEX, TXN_INDEX}
+    *indexes, folder = log.flush_job().paths
+    assert {path.suffix for path in indexes} == {INDEX, TIME_INDEX, TXN_INDEX}
+    assert folder == tmp_path  # which has the name of the new segment
 
 
 def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) -> None:

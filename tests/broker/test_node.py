@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -616,13 +617,43 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
 
 
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
-    seen = [ProducerIds(tmp_path).take() for _ in range(3)]
-    ids = ProducerIds(tmp_path)
-    seen += [ids.take() for _ in range(BLOCK_SIZE + 5)]
-    assert len(set(seen)) == len(seen)
-    (tmp_path / "producer-ids").write_text("x")
-    with pytest.raises(CorruptFile):
-        ProducerIds(tmp_path)
+    async def taken(count: int, pool: Executor) -> list[int]:
+        ids = ProducerIds(tmp_path, pool)
+        return await asyncio.gather(*(ids.take() for _ in range(count)))
+
+    with ThreadPoolExecutor() as pool:
+        seen = [producer_id for _ in range(3) for producer_id in asyncio.run(taken(1, pool))]
+        seen += asyncio.run(taken(2 * BLOCK_SIZE + 5, pool))
+        assert len(set(seen)) == len(seen)
+        assert (tmp_path / "producer-ids").read_text() == f"{6 * BLOCK_SIZE}\n"
+        (tmp_path / "producer-ids").write_text("x")
+        with pytest.raises(CorruptFile):
+            ProducerIds(tmp_path, pool)
+
+
+def test_a_claim_of_producer_ids_that_fails_or_is_given_up_leaves_the_next_one_as_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(pool: Executor) -> None:
+        ids = ProducerIds(tmp_path, pool)
+        gone = asyncio.ensure_future(ids.take())
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await ids.take() == 0
+        assert gone.cancelled()
+        for _ in range(BLOCK_SIZE - 1):
+            await ids.take()
+        (tmp_path / "producer-ids").unlink()
+        (tmp_path / "producer-ids").mkdir()  # which nothing can be put in the place of
+        for _ in range(2):
+            with pytest.raises(OSError):
+                await ids.take()
+        (tmp_path / "producer-ids").rmdir()
+        assert await ids.take() == BLOCK_SIZE
+        assert (tmp_path / "producer-ids").read_text() == f"{2 * BLOCK_SIZE}\n"
+
+    with ThreadPoolExecutor() as pool:
+        asyncio.run(main(pool))
 
 
 def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

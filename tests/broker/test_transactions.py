@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, keyed_batch, opened
+from broker_samples import NOW_MS, append, batch, keyed_batch, opened, put_in_place
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, transactions
 from headrace.broker.log.compaction import Pace, Rules
@@ -360,8 +360,7 @@ def clean(log: PartitionLog, now_ms: int = NOW_MS) -> None:
     for group in compaction.in_groups(segments, 1 << 20):
         facts = compaction.write_cleaned(group, found, rules, outcomes, Pace())
         if facts is not None:
-            for path in log.put_in_place(group, facts):
-                path.unlink()
+            put_in_place(log, group, facts)
 
 
 def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:

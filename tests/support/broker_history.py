@@ -169,8 +169,8 @@ class Life:
         await self.node.groups.commit("group", {("kept", 0): CommittedOffset(offset, 0, "", self.clock_ms)})
         self.promises.committed_least = offset
 
-    def take_producer_id(self) -> int:
-        taken = self.node.producer_ids.take()
+    async def take_producer_id(self) -> int:
+        taken = await self.node.producer_ids.take()
         self.promises.producer_ids.add(taken)
         return taken
 
@@ -248,7 +248,7 @@ def _check_node(node: BrokerNode, promises: Promises, was_killed: bool) -> None:
     _expect(promises.topics <= names, f"topics {promises.topics - names} are gone")
     _expect(not promises.gone & names, f"topics {promises.gone & names} are back")
     _expect(node.topics.leader_epoch > promises.epoch or promises.epoch < 0, "a leader epoch is used again")
-    _expect(node.producer_ids.take() not in promises.producer_ids, "a producer id is given out again")
+    _expect(asyncio.run(node.producer_ids.take()) not in promises.producer_ids, "a producer id is given out again")
     # A message is acknowledged when it is in the log, but for those who ask for more; a kill takes none of those back.
     for key, records in (promises.stored if was_killed else promises.records).items():
         if key[0] in promises.topics:

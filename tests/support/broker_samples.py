@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from headrace.broker.log import compaction
 from headrace.broker.log.by_time import FoundTimestamp, TimeSearch
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
+from headrace.broker.log.scan import SegmentFacts
+from headrace.broker.log.segment import ClosedSegment
 from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, read_batch_header
 
 NOW_MS = 1_700_000_000_000
@@ -82,6 +86,14 @@ def opened(
 
 def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
     return log.append(raw, read_batch_header(raw), now_ms)
+
+
+def put_in_place(log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
+    """Replaces segments by what compaction wrote of them, as the cleaner does."""
+    compaction.begin_replacing(group)
+    for path in log.put_in_place(group, facts):
+        path.unlink()
+    compaction.end_replacing(group)
 
 
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> FoundTimestamp | None:

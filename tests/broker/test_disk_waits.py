@@ -1,0 +1,92 @@
+"""The disk is waited for by threads: however long one takes to force something, other clients are served."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker_samples import NOW_MS, append, batch, keyed_batch
+from headrace.broker.config import BrokerConfig, FsyncMode
+from headrace.broker.coordinator import coordinator, transactions
+from headrace.broker.coordinator.offsets import CommittedOffset
+from headrace.broker.node import BrokerNode
+from headrace.broker.producer_ids import BLOCK_SIZE
+from headrace.broker.topics import Topic
+
+SHORT_MS = 1000
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """The functions of the broker that forced something to disk, by `thread` and `event loop`."""
+    found: dict[str, set[str]] = {"thread": set(), "event loop": set()}
+
+    def noting(force: Callable[[int], None]) -> Callable[[int], None]:
+        def noted(fd: int) -> None:
+            frame = sys._getframe(1)
+            while frame.f_back is not None and frame.f_code.co_filename.endswith("log/files.py"):
+                frame = frame.f_back
+            is_thread = threading.current_thread() is not threading.main_thread()
+            found["thread" if is_thread else "event loop"].add(frame.f_code.co_name)
+            force(fd)
+
+        return noted
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
+    return found
+
+
+@pytest.mark.parametrize("fsync", FsyncMode)
+def test_nothing_is_forced_to_disk_in_the_event_loop(
+    tmp_path: Path, fsync: FsyncMode, forced: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "COMPACT_BYTES", 600)
+    monkeypatch.setattr(transactions, "COMPACT_BYTES", 600)
+    clock = [NOW_MS]
+
+    async def live(node: BrokerNode) -> None:
+        clean = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        await node.create_topics([Topic("plain", uuid.uuid4(), 1, {"retention.ms": str(SHORT_MS)})])
+        await node.create_topics([Topic("table", uuid.uuid4(), 1, clean)])
+        for _ in range(2):
+            for number in range(60):
+                append(node.log("plain", 0), batch(b"x" * 30))
+                append(node.log("table", 0), keyed_batch((b"k%d" % (number % 5), b"value %d" % number)))
+                await node.groups.commit("group", {("plain", 0): CommittedOffset(number, 0, "", clock[0])})
+            for log in (node.log("plain", 0), node.log("table", 0)):
+                node.flusher.note(log)
+                await node.flusher.force(log)
+            await node._clean()
+        assert node.cleaner.compactions == 2
+        await asyncio.gather(*(node.producer_ids.take() for _ in range(BLOCK_SIZE + 1)))
+        for number in range(10):
+            user = await node.transactions.take(f"id-{number}", 60_000, None)
+            await node.transactions.add(f"id-{number}", user, [("plain", 0)])
+            await node.transactions.end(f"id-{number}", user, is_commit=True)
+        clock[0] += 10 * SHORT_MS
+        await node._keep_house()
+        assert not node.log("plain", 0).closed
+        await node.groups._compact()
+        await node.alter_topic("plain", lambda _: {"retention.ms": "5"})
+        await node.add_partitions("plain", 2)
+        node.log("plain", 0).advance_log_start(3)
+        await asyncio.wrap_future(node.write_log_starts())
+        await node.delete_topic(node.topic("table"))
+
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(tmp_path, fsync=fsync, segment_bytes_max=400), now_ms=lambda: clock[0])
+        at_start = set(forced["event loop"])
+        await live(node)
+        assert forced["event loop"] - at_start == set()
+        assert {"sync_files", "force_begun", "end_replacing", "write_cleaned"} <= forced["thread"]
+        await node.close()
+
+    asyncio.run(main())
