@@ -77,6 +77,10 @@ def kept_from_brokers(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def partition_folder(folder: Path, topic: str, index: int) -> Path:
+    return folder / f"{topic}-{index}"
+
+
 def partition_folders(folder: Path) -> list[Path]:
     """The folders that are named like those of partitions."""
     return [entry for entry in folder.iterdir() if entry.is_dir() and _PARTITION.fullmatch(entry.name)]

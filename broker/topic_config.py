@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace.broker.config import BrokerConfig
+from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.errors import RequestRefused
+from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.protocol.error_codes import ErrorCode
 
 MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
@@ -205,3 +206,12 @@ def is_deleted(configs: Mapping[str, str]) -> bool:
 def effective_number(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
     """The number in force: the topic's own, else the broker's default."""
     return int(configs.get(name) or BY_NAME[name].default(broker))
+
+
+def log_limits(configs: Mapping[str, str], broker: BrokerConfig) -> LogLimits:
+    """What the configuration of a topic, and of the broker, says of its logs."""
+    return LogLimits(
+        effective_number(configs, "segment.bytes", broker),
+        effective_number(configs, "segment.ms", broker),
+        broker.fsync is FsyncMode.ALWAYS,
+    )

@@ -136,6 +136,15 @@ class TopicStore:
     def get(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
+    def existing(self, name: str) -> Topic:
+        """Raises:
+        RequestRefused: there is no such topic.
+        """
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
     def names(self) -> Iterator[str]:
         """Of the topics that are not the broker's own."""
         return (name for name in self._by_name if name not in INTERNAL_TOPICS)

@@ -43,7 +43,7 @@ async def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any
                 f"expected {added} assignments, each to node {node_id}",
             )
         if not validate_only:
-            await context.node.add_partitions(topic.name, wanted.count)
+            await context.node.changes.add_partitions(topic.name, wanted.count)
     except RequestRefused as refused:
         code, message = refused.code, refused.message
     return CreatePartitionsResponse.CreatePartitionsTopicResult(

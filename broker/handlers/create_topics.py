@@ -27,7 +27,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     names = Counter(topic.name for topic in wanted)
     decided = [_decide(context, each, names[each.name] > 1) for each in wanted]
     topics = [each for each in decided if isinstance(each, Topic)]
-    refusals = await context.node.create_topics(topics) if topics and not request.validate_only else {}
+    refusals = await context.node.changes.create_topics(topics) if topics and not request.validate_only else {}
     answers = []
     for asked, each in zip(wanted, decided, strict=True):
         reason = refusals.get(each.name) if isinstance(each, Topic) else each
@@ -47,7 +47,7 @@ def _decide(context: RequestContext, wanted: Any, is_repeated: bool) -> Topic | 
         context.check_topic(name, Right.ADMIN)
         partitions = _partitions(context, wanted)
         configs = {config.name or "": check_config(config.name or "", config.value) for config in wanted.configs or ()}
-        context.node.check_new_topic(name, partitions)
+        context.node.changes.check_new_topic(name, partitions)
         return Topic(name, uuid.uuid4(), partitions, MappingProxyType(configs))
     except RequestRefused as refused:
         return refused

@@ -27,7 +27,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         )
         for topic in request.topics or ()
     ]
-    await asyncio.wrap_future(context.node.write_log_starts())
+    await asyncio.wrap_future(context.node.checkpoints.write_log_starts())
     return DeleteRecordsResponse(version=context.version, topics=topics)
 
 

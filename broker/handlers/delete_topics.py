@@ -44,7 +44,7 @@ async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | 
             context.check_topic(name, Right.ADMIN)
             topic = context.node.topic(name)
         name, topic_id = topic.name, topic.topic_id
-        await context.node.delete_topic(topic)
+        await context.node.changes.delete_topic(topic)
     except RequestRefused as refused:
         code, message = refused.code, refused.message
     return DeleteTopicsResponse.DeletableTopicResult(

@@ -44,7 +44,7 @@ async def altered(
             if request.validate_only:
                 configs_of(wanted, topic)
             else:
-                await context.node.alter_topic(topic.name, partial(configs_of, wanted))
+                await context.node.changes.alter_topic(topic.name, partial(configs_of, wanted))
         except RequestRefused as refused:
             code, message = refused.code, refused.message
         answers.append(

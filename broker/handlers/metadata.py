@@ -56,7 +56,7 @@ def _to_be_made(context: RequestContext, request: Any, wanted: Wanted) -> list[s
 
 
 async def _made_first(context: RequestContext, request: Any, wanted: Wanted, missing: Sequence[str]) -> Any:
-    refusals = await context.node.ensure_topics(missing)
+    refusals = await context.node.changes.ensure_topics(missing)
     return _answer(context, request, [_one(context, request, *each, refusals) for each in wanted])
 
 

@@ -438,7 +438,7 @@ def test_who_is_taken_out_of_the_users_file_is_closed_and_rights_change_at_once(
         other = await another(server)
         await client.log_in("PLAIN", "shop", PASSWORD)
         await other.log_in("SCRAM-SHA-512", "spy", PASSWORD)
-        server.node.create_topic("seen", 1, {})
+        server.node.changes.create_topic("seen", 1, {})
         assert b"seen" in await client.topics() and b"seen" not in await other.topics()
         Path(users).write_text(users_text("spy", grants="grant spy read topic:seen"), encoding="utf-8")
         server._look_for_users()
@@ -774,7 +774,7 @@ def test_each_request_takes_its_right_and_no_other(tmp_path: Path, key: int, at:
 
     async def work(node: BrokerNode) -> None:
         if key != api.CREATE_TOPICS:
-            node.create_topic("t", 2, {})
+            node.changes.create_topic("t", 2, {})
         for grants in too_little:
             assert FORBIDDEN & set(codes(await asked(node, key, request, of(*grants)))), grants
         assert not FORBIDDEN & set(codes(await asked(node, key, request, of(*granted))))
@@ -785,7 +785,7 @@ def test_each_request_takes_its_right_and_no_other(tmp_path: Path, key: int, at:
 def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name in ("a.x", "a.y", "b"):
-            node.create_topic(name, 1, {})
+            node.changes.create_topic(name, 1, {})
             node.groups._add_group(name)
             await node.transactions.take(name, 1000, None)
         granted = of("read topic:a.*", "read group:b", "write transaction:a.*")

@@ -63,8 +63,8 @@ def shown(answer: Any) -> tuple[list[tuple[str, int, list[int]]], tuple[str, int
 
 def test_topics_come_by_name_with_what_is_unknown_among_them(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("b", 2, {})
-        topic = node.create_topic("a", 1, {})
+        node.changes.create_topic("b", 2, {})
+        topic = node.changes.create_topic("a", 1, {})
         answer = described(node, "b", "nothing", "a", "a")
         assert shown(answer) == ([("a", 0, [0]), ("b", 0, [0, 1]), ("nothing", 3, [])], None)
         first = answer.topics[0]
@@ -83,7 +83,7 @@ def test_topics_come_by_name_with_what_is_unknown_among_them(tmp_path: Path) -> 
 def test_portions_make_up_the_whole_with_nothing_twice(tmp_path: Path, limit: int) -> None:
     async def work(node: BrokerNode) -> None:
         for name, partitions in (("a", 3), ("b", 1), ("c", 4)):
-            node.create_topic(name, partitions, {})
+            node.changes.create_topic(name, partitions, {})
         seen: list[tuple[str, int]] = []
         cursor: tuple[str, int] | None = None
         for _ in range(20):
@@ -101,7 +101,7 @@ def test_one_answer_has_no_more_than_the_bound(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(describe_topic_partitions, "PARTITIONS_MAX", 5)
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("a", 9, {})
+        node.changes.create_topic("a", 9, {})
         assert shown(described(node, "a", limit=10**6)) == ([("a", 0, [0, 1, 2, 3, 4])], ("a", 5))
         assert shown(described(node, "a", limit=10**6, cursor=("a", 5))) == ([("a", 0, [5, 6, 7, 8])], None)
         assert shown(described(node, "a", limit=-1)) == ([("a", 0, [0])], ("a", 1))
@@ -112,7 +112,7 @@ def test_one_answer_has_no_more_than_the_bound(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_no_election_is_needed(tmp_path: Path, version: int) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("a", 2, {})
+        node.changes.create_topic("a", 2, {})
         wanted = ElectLeadersRequest.TopicPartitions
         request = ElectLeadersRequest(
             version=version,
@@ -157,7 +157,7 @@ async def altered(node: BrokerNode, *changes: tuple[str, int, str | None]) -> tu
 
 def test_items_are_added_to_lists_and_taken_from_them(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("a", 1, {})
+        node.changes.create_topic("a", 1, {})
         both = {"cleanup.policy": "delete,compact"}
         assert await altered(node, ("cleanup.policy", APPEND, "compact")) == (ErrorCode.NONE, both)
         assert await altered(node, ("cleanup.policy", APPEND, "compact")) == (ErrorCode.NONE, both)
@@ -181,10 +181,10 @@ def test_a_topic_that_is_altered_to_what_it_is_is_not_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """MirrorMaker 2 asks for the same configuration over and over."""
-    caplog.set_level("INFO", logger="headrace.broker.node")
+    caplog.set_level("INFO", logger="headrace.broker.topic_changes")
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("a", 1, {"retention.ms": "5"})
+        node.changes.create_topic("a", 1, {"retention.ms": "5"})
         caplog.clear()
         written = (tmp_path / "topics.json").stat().st_ino
         assert await altered(node, ("retention.ms", SET, "5")) == (ErrorCode.NONE, {"retention.ms": "5"})

@@ -91,7 +91,7 @@ def test_a_long_poll_waits_for_its_bytes_and_reads_once_it_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: FsyncMode
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 3, {"segment.bytes": "1024"})
+        node.changes.create_topic("t", 3, {"segment.bytes": "1024"})
         log = node.log("t", 1)
         append(log, RAW)
         await node.flusher.force(log)
@@ -116,7 +116,7 @@ def test_a_long_poll_waits_for_its_bytes_and_reads_once_it_has_them(
 
 def test_bytes_that_never_come_are_waited_for_until_time_is_up(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), RAW)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -135,7 +135,7 @@ def test_a_client_that_asks_for_more_than_an_answer_holds_does_not_wait(
     monkeypatch.setattr(fetch, "RESPONSE_BYTES_MAX", 1000)
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         for _ in range(10):
             append(node.log("t", 0), RAW)
         found = await fetched(node, 0, least=1 << 20, wait_ms=10**9, **limits)
@@ -150,7 +150,7 @@ def test_what_is_read_into_memory_for_an_answer_has_a_bound_of_its_own(
     monkeypatch.setattr(fetch, "COPIED_BYTES_MAX", 2 * len(RAW) + 1)
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 6, {})
+        node.changes.create_topic("t", 6, {})
         for index in range(5):
             append(node.log("t", index), RAW)
         size = len(RAW)
@@ -169,7 +169,7 @@ def test_a_batch_that_has_no_room_in_the_answer_is_not_waited_for(tmp_path: Path
     """Only the first batch of an answer is sent whole whatever its size; the client asks for the next one by itself."""
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {})
+        node.changes.create_topic("t", 2, {})
         append(node.log("t", 0), RAW)
         append(node.log("t", 1), batch(b"v" * 1000))
         limits = {"least": 1 << 20, "wait_ms": 10**9, "each": 2 * len(RAW)}
@@ -187,7 +187,7 @@ def test_a_batch_that_has_no_room_in_the_answer_is_not_waited_for(tmp_path: Path
 
 def test_a_read_that_ends_with_its_segment_does_not_wait_either(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"segment.bytes": "1024"})
+        node.changes.create_topic("t", 1, {"segment.bytes": "1024"})
         for _ in range(10):
             append(node.log("t", 0), RAW)
         assert len((await fetched(node, 0, least=1 << 20, wait_ms=10**9))[0]) < 1024
@@ -197,10 +197,10 @@ def test_a_read_that_ends_with_its_segment_does_not_wait_either(tmp_path: Path) 
 
 def test_who_waits_for_a_topic_is_told_when_it_is_deleted(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("t", 1, {})
+        topic = node.changes.create_topic("t", 1, {})
         poll = asyncio.ensure_future(fetched(node, 0, wait_ms=10**9))
         await asyncio.sleep(0)
-        await node.delete_topic(topic)
+        await node.changes.delete_topic(topic)
         assert await poll == [b""]
 
     with_node(tmp_path, work)
@@ -215,7 +215,7 @@ def test_a_message_does_not_bring_a_deleted_topic_back(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         assert stored(node, RAW)[0].partitions[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert node.topics.get("t") is None
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         assert stored(node, RAW)[0].partitions[0].error is ErrorCode.NONE
 
     with_node(tmp_path, work)
@@ -223,7 +223,7 @@ def test_a_message_does_not_bring_a_deleted_topic_back(tmp_path: Path) -> None:
 
 def test_what_was_stored_long_before_is_on_disk_when_it_is_said_to_be(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         for sequence in range(9):
             append(log, batch(b"v", producer_id=7, epoch=0, sequence=sequence))
         answer = await stored(node, batch(b"v", producer_id=7, epoch=0, sequence=1))
@@ -253,7 +253,7 @@ def test_a_topic_that_is_asked_for_by_id_is_found_whatever_stands_for_its_name(
     """Kafka's own admin client sends an empty name, and takes an answer without an id for none."""
 
     async def work(node: BrokerNode) -> None:
-        topic_id = node.create_topic("t", 1, {}).topic_id
+        topic_id = node.changes.create_topic("t", 1, {}).topic_id
         for wanted, told in (
             (topic_id, (ErrorCode.NONE, "t", topic_id)),
             (uuid.UUID(int=7), (ErrorCode.UNKNOWN_TOPIC_ID, None, uuid.UUID(int=7))),
@@ -270,7 +270,7 @@ def test_who_asks_what_may_be_done_is_told(tmp_path: Path) -> None:
     topic, group, cluster = {3, 4, 5, 6, 7, 8, 10, 11}, {3, 6, 8}, {5, 7, 8, 9, 10, 11, 12}
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         for asked in (True, False):
             flags = {"include_cluster_authorized_operations": asked, "include_topic_authorized_operations": asked}
             answer = metadata.handle(context(node, 9), MetadataRequest(version=9, topics=None, **flags))
@@ -360,7 +360,7 @@ def test_old_tools_alter_a_topic_as_a_whole(tmp_path: Path) -> None:
         return ErrorCode((await alter_configs.handle(context(node, 1), request)).responses[0].error_code)
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"retention.ms": "1000", "segment.bytes": "2000"})
+        node.changes.create_topic("t", 1, {"retention.ms": "1000", "segment.bytes": "2000"})
         assert await alter(node, "t", {"retention.ms": "5000"}, only_check=True) is ErrorCode.NONE
         assert dict(node.topic("t").configs) == {"retention.ms": "1000", "segment.bytes": "2000"}
         assert await alter(node, "t", {"retention.ms": "5000"}) is ErrorCode.NONE
@@ -376,7 +376,7 @@ def test_old_tools_alter_a_topic_as_a_whole(tmp_path: Path) -> None:
 def test_admin_tools_are_told_how_much_each_partition_takes(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name in ("t", "u"):
-            node.create_topic(name, 2, {})
+            node.changes.create_topic(name, 2, {})
         append(node.log("t", 1), RAW)
         everything = describe_log_dirs.handle(context(node, 4), DescribeLogDirsRequest(version=4, topics=None))
         found = {
@@ -414,7 +414,7 @@ def test_a_topic_of_log_append_time_stores_when_the_broker_took_it(tmp_path: Pat
     raw = batch(b"a" * 300, b"b", timestamp_ms=NOW_MS - 90_000, producer_id=7, epoch=0, sequence=0, codec=codec)
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("orders", 1, {"message.timestamp.type": "LogAppendTime"})
+        node.changes.create_topic("orders", 1, {"message.timestamp.type": "LogAppendTime"})
         log = node.logs["orders", 0]
         wanted = ProduceRequest(None, 1, 1000, (ProduceTopic("orders", (ProducePartition(0, memoryview(raw)),)),))
         first, again = (produce.handle(context(node, 9), wanted) for _ in range(2))
@@ -440,9 +440,9 @@ def test_a_topic_of_log_append_time_stores_when_the_broker_took_it(tmp_path: Pat
 
 def test_altering_the_kind_of_timestamps_counts_from_the_next_batch_on(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("orders", 1, {})
+        node.changes.create_topic("orders", 1, {})
         for kind in ("LogAppendTime", "CreateTime"):
-            await node.alter_topic("orders", lambda _, kind=kind: {"message.timestamp.type": kind})
+            await node.changes.alter_topic("orders", lambda _, kind=kind: {"message.timestamp.type": kind})
             raw = batch(b"a", timestamp_ms=5)
             produce.handle(
                 context(node, 9),

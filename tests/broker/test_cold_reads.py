@@ -102,7 +102,7 @@ def with_topic(folder: Path, partitions: int, work: Callable[[BrokerNode], Await
     async def main() -> None:
         node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
         try:
-            node.create_topic("t", partitions, configs)
+            node.changes.create_topic("t", partitions, configs)
             for index in range(partitions):
                 for number in range(BATCHES):
                     append(node.log("t", index), batch(b"%04d" % number * 750, timestamp_ms=NOW_MS + number))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened, put_in_place
 from headrace.broker import cleaner as cleaner_module
+from headrace.broker import upkeep
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import RequestRefused
@@ -336,21 +337,21 @@ def written(node: BrokerNode, count: int = 60) -> PartitionLog:
 
 def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(log)) == 60  # nothing of it is forced to disk yet
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(log)) < 15
         assert node.cleaner.clean_to == {("t", 0): log.active.base_offset}
         written(node)
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(log)) < 15 and log.log_end_offset == 120
         # Retention by age has no say.
         node.now_ms = lambda: NOW_MS + 365 * DAY_MS
-        await node._keep_house()
+        await node.upkeep.keep_house()
         assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, work)
@@ -364,7 +365,7 @@ def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> No
 
     async def after_a_loss(node: BrokerNode) -> None:
         assert node.cleaner.clean_to == {("t", 0): 120}
-        await node.delete_topic(node.topic("t"))
+        await node.changes.delete_topic(node.topic("t"))
         assert node.cleaner.clean_to == {}
 
     with_node(tmp_path, after_a_loss)
@@ -376,8 +377,8 @@ def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
     """Above it a start takes a hole between batches for a loss, and cuts the log there."""
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
-        node._write_checkpoints().result()
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.checkpoints.write().result()
         written(node)
         await node.flusher.flush_dirty()
         putting, seen = PartitionLog.put_in_place, []
@@ -388,7 +389,7 @@ def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
             return putting(log, group, facts)
 
         monkeypatch.setattr(PartitionLog, "put_in_place", noted)
-        await node._clean()
+        await node.upkeep.clean()
         assert seen and all(seen)
 
     with_node(tmp_path, work)
@@ -402,14 +403,16 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
             ("young", {"min.compaction.lag.ms": "2000"}),
             ("deleted", {}),
         ):
-            node.create_topic(name, 1, {"cleanup.policy": "compact" if name != "deleted" else "delete", **configs})
+            node.changes.create_topic(
+                name, 1, {"cleanup.policy": "compact" if name != "deleted" else "delete", **configs}
+            )
             log = node.log(name, 0)
             node.cleaner.clean_to[name, 0] = 10
             for number in range(40):
                 append(log, keyed_batch((b"k", b"value %d" % number)))
             node.flusher.note(log)
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         assert {name: len(kept(node.log(name, 0))) for name in ("share", "age", "young", "deleted")} == {
             "share": 40,
             "age": 40,
@@ -417,14 +420,14 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
             "deleted": 40,
         }
         node.now_ms = lambda: NOW_MS + 1500
-        await node._clean()
+        await node.upkeep.clean()
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(node.log("age", 0))) < 14 and len(kept(node.log("share", 0))) == 40
         assert node.log("age", 0).active.size == 0
         assert len(kept(node.log("young", 0))) == 40
         node.now_ms = lambda: NOW_MS + 2500
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(node.log("young", 0))) < 20
 
     with_node(tmp_path, work)
@@ -432,27 +435,142 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
 
 def test_a_topic_of_both_policies_is_compacted_and_loses_what_is_old(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
         log = written(node)
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(log)) < 15
         node.now_ms = lambda: NOW_MS + 200_000
-        await node._keep_house()
+        await node.upkeep.keep_house()
         assert kept(log) == []
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("step", ["force_begun", "end_replacing"])
+def test_retention_drops_nothing_of_a_log_that_is_just_being_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Else a start after a loss of power would put segments beside a hole, which is taken for a loss."""
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
+        log, loop, real, seen = written(node), asyncio.get_running_loop(), getattr(compaction, step), []
+        await node.flusher.flush_dirty()
+
+        def meanwhile(group: Any) -> None:
+            real(group)
+            node.now_ms = lambda: NOW_MS + 200_000
+            before = list(log.closed)
+            asyncio.run_coroutine_threadsafe(node.upkeep.keep_house(), loop).result(20)
+            node.now_ms = lambda: NOW_MS
+            seen.append(log.closed[: len(before)] == before)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction, step, meanwhile)
+            await node.upkeep.clean()
+        assert seen and all(seen)
+        node.now_ms = lambda: NOW_MS + 200_000
+        await node.upkeep.keep_house()
+        assert kept(log) == []
+
+    with_node(tmp_path, work)
+
+
+def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        node.now_ms = lambda: NOW_MS + 200_000
+        before = list(log.closed)
+        monkeypatch.setattr(upkeep, "sync_folder", lambda _: setattr(log, "is_being_replaced", True))
+        await node.upkeep.keep_house()
+        assert log.closed[: len(before)] == before
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("step", ["force_begun", "replace_files", "end_replacing"])
+def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What names the disk has is not known, and the next start puts that right."""
+
+    async def main() -> None:
+        failures: list[OSError] = []
+        node = BrokerNode(BrokerConfig(tmp_path), now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "segment.bytes": "400"})
+        written(node)
+        await node.flusher.flush_dirty()
+
+        def fails(group: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction, step, fails)
+            with pytest.raises(OSError, match="Input/output error"):
+                await node.upkeep.clean()
+        assert len(failures) == 1 and node.cleaner.clean_to.get(("t", 0), 0) == 0
+        await node.close()
+
+    asyncio.run(main())
+    again: dict[bytes | None, bytes | None] = {}
+
+    async def look(node: BrokerNode) -> None:
+        again.update({key: value for _, key, value in kept(node.log("t", 0))})
+
+    with_node(tmp_path, look)
+    assert again == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
+
+
+def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        before = kept(log)
+
+        def full(group: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction, "begin_replacing", full)
+            with pytest.raises(OSError, match="No space"):
+                await node.upkeep.clean()
+        assert kept(log) == before
+        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+        await node.upkeep.clean()
+        assert len(kept(log)) < 15
+
+    with_node(tmp_path, work)
+
+
+def test_a_segment_that_was_closed_for_its_age_is_forced_soon(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"})
+        log = written(node, 3)
+        await node.flusher.flush_dirty()
+        node.now_ms = lambda: NOW_MS + 5000
+        await node.upkeep.clean()
+        assert log.closed and log.has_unforced_segments
+        await node.flusher.flush_dirty()
+        assert not log.has_unforced_segments
 
     with_node(tmp_path, work)
 
 
 def test_records_without_a_key_are_refused_by_a_compacted_topic(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         for raw in (batch(b"v"), keyed_batch((b"k", b"v"), (None, b"v"), codec=3)):
             refused = produced(node, raw)
             assert refused.error == ErrorCode.INVALID_RECORD and "without a key" in refused.error_message
         assert produced(node, keyed_batch((b"k", None), codec=4)).base_offset == 0
         assert produced(node, keyed_batch((b"", b"v"))).base_offset == 1
-        await node.alter_topic("t", lambda _: {"cleanup.policy": "delete"})
+        await node.changes.alter_topic("t", lambda _: {"cleanup.policy": "delete"})
         assert produced(node, batch(b"v")).base_offset == 2
 
     with_node(tmp_path, work)
@@ -462,7 +580,7 @@ def test_a_topic_deleted_meanwhile_and_a_broker_that_ends_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        topic = node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
         write_cleaned = compaction.write_cleaned
@@ -470,13 +588,13 @@ def test_a_topic_deleted_meanwhile_and_a_broker_that_ends_are_left_alone(
 
         def slow(*arguments: Any) -> Any:
             facts = write_cleaned(*arguments)
-            asyncio.run_coroutine_threadsafe(node.delete_topic(topic), loop).result()
+            asyncio.run_coroutine_threadsafe(node.changes.delete_topic(topic), loop).result()
             return facts
 
         monkeypatch.setattr(cleaner_module.compaction, "write_cleaned", slow)
-        await node._clean()
+        await node.upkeep.clean()
         assert node.cleaner.clean_to == {} and node.logs.keys() == {("__consumer_offsets", 0)}
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         assert kept(node.log("t", 0)) == [] and log is not node.log("t", 0)
 
     with_node(tmp_path, work)
@@ -486,7 +604,7 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
         write_cleaned = compaction.write_cleaned
@@ -497,7 +615,7 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back(
             return facts
 
         monkeypatch.setattr(cleaner_module.compaction, "write_cleaned", slow)
-        await node._clean()
+        await node.upkeep.clean()
         start = log.log_start_offset
         assert start > 0 and [offset for offset, _, _ in kept(log)] == list(range(start, 60))
         assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
@@ -509,7 +627,7 @@ def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 2, {"cleanup.policy": "compact"})
         for index in range(2):
             log = node.log("t", index)
             for number in range(20):
@@ -522,8 +640,8 @@ def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
             node.flusher.note(log)
         await node.flusher.flush_dirty()
         before = node.log("t", 0).size
-        await node._clean()
-        await node._clean()
+        await node.upkeep.clean()
+        await node.upkeep.clean()
         assert node.log("t", 0).size == before and len(kept(node.log("t", 1))) < 6
         assert caplog.text.count("log not compacted any more folder=t-0") == 1
 
@@ -542,7 +660,7 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
 
         def deleted_meanwhile(call: Callable[..., Any]) -> Callable[..., Any]:
             def meanwhile(*arguments: Any) -> Any:
-                asyncio.run_coroutine_threadsafe(node.delete_topic(node.topic("t")), loop).result(20)
+                asyncio.run_coroutine_threadsafe(node.changes.delete_topic(node.topic("t")), loop).result(20)
                 return call(*arguments)
 
             return meanwhile
@@ -554,20 +672,20 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
             (compaction, "force_begun", deleted_meanwhile(compaction.force_begun)),
             (compaction, "end_replacing", deleted_meanwhile(compaction.end_replacing)),
         ):
-            node.create_topic("t", 1, {"cleanup.policy": "compact"})
+            node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
             written(node).limits = LogLimits()  # so that all of it becomes one segment
             await node.flusher.flush_dirty()
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, call)
-                await node._clean()
+                await node.upkeep.clean()
             if call is damaged:
                 assert node.cleaner.given_up_count == 1
-                await node.delete_topic(node.topic("t"))
+                await node.changes.delete_topic(node.topic("t"))
             assert (node.cleaner.given_up_count, node.cleaner.clean_to) == (0, clean_to)
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(log)) < 15
 
     with_node(tmp_path, work)
@@ -586,7 +704,7 @@ def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeyp
     """Others are served between any two batches that are read."""
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         written(node)
         await node.flusher.flush_dirty()
         served = asyncio.Event()
@@ -597,7 +715,7 @@ def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeyp
             asyncio.run_coroutine_threadsafe(served.wait(), loop).result(20)
 
         monkeypatch.setattr(Pace, "keep", wait)
-        await node._clean()
+        await node.upkeep.clean()
         assert len(kept(node.log("t", 0))) < 15
 
     with_node(tmp_path, work)

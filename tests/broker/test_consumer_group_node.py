@@ -92,7 +92,7 @@ def beat(version: int = 1, **fields: Any) -> Any:
 
 def test_groups_go_on_after_a_kill(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 4, {})
+        node.changes.create_topic("t", 4, {})
         node.groups.consumer_heartbeat("g", JOINING)
         node.groups.consumer_heartbeat("g", replace(JOINING, member_id="n"))
         owned = node.groups.consumer_heartbeat("g", HeartbeatRequest("m", 1)).assigned
@@ -123,7 +123,7 @@ def test_an_empty_group_becomes_one_of_the_other_protocol(tmp_path: Path) -> Non
     offset = {("t", 0): CommittedOffset(5, -1, "", NOW_MS)}
 
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         member = await node.groups.join("g", CLASSIC)
         await node.groups.sync("g", SyncRequest(member.member_id, None, 1, None, None, {member.member_id: b""}))
         await node.groups.commit("g", offset)
@@ -155,7 +155,7 @@ def test_silent_members_are_let_go_and_empty_groups_forgotten(tmp_path: Path) ->
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         node.groups._consumer_session_timeout_ms = 50
         node.start()
         node.groups.consumer_heartbeat("g", JOINING)
@@ -179,7 +179,7 @@ def test_what_could_not_be_stored_is_stored_with_the_next_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {})
+        node.changes.create_topic("t", 2, {})
         with monkeypatch.context() as full:
             full.setattr(node.groups, "_append", refuse)
             assert refusal(node.groups.consumer_heartbeat, "g", JOINING) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -217,7 +217,7 @@ def test_bounds_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_requests_and_their_answers(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic_id = node.create_topic("t", 2, {}).topic_id
+        topic_id = node.changes.create_topic("t", 2, {}).topic_id
         told = await ask(node, beat(0, member_id=""))
         assert uuid.UUID(told.member_id)
         assert (told.error_code, told.member_epoch, told.heartbeat_interval_ms) == (0, 1, 5000)
@@ -250,7 +250,7 @@ def test_requests_and_their_answers(tmp_path: Path) -> None:
 
 def test_commits_and_questions_name_the_member(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         node.groups.consumer_heartbeat("g", JOINING)
 
         async def commit(member_id: str, epoch: int) -> int:
@@ -293,7 +293,7 @@ def test_commits_and_questions_name_the_member(tmp_path: Path) -> None:
 def test_members_need_rights(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name in ("t", "u"):
-            node.create_topic(name, 1, {})
+            node.changes.create_topic(name, 1, {})
         group, topic = ("read", "group:g"), ("read", "topic:t")
         assert (await ask(node, beat(), topic)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
         assert (await ask(node, beat(), group)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -54,8 +54,8 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
 
     async def live(node: BrokerNode) -> None:
         clean = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-        await node.create_topics([Topic("plain", uuid.uuid4(), 1, {"retention.ms": str(SHORT_MS)})])
-        await node.create_topics([Topic("table", uuid.uuid4(), 1, clean)])
+        await node.changes.create_topics([Topic("plain", uuid.uuid4(), 1, {"retention.ms": str(SHORT_MS)})])
+        await node.changes.create_topics([Topic("table", uuid.uuid4(), 1, clean)])
         for _ in range(2):
             for number in range(60):
                 append(node.log("plain", 0), batch(b"x" * 30))
@@ -64,7 +64,7 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
             for log in (node.log("plain", 0), node.log("table", 0)):
                 node.flusher.note(log)
                 await node.flusher.force(log)
-            await node._clean()
+            await node.upkeep.clean()
         assert node.cleaner.compactions == 2
         await asyncio.gather(*(node.producer_ids.take() for _ in range(BLOCK_SIZE + 1)))
         for number in range(10):
@@ -72,14 +72,14 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
             await node.transactions.add(f"id-{number}", user, [("plain", 0)])
             await node.transactions.end(f"id-{number}", user, is_commit=True)
         clock[0] += 10 * SHORT_MS
-        await node._keep_house()
+        await node.upkeep.keep_house()
         assert not node.log("plain", 0).closed
         await node.groups._compact()
-        await node.alter_topic("plain", lambda _: {"retention.ms": "5"})
-        await node.add_partitions("plain", 2)
+        await node.changes.alter_topic("plain", lambda _: {"retention.ms": "5"})
+        await node.changes.add_partitions("plain", 2)
         node.log("plain", 0).advance_log_start(3)
-        await asyncio.wrap_future(node.write_log_starts())
-        await node.delete_topic(node.topic("table"))
+        await asyncio.wrap_future(node.checkpoints.write_log_starts())
+        await node.changes.delete_topic(node.topic("table"))
 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(tmp_path, fsync=fsync, segment_bytes_max=400), now_ms=lambda: clock[0])

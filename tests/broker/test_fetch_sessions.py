@@ -73,7 +73,7 @@ def told(answer: FetchAnswer) -> dict[int, tuple[ErrorCode, int, int]]:
 
 def test_a_session_tells_only_what_is_new(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 4, {})
+        node.changes.create_topic("t", 4, {})
         first = await ask(node, request(0, 0, dict.fromkeys(range(4), 0)))
         session_id = first.session_id
         assert session_id > 0
@@ -98,12 +98,12 @@ def test_a_session_tells_only_what_is_new(tmp_path: Path) -> None:
 
 def test_an_error_is_told_every_time_and_its_end_too(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         session_id = (await ask(node, request(0, 0, {0: 0, 5: 0}))).session_id
         for epoch in (1, 2):
             found = told(await ask(node, request(session_id, epoch, {})))
             assert found == {5: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, 0)}
-        await node.add_partitions("t", 6)
+        await node.changes.add_partitions("t", 6)
         assert told(await ask(node, request(session_id, 3, {}))) == {5: (ErrorCode.NONE, 0, 0)}
         assert told(await ask(node, request(session_id, 4, {}))) == {}
         wanted = FetchTopic("t", NO_ID, (FetchPartition(0, 10**9, 0, 1 << 20),))
@@ -115,7 +115,7 @@ def test_an_error_is_told_every_time_and_its_end_too(tmp_path: Path) -> None:
 
 def test_a_poll_in_a_session_waits_for_any_of_its_partitions(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 3, {})
+        node.changes.create_topic("t", 3, {})
         session_id = (await ask(node, request(0, 0, dict.fromkeys(range(3), 0)))).session_id
         poll = asyncio.ensure_future(ask(node, request(session_id, 1, {}, wait_ms_max=10**6)))
         await asyncio.sleep(0.01)
@@ -132,7 +132,7 @@ def test_a_poll_in_a_session_waits_for_any_of_its_partitions(tmp_path: Path) -> 
 
 def test_what_had_records_goes_behind_the_others(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 3, {})
+        node.changes.create_topic("t", 3, {})
         for index in range(3):
             append(node.log("t", index), RAW)
         session_id = (await ask(node, request(0, 0, dict.fromkeys(range(3), 0), bytes_max=1))).session_id
@@ -147,7 +147,7 @@ def test_what_had_records_goes_behind_the_others(tmp_path: Path) -> None:
 
 def test_idle_partitions_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 500, {})
+        node.changes.create_topic("t", 500, {})
         session_id = (await ask(node, request(0, 0, dict.fromkeys(range(500), 0)))).session_id
         read: list[PartitionLog] = []
         before = PartitionLog.read
@@ -161,11 +161,11 @@ def test_idle_partitions_are_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_topic_that_was_made_anew_is_not_the_one_of_the_session(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("t", 1, {})
+        topic = node.changes.create_topic("t", 1, {})
         named = (FetchTopic(NAMELESS, topic.topic_id, (FetchPartition(0, -1, 0, 1 << 20),)),)
         session_id = (await ask(node, FetchRequest(0, 1, 1 << 20, 0, 0, 0, named), 13)).session_id
-        await node.delete_topic(topic)
-        node.create_topic("t", 1, {})
+        await node.changes.delete_topic(topic)
+        node.changes.create_topic("t", 1, {})
         found = await ask(node, FetchRequest(0, 1, 1 << 20, 0, session_id, 1, ()), 13)
         assert told(found) == {0: (ErrorCode.UNKNOWN_TOPIC_ID, -1, 0)}
         refused = await ask(node, request(session_id, 2, {0: 0}), 12)
@@ -180,7 +180,7 @@ def test_a_client_with_a_session_learns_what_full_fetches_would_tell(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 5, {})
+        node.changes.create_topic("t", 5, {})
         offsets = dict.fromkeys(range(5), 0)
         session_id, epoch = 0, 0
         bounds: dict[int, tuple[int, int]] = {}
@@ -246,7 +246,7 @@ def test_a_fetch_must_be_the_next_one_of_its_session() -> None:
 
 def test_a_session_without_partitions_ends(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         session_id = (await ask(node, request(0, 0, {0: 0}))).session_id
         assert (await ask(node, request(session_id, 1, {}, forgotten=[0], wait_ms_max=10**6))).session_id == 0
         assert not len(node.fetch_sessions)

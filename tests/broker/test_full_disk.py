@@ -76,21 +76,21 @@ def test_topics_that_find_no_space_do_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fails: Callable[..., Any]
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("grows", 1, {})
+        node.changes.create_topic("grows", 1, {})
         monkeypatch.setattr(target, fails)
         with pytest.raises(RequestRefused) as at_once:
-            node.create_topic("t", 2, {})
+            node.changes.create_topic("t", 2, {})
         with pytest.raises(RequestRefused) as grown:
-            await node.add_partitions("grows", 2)
-        beside_others = await node.create_topics([Topic(name, uuid.uuid4(), 2) for name in ("t", "u")])
+            await node.changes.add_partitions("grows", 2)
+        beside_others = await node.changes.create_topics([Topic(name, uuid.uuid4(), 2) for name in ("t", "u")])
         refusals = [at_once.value, grown.value, *beside_others.values()]
         assert [refused.code for refused in refusals] == [ErrorCode.STORAGE_ERROR] * 4
         monkeypatch.undo()
         assert [topic.name for topic in node.topics if not topic.is_internal] == ["grows"]
         assert node.topic("grows").partitions == 1
         assert sorted(path.name for path in tmp_path.glob("*-?")) == ["__consumer_offsets-0", "grows-0"]
-        await node._keep_house()
-        node.create_topic("t", 2, {})
+        await node.upkeep.keep_house()
+        node.changes.create_topic("t", 2, {})
         append(node.log("t", 1), batch(b"x"))
 
     with_node(tmp_path, work)
@@ -108,8 +108,8 @@ def test_upkeep_goes_on_when_there_is_space_again(
     now = [NOW_MS]
 
     async def work(node: BrokerNode) -> None:
-        stuck = node.log(node.create_topic("a", 1, {}).name, 0)
-        freed = node.log(node.create_topic("b", 1, {}).name, 0)
+        stuck = node.log(node.changes.create_topic("a", 1, {}).name, 0)
+        freed = node.log(node.changes.create_topic("b", 1, {}).name, 0)
         for log in (stuck, freed):
             append(log, batch(b"old"))
         freed.roll(NOW_MS)
@@ -154,7 +154,7 @@ def test_a_broker_that_stops_on_a_full_disk_reads_its_logs_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fill(node: BrokerNode) -> None:
-        append(node.log(node.create_topic("t", 1, {}).name, 0), batch(b"kept"))
+        append(node.log(node.changes.create_topic("t", 1, {}).name, 0), batch(b"kept"))
         monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))
 
     async def look(node: BrokerNode) -> None:

@@ -135,7 +135,7 @@ def test_requests_of_nulls_and_extremes_are_answered_or_refused(
     tmp_path_factory: pytest.TempPathFactory, row: ApiVersions, data: st.DataObject
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {})
+        node.changes.create_topic("t", 2, {})
         for each in data.draw(st.lists(st.just(row) | st.sampled_from(GENERATED), min_size=20, max_size=20)):
             version = data.draw(st.integers(each.lowest, each.highest))
             with suppress(ProtocolError, MalformedMessage):
@@ -162,7 +162,7 @@ def test_what_would_take_long_to_read_is_refused(key: int, version: int, raw: by
 
 def test_a_topic_asked_for_many_times_is_answered_once(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 100, {})
+        node.changes.create_topic("t", 100, {})
         cls = REQUESTS[METADATA]
         topics = [cls.MetadataRequestTopic(version=9, name="t") for _ in range(1000)]
         request = cls(version=9, topics=topics, allow_auto_topic_creation=True)
@@ -172,20 +172,20 @@ def test_a_topic_asked_for_many_times_is_answered_once(tmp_path: Path) -> None:
 
 
 def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.node.PARTITIONS_TOTAL_MAX", 10)
+    monkeypatch.setattr("headrace.broker.topic_changes.PARTITIONS_TOTAL_MAX", 10)
 
     async def work(node: BrokerNode) -> None:
-        refusals = await node.ensure_topics(f"t{number}" for number in range(5))
+        refusals = await node.changes.ensure_topics(f"t{number}" for number in range(5))
         assert {name: refused.code for name, refused in refusals.items()} == {
             f"t{number}": ErrorCode.POLICY_VIOLATION for number in (2, 3, 4)
         }
         assert len(node.logs) == 1 + 2 * node.config.partitions
         first = node.topic("t0")
         with pytest.raises(RequestRefused) as refused:
-            node.create_topic("one", 4, {})
+            node.changes.create_topic("one", 4, {})
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         with pytest.raises(RequestRefused) as refused:
-            await node.add_partitions("t0", 8)
+            await node.changes.add_partitions("t0", 8)
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         assert node.topic("t0") is first and not (tmp_path / "one-0").exists() and not (tmp_path / "t0-4").exists()
 
@@ -194,7 +194,7 @@ def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: py
 
 def test_topics_are_created_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were left out are unknown, which is what makes clients ask again."""
-    monkeypatch.setattr("headrace.broker.node.TOPICS_AT_ONCE", 2)
+    monkeypatch.setattr("headrace.broker.topic_changes.TOPICS_AT_ONCE", 2)
 
     async def work(node: BrokerNode) -> None:
         cls = REQUESTS[METADATA]
@@ -337,7 +337,7 @@ def test_a_refusal_that_wants_no_answer_closes_the_connection_behind_the_answers
     """Its client then asks where its partitions are, as it would have been told to."""
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        server.node.create_topic("t", 2, {})
+        server.node.changes.create_topic("t", 2, {})
         counts = server.connections.counts = RequestCounts(lambda _: "")
         raw = batch(b"v")
         parts = b"".join(struct.pack(">ii", index, len(raw)) + raw for index in partitions)
@@ -372,7 +372,7 @@ def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCa
 
 def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        server.node.create_topic("t", 1, {})
+        server.node.changes.create_topic("t", 1, {})
         silent, half = [await asyncio.open_connection(host, port) for _ in range(2)]
         half[1].write(request_bytes(METADATA, 1)[:7])
         waiting_reader, waiting = await asyncio.open_connection(host, port)
@@ -397,7 +397,7 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
     monkeypatch.setattr("headrace.broker.log.files.SLICE_BYTES_MIN", 100_000_000)  # all of it in memory
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        server.node.create_topic("t", 1, {})
+        server.node.changes.create_topic("t", 1, {})
         for _ in range(10):
             append(server.node.log("t", 0), batch(b"x" * 1_000_000))
         lazy = []
@@ -538,7 +538,7 @@ def test_an_answer_that_cannot_be_written_closes_its_connection_and_no_other(
 
 def test_a_client_that_reads_slowly_gets_all_and_is_served_on(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        server.node.create_topic("t", 1, {})
+        server.node.changes.create_topic("t", 1, {})
         log = server.node.log("t", 0)
         for number in range(7):
             append(log, batch(bytes([number]) * 1_000_000))
@@ -572,7 +572,7 @@ def test_a_disk_that_fails_while_it_is_sent_from_costs_one_connection(
         return really(each, socket_fd, byte_count)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        server.node.create_topic("t", 1, {})
+        server.node.changes.create_topic("t", 1, {})
         for _ in range(8):
             append(server.node.log("t", 0), batch(b"x" * 1_000_000))
         other_reader, other = await asyncio.open_connection(host, port)

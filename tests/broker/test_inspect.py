@@ -66,8 +66,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def work() -> None:
         node = BrokerNode(BrokerConfig(folder, segment_bytes_max=SEGMENT_BYTES), now_ms=lambda: NOW_MS)
-        node.create_topic("orders", 1, {})
-        node.create_topic("empty", 2, {})
+        node.changes.create_topic("orders", 1, {})
+        node.changes.create_topic("empty", 2, {})
         fill(node, "orders")
         await node.close()
 

@@ -127,7 +127,7 @@ def _samples(page: str) -> Iterator[tuple[str, float]]:
 
 def test_the_page_has_what_the_broker_holds(tmp_path: Path) -> None:
     async def work(server: BrokerServer, port: int) -> None:
-        server.node.create_topic("orders", 3, {})
+        server.node.changes.create_topic("orders", 3, {})
         raw = batch(b"x" * 500)
         server.node.logs["orders", 1].append(raw, metrics_header(raw), 0)
         head, body = await ask(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -156,7 +156,7 @@ def test_the_largest_logs_are_named_and_the_others_counted_together(
 
     async def work(server: BrokerServer, port: int) -> None:
         for number in range(4):
-            server.node.create_topic(f"t{number}", 1, {})
+            server.node.changes.create_topic(f"t{number}", 1, {})
             raw = batch(b"x" * 100 * (number + 1))
             server.node.logs[f"t{number}", 0].append(raw, metrics_header(raw), 0)
         found = samples((await ask(port, b"GET /metrics HTTP/1.0\r\n\r\n"))[1])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, contents, opened
-from headrace.broker import node as node_module
+from headrace.broker import checkpoint_writer
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator import table as table_module
@@ -127,7 +127,7 @@ def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) ->
     join = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"meta"),), False)
 
     async def first(node: BrokerNode) -> None:
-        ids.append(node.create_topic("t", 3, {"retention.ms": "5"}).topic_id)
+        ids.append(node.changes.create_topic("t", 3, {"retention.ms": "5"}).topic_id)
         append(node.log("t", 1), batch(b"x"))
         await node.groups.commit("simple", {("t", 0): offset(5), ("t", 2): offset(7)})
         member = await node.groups.join("members", join)
@@ -299,7 +299,7 @@ def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(
             times += 1
             raise KeyError("ours")
 
-        monkeypatch.setattr(node, "_keep_house", broken)
+        monkeypatch.setattr(node.upkeep, "keep_house", broken)
         group = await node.groups.join("stuck", join(needs_known_id=True))
         assert group.error is ErrorCode.MEMBER_ID_REQUIRED
         tick = node.groups._tick
@@ -320,14 +320,14 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"retention.ms": "1000"})
+        node.changes.create_topic("t", 1, {"retention.ms": "1000"})
         log = node.log("t", 0)
         for number in range(5):
             append(log, batch(b"v", timestamp_ms=NOW_MS + number * 400))
-        await node._keep_house()
+        await node.upkeep.keep_house()
         assert log.log_start_offset == 0
         clock.ms = NOW_MS + 10_000
-        await node._keep_house()
+        await node.upkeep.keep_house()
         assert (log.log_start_offset, log.log_end_offset, contents(log)) == (5, 5, [])
         append(log, batch(b"later", timestamp_ms=clock.ms))
 
@@ -348,12 +348,12 @@ def without_topic(folder: Path, name: str) -> None:
 
 def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {})
+        node.changes.create_topic("t", 2, {})
         append(node.log("t", 0), batch(b"x"))
 
     async def second(node: BrokerNode) -> None:
         assert node.topics.get("t") is None
-        assert contents(node.log(node.create_topic("t", 1, {}).name, 0)) == []
+        assert contents(node.log(node.changes.create_topic("t", 1, {}).name, 0)) == []
         append(node.log("t", 0), batch(b"y"))
 
     for name in ("lost+found", "backup of May", "t.old"):
@@ -394,11 +394,11 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
     async def first(node: BrokerNode) -> None:
         nonlocal turns
         for name, count in (("t", 700), ("other", 1)):
-            node.create_topic(name, count, {})
+            node.changes.create_topic(name, count, {})
         for group in range(5):
             await node.groups.commit(f"g{group}", {("t", index): offset(index) for index in range(700)})
         await node.groups.commit("g0", {("other", 0): offset(7)})
-        deletion = asyncio.ensure_future(node.delete_topic(node.topic("t")))
+        deletion = asyncio.ensure_future(node.changes.delete_topic(node.topic("t")))
         while node.groups.offsets.of_topic("t"):
             await asyncio.sleep(0)
         assert node.topics.get("t") is None
@@ -406,7 +406,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
             await asyncio.sleep(0)
             turns += 1
             assert node.topics.get("t") is None and not node.groups.offsets.of_topic("t")
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         await node.groups.commit("g1", {("t", 0): offset(3)})
 
     async def second(node: BrokerNode) -> None:
@@ -423,7 +423,7 @@ def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 700, {})
+        node.changes.create_topic("t", 700, {})
         await node.groups.commit("g", {("t", index): offset(index) for index in range(700)})
 
     async def second(node: BrokerNode) -> None:
@@ -436,12 +436,12 @@ def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
 
 def test_commits_in_a_topic_whose_deletion_a_crash_cut_short_are_none_in_a_new_one(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {})
+        node.changes.create_topic("t", 2, {})
         await node.groups.commit("g", {("t", 1): offset(5)})
 
     async def second(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g"), "the topic may come back with its file"
-        node.create_topic("t", 2, {})
+        node.changes.create_topic("t", 2, {})
         assert not node.groups.offsets.of_group("g")
 
     async def third(node: BrokerNode) -> None:
@@ -456,7 +456,7 @@ def test_commits_in_a_topic_whose_deletion_a_crash_cut_short_are_none_in_a_new_o
 @pytest.mark.parametrize("damage", ["zeros", "other"])
 def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path, damage: str) -> None:
     async def first(node: BrokerNode) -> None:
-        log = node.log(node.create_topic("t", 1, {"retention.ms": "100000"}).name, 0)
+        log = node.log(node.changes.create_topic("t", 1, {"retention.ms": "100000"}).name, 0)
         for number in range(40):
             append(log, batch(b"v" * 40, timestamp_ms=NOW_MS + 10 * number))
 
@@ -464,7 +464,7 @@ def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path
         log = node.log("t", 0)
         if damage == "other":
             log.closed[0] = replace(log.closed[0], largest=TimeEntry(5, 0))
-        await node._keep_house()
+        await node.upkeep.keep_house()
         assert (log.log_start_offset, len(contents(log))) == (0, 40)
         assert log.closed[0].largest is not None and log.closed[0].largest.timestamp_ms >= NOW_MS
 
@@ -477,7 +477,7 @@ def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path
 
 def test_damage_below_the_recovery_point_is_one_line_or_set_aside(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
-        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         for number in range(5):
             append(log, batch(b"%d" % number))
 
@@ -502,17 +502,17 @@ def test_a_checkpoint_of_a_deleted_topic_does_not_meet_a_new_one(
         raise OSError(28, "No space left on device")
 
     async def first(node: BrokerNode) -> None:
-        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         for number in range(5):
             append(log, batch(b"%d" % number))
         await node.flusher.force(log)
-        await node._keep_house()
+        await node.upkeep.keep_house()
         with monkeypatch.context() as patch:
-            patch.setattr(node_module, "write_checkpoint", full)
-            await node.delete_topic(node.topic("t"))
+            patch.setattr(checkpoint_writer, "write_checkpoint", full)
+            await node.changes.delete_topic(node.topic("t"))
             with pytest.raises(RequestRefused):
-                node.create_topic("t", 1, {})
-        node.create_topic("t", 1, {})
+                node.changes.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         assert read_checkpoint(tmp_path / RECOVERY_POINTS).get(("t", 0), 0) == 0
 
     run(tmp_path, first, is_killed=True)
@@ -553,7 +553,7 @@ def test_a_folder_put_back_from_a_copy_never_comes_to_the_same_epoch(tmp_path: P
 
 def test_a_client_with_another_leader_epoch_is_told_so(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         epoch = node.topics.leader_epoch
         assert node.log("t", 0, epoch) is node.log("t", 0)
         for wrong, code in ((epoch - 1, ErrorCode.FENCED_LEADER_EPOCH), (epoch + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)):
@@ -566,7 +566,7 @@ def test_a_client_with_another_leader_epoch_is_told_so(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_release_before_epochs_is_taken_over(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
         log.leader_epoch = 0
         append(log, batch(b"x"))
@@ -597,7 +597,7 @@ def test_a_folder_has_one_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["missing", "cut", "format", "row"])
 def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path, damage: str) -> None:
     async def first(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"x"))
 
     async def nothing(node: BrokerNode) -> None:
@@ -661,7 +661,7 @@ def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, mo
 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(tmp_path, fsync=FsyncMode.ALWAYS), on_disk_failure=failures.append)
-        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
 
         def fail(paths: object) -> None:
             raise OSError(5, "Input/output error")
@@ -688,7 +688,7 @@ def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch
         sync_files(paths)
 
     async def work(node: BrokerNode) -> None:
-        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         append(log, batch(b"x"))
         await node.flusher.force(log)  # with the names of the first files
         monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)

@@ -106,7 +106,7 @@ def test_others_are_served_while_a_batch_is_opened(tmp_path: Path, openings: Ope
     codec = 0 if values[0] == LARGE else 1
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 3, {})
+        node.changes.create_topic("t", 3, {})
         for index in range(3):
             append(node.log("t", index), batch(*values, codec=codec))
         answer = asyncio.ensure_future(asked(node, NOW_MS + 1, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 3))
@@ -142,7 +142,7 @@ def test_of_many_partitions_others_have_their_turn_in_between(
 
     async def work(node: BrokerNode) -> None:
         nonlocal round_
-        node.create_topic("t", partitions, {})
+        node.changes.create_topic("t", partitions, {})
         for index in range(partitions):
             append(node.log("t", index), batch(LARGE if index >= large_from else b"v"))
         answer = asyncio.ensure_future(asked(node, *[NOW_MS] * partitions))
@@ -161,7 +161,7 @@ def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: 
     openings.goes_on.set()
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 2, {"segment.bytes": "30000"})
+        node.changes.create_topic("t", 2, {"segment.bytes": "30000"})
         log = node.log("t", 0)
         for _ in range(40):
             append(log, late_by_its_header(LARGE, b"v"))
@@ -183,7 +183,7 @@ def test_what_is_right_behind_a_batch_that_was_opened_is_found(tmp_path: Path, o
     openings.goes_on.set()
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), late_by_its_header(LARGE))
         append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
         append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
@@ -270,12 +270,12 @@ class _Change:
         return LATER_MS - 1, 3
 
     async def delete(self, node: BrokerNode) -> tuple[int, int]:
-        await node.delete_topic(node.topic("t"))
+        await node.changes.delete_topic(node.topic("t"))
         return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1
 
     async def make_anew(self, node: BrokerNode) -> tuple[int, int]:
-        await node.delete_topic(node.topic("t"))
-        node.create_topic("t", 1, {})
+        await node.changes.delete_topic(node.topic("t"))
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"new", timestamp_ms=LATER_MS + 1))
         return LATER_MS + 1, 0
 
@@ -288,7 +288,7 @@ def test_the_log_may_change_while_a_batch_is_opened(
     tmp_path: Path, openings: Openings, change: Callable[[_Change, BrokerNode], Awaitable[tuple[int, int]]]
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), late_by_its_header(LARGE * 10, LARGE, LARGE))
         append(node.log("t", 0), batch(LARGE * 10, LARGE, timestamp_ms=LATER_MS - 1))
         answer = asyncio.ensure_future(asked(node, LATER_MS - 1))
@@ -302,7 +302,7 @@ def test_the_log_may_change_while_a_batch_is_opened(
 
 def test_the_record_that_was_found_must_not_lie_before_the_start_of_the_log(tmp_path: Path, openings: Openings) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(LARGE, LARGE, LARGE))
         answer = asyncio.ensure_future(asked(node, NOW_MS))
         await until(openings.began.is_set)
@@ -316,7 +316,7 @@ def test_the_record_that_was_found_must_not_lie_before_the_start_of_the_log(tmp_
 
 def test_what_has_not_ended_is_not_told_to_who_reads_what_is_committed(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
         append(log, batch(b"v"))
         append(log, batch(b"v", timestamp_ms=LATER_MS, producer_id=1, epoch=0, sequence=0, is_transactional=True))

@@ -16,8 +16,8 @@ import pytest
 
 from broker_power_loss import Inline
 from broker_samples import NOW_MS, append, batch, contents
+from headrace.broker import checkpoint_writer, turns, upkeep
 from headrace.broker import node as node_module
-from headrace.broker import turns
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.data_folder import CLEAN_MARKER, LOCK_FILE
@@ -88,7 +88,7 @@ def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("old", 1, {"retention.bytes": "0"})
+        node.changes.create_topic("old", 1, {"retention.bytes": "0"})
         log = node.log("old", 0)
         for _ in range(4):
             append(log, batch(b"v"))
@@ -104,15 +104,15 @@ def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
                 real(fd)
 
             monkeypatch.setattr(os, name, force)
-        assert await node.create_topics([new("t", 3)]) == {}
-        assert await node.ensure_topics(["asked"]) == {}
-        await node.add_partitions("t", 5)
-        await node.alter_topic("t", lambda _: {"retention.ms": "5"})
-        await asyncio.wrap_future(node.write_log_starts())
-        await node._keep_house()
+        assert await node.changes.create_topics([new("t", 3)]) == {}
+        assert await node.changes.ensure_topics(["asked"]) == {}
+        await node.changes.add_partitions("t", 5)
+        await node.changes.alter_topic("t", lambda _: {"retention.ms": "5"})
+        await asyncio.wrap_future(node.checkpoints.write_log_starts())
+        await node.upkeep.keep_house()
         assert contents(log) == [(4, b"kept")]
         await node.groups.commit("g", {("t", 0): CommittedOffset(1, 0, "", NOW_MS)})
-        await node.delete_topic(node.topic("t"))
+        await node.changes.delete_topic(node.topic("t"))
         assert len(waited) > 20 and set(waited) == {"thread"}
 
     with_node(tmp_path, work)
@@ -129,11 +129,11 @@ def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
             if (topic := node.topics.get("t")) is not None:
                 assert node.topics.by_id(topic.topic_id) is topic
 
-        assert await beside(node.create_topics([new("t", 30)]), look) > 30
-        assert await beside(node.add_partitions("t", 50), look) > 20
-        assert await beside(node.delete_topic(node.topic("t")), look) > 50
+        assert await beside(node.changes.create_topics([new("t", 30)]), look) > 30
+        assert await beside(node.changes.add_partitions("t", 50), look) > 20
+        assert await beside(node.changes.delete_topic(node.topic("t")), look) > 50
         assert seen == {(0, 0), (30, 30), (50, 50)}
-        assert await beside(node._keep_house(), lambda: None) > 1
+        assert await beside(node.upkeep.keep_house(), lambda: None) > 1
 
     with_node(tmp_path, work)
 
@@ -164,20 +164,20 @@ def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_not
 
     async def work(node: BrokerNode) -> None:
         for name in ("kept", "t"):
-            node.create_topic(name, 2, {})
+            node.changes.create_topic(name, 2, {})
             append(node.log(name, 0), batch(b"v"))
             node.flusher.note(node.log(name, 0))
         await node.flusher.flush_dirty()
-        await node._keep_house()
+        await node.upkeep.keep_house()
 
         def copy() -> None:
             copies.append(tmp_path / f"copy-{len(copies)}")
             shutil.copytree(tmp_path / "data", copies[-1], ignore=shutil.ignore_patterns(LOCK_FILE, CLEAN_MARKER))
 
         changes: dict[str, Callable[[], Awaitable[Any]]] = {
-            "create": lambda: node.create_topics([new("n", 3)]),
-            "grow": lambda: node.add_partitions("t", 4),
-            "delete": lambda: node.delete_topic(node.topic("t")),
+            "create": lambda: node.changes.create_topics([new("n", 3)]),
+            "grow": lambda: node.changes.add_partitions("t", 4),
+            "delete": lambda: node.changes.delete_topic(node.topic("t")),
         }
         await beside(changes[change](), copy)
         copy()
@@ -199,7 +199,9 @@ def test_of_two_that_create_a_topic_at_once_one_is_told_that_it_exists(tmp_path:
     async def work(node: BrokerNode) -> None:
         wanted = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
         first, second, asked = await asyncio.gather(
-            node.create_topics(wanted[0]), node.create_topics(wanted[1]), node.ensure_topics(["same", "asked"])
+            node.changes.create_topics(wanted[0]),
+            node.changes.create_topics(wanted[1]),
+            node.changes.ensure_topics(["same", "asked"]),
         )
         assert (first, asked) == ({}, {})
         assert {name: refused.code for name, refused in second.items()} == {"same": ErrorCode.TOPIC_ALREADY_EXISTS}
@@ -211,22 +213,22 @@ def test_of_two_that_create_a_topic_at_once_one_is_told_that_it_exists(tmp_path:
 
 def test_changes_of_one_topic_are_each_made_of_what_it_is_then(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        topic = node.create_topic("t", 1, {})
+        topic = node.changes.create_topic("t", 1, {})
         await asyncio.gather(
-            node.alter_topic("t", lambda topic: {**topic.configs, "retention.ms": "5"}),
-            node.add_partitions("t", 3),
-            node.alter_topic("t", lambda topic: {**topic.configs, "segment.ms": "6000"}),
+            node.changes.alter_topic("t", lambda topic: {**topic.configs, "retention.ms": "5"}),
+            node.changes.add_partitions("t", 3),
+            node.changes.alter_topic("t", lambda topic: {**topic.configs, "segment.ms": "6000"}),
         )
         changed = node.topic("t")
         assert (changed.partitions, dict(changed.configs)) == (3, {"retention.ms": "5", "segment.ms": "6000"})
         assert {node.log("t", index).limits.segment_ms_max for index in range(3)} == {6000}
         told = await asyncio.gather(
-            node.add_partitions("t", 4),
-            node.add_partitions("t", 4),
-            node.delete_topic(topic),
-            node.delete_topic(topic),
-            node.create_topics([new("t")]),
-            node.delete_topic(topic),
+            node.changes.add_partitions("t", 4),
+            node.changes.add_partitions("t", 4),
+            node.changes.delete_topic(topic),
+            node.changes.delete_topic(topic),
+            node.changes.create_topics([new("t")]),
+            node.changes.delete_topic(topic),
             return_exceptions=True,
         )
         codes = [each.code if isinstance(each, RequestRefused) else each for each in told]
@@ -243,7 +245,7 @@ def test_a_client_that_goes_away_leaves_no_half_of_what_it_wanted(
     monkeypatch.setattr(turns, "BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
-        asking = asyncio.ensure_future(node.create_topics([new("t", 20)]))
+        asking = asyncio.ensure_future(node.changes.create_topics([new("t", 20)]))
         for _ in range(5):
             await asyncio.sleep(0)
         asking.cancel()
@@ -263,12 +265,12 @@ def test_checkpoints_are_written_one_after_the_other_as_they_were_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
         append(log, batch(b"a", b"b", b"c"))
         node.flusher.note(log)
         await node.flusher.flush_dirty()
-        write, may_go_on, inside = node_module.write_checkpoint, threading.Event(), [0]
+        write, may_go_on, inside = checkpoint_writer.write_checkpoint, threading.Event(), [0]
 
         def slow(path: Path, offsets: Any) -> None:
             inside[0] += 1
@@ -276,10 +278,10 @@ def test_checkpoints_are_written_one_after_the_other_as_they_were_asked_for(
             write(path, offsets)
             inside[0] -= 1
 
-        monkeypatch.setattr(node_module, "write_checkpoint", slow)
-        writes = [node.write_log_starts(), node._write_checkpoints()]
+        monkeypatch.setattr(checkpoint_writer, "write_checkpoint", slow)
+        writes = [node.checkpoints.write_log_starts(), node.checkpoints.write()]
         log.advance_log_start(2)
-        writes.append(node.write_log_starts())
+        writes.append(node.checkpoints.write_log_starts())
         may_go_on.set()
         for each in writes:
             await asyncio.wrap_future(each)
@@ -295,11 +297,11 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
     """Those of the deletion could not be written, and the others have a row of the topic that is gone."""
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {})
+        node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"v"))
         node.flusher.note(node.log("t", 0))
         await node.flusher.flush_dirty()
-        write, times = node_module.write_checkpoint, [0]
+        write, times = checkpoint_writer.write_checkpoint, [0]
 
         def failing(path: Path, offsets: Any) -> None:
             times[0] += 1
@@ -307,12 +309,12 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
                 raise OSError(28, "No space left on device")
             write(path, offsets)
 
-        monkeypatch.setattr(node_module, "write_checkpoint", failing)
-        old = node._write_checkpoints()
-        await node.delete_topic(node.topic("t"))
+        monkeypatch.setattr(checkpoint_writer, "write_checkpoint", failing)
+        old = node.checkpoints.write()
+        await node.changes.delete_topic(node.topic("t"))
         await asyncio.wrap_future(old)
         assert read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0] == 1
-        assert await node.create_topics([new("t")]) == {}
+        assert await node.changes.create_topics([new("t")]) == {}
         assert ("t", 0) not in read_checkpoint(tmp_path / RECOVERY_POINTS)
 
     with_node(tmp_path, work)
@@ -325,16 +327,16 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
     """It was deleted and created anew while an old segment was looked at, or while a folder was forced to disk."""
 
     async def work(node: BrokerNode) -> None:
-        node.create_topic("t", 1, {"retention.ms": "1000"})
-        old, loop, real = node.log("t", 0), asyncio.get_running_loop(), getattr(node_module, slow)
+        node.changes.create_topic("t", 1, {"retention.ms": "1000"})
+        old, loop, real = node.log("t", 0), asyncio.get_running_loop(), getattr(upkeep, slow)
         for _ in range(3):
             append(old, batch(b"v", timestamp_ms=NOW_MS - 10_000))
             old.roll(NOW_MS)
         append(old, batch(b"v", timestamp_ms=NOW_MS - 10_000))
 
         async def replaced() -> None:
-            await node.delete_topic(node.topic("t"))
-            assert await node.create_topics([new("t")]) == {}
+            await node.changes.delete_topic(node.topic("t"))
+            assert await node.changes.create_topics([new("t")]) == {}
 
         def meanwhile(argument: Any) -> Any:
             found = real(argument)
@@ -342,8 +344,8 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
                 asyncio.run_coroutine_threadsafe(replaced(), loop).result(PATIENCE_S)
             return found
 
-        monkeypatch.setattr(node_module, slow, meanwhile)
-        await node._keep_house()
+        monkeypatch.setattr(upkeep, slow, meanwhile)
+        await node.upkeep.keep_house()
         log = node.log("t", 0)
         assert log is not old
         append(log, batch(b"new"))
@@ -382,7 +384,7 @@ def test_a_node_that_ends_leaves_no_threads(tmp_path: Path) -> None:
     before = len(ours())
 
     async def work(node: BrokerNode) -> None:
-        assert await node.create_topics([new("t")]) == {}
+        assert await node.changes.create_topics([new("t")]) == {}
         await node.flusher.sync([tmp_path])
         assert len(ours()) >= before + 2
 

@@ -100,7 +100,7 @@ def run(folder: Path, work: Work, *, clock: list[int] | None = None, is_killed: 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: clock[0])
         if node.topics.get("t") is None:
-            node.create_topic("t", 2, {})
+            node.changes.create_topic("t", 2, {})
         try:
             await asyncio.wait_for(work(World(node, clock)), 30)
         finally:
@@ -505,7 +505,7 @@ def test_a_topic_that_is_deleted_meanwhile_holds_no_transaction_up(tmp_path: Pat
     async def work(world: World) -> None:
         user = await world.begin()
         world.send(user, b"gone")
-        await world.node.delete_topic(world.node.topic("t"))
+        await world.node.changes.delete_topic(world.node.topic("t"))
         await world.coordinator.end(ID, user, is_commit=True)
         assert world.status() is Status.COMPLETE_COMMIT
 
@@ -534,14 +534,14 @@ def test_the_cleaner_stays_before_what_is_open_and_removes_what_was_aborted(tmp_
         return [value or b"" for _, value in contents(world.node.log(*table)) if value != b"\0" * 6]
 
     async def work(world: World) -> None:
-        world.node.create_topic("c", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        world.node.changes.create_topic("c", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         log = world.node.log(*table)
 
         async def clean() -> None:
             log.roll(NOW_MS)
             world.node.flusher.note(log)
             await world.node.flusher.flush_dirty()
-            await world.node._clean()
+            await world.node.upkeep.clean()
 
         def send(value: bytes) -> None:
             append(log, keyed_batch((b"key", value)))
@@ -678,7 +678,7 @@ def test_a_group_for_which_a_transaction_is_to_commit_is_not_deleted(tmp_path: P
         world.clock[0] += 10 * coordinator_module.EMPTY_GROUP_MS
         await world.node.groups.keep_house()
         assert "g" in world.node.groups.groups
-        await world.node.delete_topic(world.node.topic("t"))
+        await world.node.changes.delete_topic(world.node.topic("t"))
         await world.coordinator.end(ID, user, is_commit=True)
         assert committed_offset(world) is None, "there is no such topic any more"
         await world.node.groups.delete_group("g")

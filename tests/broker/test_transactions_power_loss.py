@@ -81,7 +81,7 @@ async def transactional_life(life: Life) -> None:
     assert isinstance(life, TransactionalLife)
     life.start()
     for name, partitions in (("a", 2), ("b", 1)):
-        life.node.create_topic(name, partitions, {})
+        life.node.changes.create_topic(name, partitions, {})
     one = await life.node.transactions.take("one", 60_000, None)
     two = await life.node.transactions.take("two", 60_000, None)
     await life.begin(1, "one", one, *PLACES, offset=1)

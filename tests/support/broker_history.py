@@ -97,7 +97,9 @@ class Life:
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> None:
         self.promises.gone.discard(name)
-        self.node.create_topic(name, partitions, {key.replace("_", "."): value for key, value in configs.items()})
+        self.node.changes.create_topic(
+            name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+        )
         self.promises.topics.add(name)
 
     async def delete(self, name: str) -> None:
@@ -105,7 +107,7 @@ class Life:
         for table in (self.promises.records, self.promises.stored, self.promises.sent, self.promises.ends):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
-        await self.node.delete_topic(self.node.topic(name))
+        await self.node.changes.delete_topic(self.node.topic(name))
         self.promises.gone.add(name)
 
     def log(self, key: Key) -> PartitionLog:
@@ -143,7 +145,7 @@ class Life:
             self.promises.tables[place] = dict(self.promises.tables_stored[place])
 
     async def clean(self) -> None:
-        await self.node._clean()
+        await self.node.upkeep.clean()
 
     async def acknowledge(self, key: Key) -> None:
         # What others append while the disk works is not acknowledged with it.
@@ -177,7 +179,7 @@ class Life:
     def delete_records(self, key: Key, offset: int) -> None:
         self.promises.starts_most[key] = offset
         self.log(key).advance_log_start(offset)
-        self.node.write_log_starts()
+        self.node.checkpoints.write_log_starts()
         self.promises.starts_least[key] = offset
 
     async def keep_house(self, expiring: Key | None = None) -> None:
@@ -185,7 +187,7 @@ class Life:
         if expiring is not None:
             log = self.log(expiring)
             self.promises.starts_most[expiring] = log.log_end_offset
-        await self.node._keep_house()
+        await self.node.upkeep.keep_house()
 
     # What became of it
 

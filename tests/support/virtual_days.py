@@ -94,9 +94,9 @@ class VirtualBroker:
         await node.groups.look(self.clock.monotonic_ms)
         await node.transactions.look()
         await node.flusher.flush_dirty()
-        await node._clean()
+        await node.upkeep.clean()
         await node.flusher.flush_dirty()
-        await node._keep_house()
+        await node.upkeep.keep_house()
 
     # Questions
 
@@ -304,7 +304,7 @@ class VirtualBroker:
             "producers": sum(len(log.producers) for log in logs),
             "open transactions": sum(len(log.producers.open) for log in logs),
             "dirty": len(node.flusher._dirty),
-            "changes": len(node._changes),
+            "changes": len(node.changes._under_way),
             "rows of checkpoints": len(node.cleaner.clean_to),
             "pending offsets": len(groups.offsets.all_pending()),
             "deadlines": len(groups._due_ms),
