@@ -44,6 +44,7 @@ class Cleaner:
         clean_to: up to where each log is clean.
         before_change: writes down what had been forced to disk, since a start takes holes for losses above that.
         unlink: removes files some time.
+        is_closing: whether the broker ends: what has not been written by then is not, but what is begun is finished.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Cleaner:
         *,
         before_change: Callable[[], Awaitable[None]],
         unlink: Callable[[list[Path]], None],
+        is_closing: Callable[[], bool],
     ) -> None:
-        self._executor, self._flusher = executor, flusher
+        self._executor, self._flusher, self._is_closing = executor, flusher, is_closing
         self.clean_to = dict(clean_to)
         self._before_change, self._unlink = before_change, unlink
         self._given_up: set[PartitionKey] = set()
@@ -80,6 +82,11 @@ class Cleaner:
         try:
             return await self._compact(key, log, wish, now_ms, segments, is_there)
         except compaction.Interrupted:
+            return False
+        except FileNotFoundError:
+            # Retention, or who deleted the topic, may have been faster.
+            if is_there() and all(segment in log.closed for segment in segments):
+                raise
             return False
         except CorruptBatch as error:
             if not is_there():
@@ -114,7 +121,7 @@ class Cleaner:
         segments: Sequence[ClosedSegment],
         is_there: Callable[[], bool],
     ) -> bool:
-        loop, pace = asyncio.get_running_loop(), compaction.Pace(is_there)
+        loop, pace = asyncio.get_running_loop(), compaction.Pace(lambda: is_there() and not self._is_closing())
         start = max(self.clean_to.get(key, 0), log.log_start_offset)
         outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
         found = await loop.run_in_executor(self._executor, compaction.newest_records, segments, start, outcomes, pace)
@@ -172,10 +179,11 @@ class Cleaner:
                 await loop.run_in_executor(self._executor, compaction.end_replacing, group)
         except OSError as error:
             if is_there():
-                # Some names may have been changed and others not, which only a start puts right.
+                # Some names may have been changed and others not, which only a start puts right; nothing is dropped of
+                # the log until then.
                 self._flusher.fail(error)
                 raise
-        finally:
+        else:
             log.is_being_replaced = False
 
     def keep_within(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:

@@ -20,6 +20,8 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 DELETED_FOLDER = "-delete"
 STRAY_FOLDER = "-stray"
+STRAY_NAME_CHARS_MAX = 240
+"""Of the partition's name in that of a stray: file systems have 255 for all of it, and topics may have 249."""
 LOST_AND_FOUND = "lost+found"
 """At the top of a fresh file system."""
 
@@ -111,10 +113,12 @@ def _has_records(folder: Path) -> bool:
 
 
 def _free(entry: Path) -> Path:
-    number, free = 1, entry.with_name(entry.name + STRAY_FOLDER)
+    """A name for a stray, which ends with that of its partition as long as a file system has room for it."""
+    name = entry.name[-STRAY_NAME_CHARS_MAX:]
+    number, free = 1, entry.with_name(name + STRAY_FOLDER)
     while free.exists():
         number += 1
-        free = entry.with_name(f"{entry.name}{STRAY_FOLDER}.{number}")
+        free = entry.with_name(f"{name}{STRAY_FOLDER}.{number}")
     return free
 
 

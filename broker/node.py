@@ -103,6 +103,7 @@ class BrokerNode:
             read_checkpoint(folder / CLEAN_TO),
             before_change=lambda: asyncio.wrap_future(self.checkpoints.write_recovery_points()),
             unlink=self._unlink_later,
+            is_closing=self._closing.is_set,
         )
         self.checkpoints = CheckpointWriter(folder, self._writer, self.logs, lambda: self.cleaner.clean_to)
         self.changes = TopicChanges(
@@ -168,7 +169,6 @@ class BrokerNode:
             executor=self._executor,
             unlink=self._unlink_later,
             now_ms=lambda: self.now_ms(),
-            is_closing=self._closing.is_set,
         )
         logger.info(
             "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",

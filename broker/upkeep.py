@@ -36,7 +36,6 @@ class Upkeep:
     Args:
         logs: all there are, now and later.
         unlink: removes files some time.
-        is_closing: whether the broker ends, and what takes long should.
     """
 
     def __init__(
@@ -52,11 +51,10 @@ class Upkeep:
         executor: Executor,
         unlink: Callable[[list[Path]], None],
         now_ms: Callable[[], int],
-        is_closing: Callable[[], bool],
     ) -> None:
         self._config, self._topics, self._logs = config, topics, logs
         self._groups, self._cleaner, self._flusher, self._checkpoints = groups, cleaner, flusher, checkpoints
-        self._executor, self._unlink, self._now_ms, self._is_closing = executor, unlink, now_ms, is_closing
+        self._executor, self._unlink, self._now_ms = executor, unlink, now_ms
 
     async def keep_house(self) -> None:
         """Retention, forgotten producers, unused groups, checkpoints.
@@ -120,7 +118,8 @@ class Upkeep:
             facts = await asyncio.get_running_loop().run_in_executor(self._executor, facts_of, segment)
             if self._logs.get(key) is not log:
                 return
-            if facts.largest != segment.largest and facts.size == segment.size and segment in log.closed:
+            is_there = segment in log.closed and not log.is_being_replaced
+            if is_there and facts.largest != segment.largest and facts.size == segment.size:
                 log.rebuild_indexes(segment)
                 self._flusher.note(log)
         count = 0
@@ -169,7 +168,7 @@ class Upkeep:
             raise failure
 
     def _is_there(self, key: PartitionKey, log: PartitionLog) -> bool:
-        return self._logs.get(key) is log and not self._is_closing()
+        return self._logs.get(key) is log
 
     def _wish(self, topic: Topic) -> Wish:
         share = topic.configs.get("min.cleanable.dirty.ratio") or BY_NAME["min.cleanable.dirty.ratio"].default(

@@ -129,7 +129,7 @@ class GroupCoordinator:
                 return JoinResult(refused.code, request.member_id)
         ticket, answer = self._ticket()
         self._carry_out(group, group.join(request, ticket, self._monotonic_ms()))
-        result = await answer
+        result = await self._answered(group, ticket, answer)
         assert isinstance(result, JoinResult)
         return result
 
@@ -139,7 +139,7 @@ class GroupCoordinator:
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
         ticket, answer = self._ticket()
         self._carry_out(group, group.sync(request, ticket, self._monotonic_ms()))
-        result = await answer
+        result = await self._answered(group, ticket, answer)
         assert isinstance(result, SyncResult)
         return result
 
@@ -492,6 +492,17 @@ class GroupCoordinator:
         ticket = next(self._tickets)
         self._waiting[ticket] = asyncio.get_running_loop().create_future()
         return ticket, self._waiting[ticket]
+
+    async def _answered(
+        self, group: Group, ticket: Ticket, answer: asyncio.Future[JoinResult | SyncResult]
+    ) -> JoinResult | SyncResult:
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Its connection is closed, and nobody but its session would tell that it is gone.
+            self._waiting.pop(ticket, None)
+            self._carry_out(group, group.hung_up(ticket, self._monotonic_ms()))
+            raise
 
     def _carry_out(self, group: Group, outcome: Outcome) -> None:
         """Stores the group if it changed, then sends the replies."""

@@ -126,6 +126,17 @@ class Group:
             self._assign(request.assignments, now_ms)
         return self._outcome()
 
+    def hung_up(self, ticket: Ticket, now_ms: int) -> Outcome:
+        """Whoever waited with this ticket is gone, and from now on lives by its session as one that does not wait."""
+        for member in self.members.values():
+            if member.join_ticket == ticket:
+                member.join_ticket = None
+                member.touch(now_ms)
+            if member.sync_ticket == ticket:
+                member.sync_ticket = None
+                member.touch(now_ms)
+        return self._outcome()
+
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
         """A member shows that it lives, and learns whether it has to join again."""
         try:

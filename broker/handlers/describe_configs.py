@@ -33,7 +33,7 @@ def _one(context: RequestContext, request: Any, wanted: Any) -> Any:
     try:
         keys = wanted.configuration_keys
         for row in _rows(context, wanted.resource_type, wanted.resource_name or ""):
-            if keys is None or row[0] in keys:
+            if not keys or row[0] in keys:
                 configs.append(_config(row, request, context.version))
     except RequestRefused as refused:
         code, message = refused.code, refused.message

@@ -17,15 +17,15 @@ _Partition = _Topic.PartitionResponse
 
 
 def handle(context: RequestContext, request: Any) -> Any:
+    # Each once: an answer is some hundred times as long as its question.
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics or ():
+        wanted.setdefault(topic.name or "", {}).update(dict.fromkeys(topic.partition_indexes or ()))
     return DescribeProducersResponse(
         version=context.version,
         topics=[
-            _Topic(
-                version=context.version,
-                name=topic.name or "",
-                partitions=[_one(context, topic.name or "", index) for index in topic.partition_indexes or ()],
-            )
-            for topic in request.topics or ()
+            _Topic(version=context.version, name=name, partitions=[_one(context, name, index) for index in indexes])
+            for name, indexes in wanted.items()
         ],
     )
 

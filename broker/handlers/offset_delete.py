@@ -50,9 +50,7 @@ async def _delete(context: RequestContext, request: Any) -> Any:
                 _Topic.OffsetDeleteResponsePartition(
                     version=0,
                     partition_index=wanted.partition_index,
-                    error_code=ErrorCode.NONE
-                    if read is not None and topic.name not in read
-                    else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                    error_code=_refusal(context, read, topic.name or "", wanted.partition_index),
                 )
                 for wanted in topic.partitions or ()
             ],
@@ -60,6 +58,12 @@ async def _delete(context: RequestContext, request: Any) -> Any:
         for topic in request.topics or ()
     ]
     return OffsetDeleteResponse(version=0, error_code=ErrorCode.NONE, topics=topics)
+
+
+def _refusal(context: RequestContext, read: Set[str] | None, topic: str, partition: int) -> ErrorCode:
+    if (topic, partition) not in context.node.logs:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if read is not None and topic not in read else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
 def _subscribed(group: Group | ConsumerGroup) -> Set[str] | None:

@@ -100,7 +100,8 @@ def _topics(
 
 def _wanted(wanted: Iterable[Any] | None, offsets: Mapping[TopicPartition, CommittedOffset]) -> Mapping[str, list[int]]:
     if wanted is not None:
-        return {topic.name or "": list(topic.partition_indexes or ()) for topic in wanted}
+        # Each once: an answer may be some thousand times as long as its question.
+        return {topic.name or "": list(dict.fromkeys(topic.partition_indexes or ())) for topic in wanted}
     everything: dict[str, list[int]] = {}
     for topic, index in offsets:
         everything.setdefault(topic, []).append(index)

@@ -335,8 +335,11 @@ def _take_place(standing: Path, base: int) -> None:
     _remove_indexes(standing.parent, base)
     path = segment_path(standing.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
+    link.unlink(missing_ok=True)
     os.link(standing, link)
     link.replace(path)
+    # A rename between two names of one file, as a start may meet them, leaves both (POSIX).
+    link.unlink(missing_ok=True)
 
 
 def _remove_indexes(folder: Path, base: int) -> None:

@@ -19,13 +19,16 @@ from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
 )
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from broker_samples import NOW_MS, append, batch, find_timestamp
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult
+from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.handlers import (
     acls,
     alter_configs,
@@ -34,9 +37,11 @@ from headrace.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     fetch,
     find_coordinator,
     metadata,
+    offset_fetch,
     produce,
 )
 from headrace.broker.handlers.context import RequestContext
@@ -324,6 +329,46 @@ def test_the_brokers_configuration_says_where_it_is_reached(tmp_path: Path) -> N
         assert rows["group.initial.rebalance.delay.ms"] == "3000"
 
     with_node(tmp_path, work, node_id=5, creates_topics=False, session_timeout_ms_min=100, rebalance_delay_ms=3000)
+
+
+def test_an_empty_list_of_keys_asks_for_all_of_them_as_null_does(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {})
+        told = []
+        for keys in (None, [], ["retention.ms"]):
+            resource = DescribeConfigsRequest.DescribeConfigsResource(
+                version=4, resource_type=2, resource_name="t", configuration_keys=keys
+            )
+            answer = describe_configs.handle(context(node, 4), DescribeConfigsRequest(version=4, resources=[resource]))
+            told.append([row.name for row in answer.results[0].configs])
+        assert told[0] == told[1] and len(told[0]) > 10
+        assert told[2] == ["retention.ms"]
+
+    with_node(tmp_path, work)
+
+
+def test_an_answer_names_each_partition_once_however_often_it_was_asked_for(tmp_path: Path) -> None:
+    """Or a request of a megabyte would be answered with thousands of times as much."""
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {})
+        await node.groups.commit("g", {("t", 0): CommittedOffset(5, 0, "m" * 4000, NOW_MS)})
+        for version, topics_of in ((7, lambda answer: answer.topics), (9, lambda answer: answer.groups[0].topics)):
+            plain, grouped = OffsetFetchRequest.OffsetFetchRequestTopic, OffsetFetchRequest.OffsetFetchRequestGroup
+            if version < 8:
+                topics = [plain(version=version, name="t", partition_indexes=[0] * 1000)] * 2
+                request = OffsetFetchRequest(version=version, group_id="g", topics=topics)
+            else:
+                topics = [grouped.OffsetFetchRequestTopics(version=version, name="t", partition_indexes=[0] * 1000)] * 2
+                group = grouped(version=version, group_id="g", member_id=None, member_epoch=-1, topics=topics)
+                request = OffsetFetchRequest(version=version, groups=[group] * 2)
+            (topic,) = topics_of(offset_fetch.handle(context(node, version), request))
+            assert [(one.partition_index, one.committed_offset) for one in topic.partitions] == [(0, 5)]
+        wanted = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0] * 1000)
+        answer = describe_producers.handle(context(node, 0), DescribeProducersRequest(topics=[wanted] * 2))
+        assert [one.partition_index for topic in answer.topics for one in topic.partitions] == [0]
+
+    with_node(tmp_path, work)
 
 
 def join(client: str, session_ms: int = 10_000) -> JoinRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -276,7 +277,7 @@ def test_any_history_keeps_the_newest_of_each_key(
         assert len(clean_keys) == len(set(clean_keys))
 
 
-@pytest.mark.parametrize("done", ["cleaned", "swap", "one gone", "all gone"])
+@pytest.mark.parametrize("done", ["cleaned", "swap", "one gone", "all gone", "in its place", "in its place and more"])
 def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> None:
     log = filled(tmp_path, 40)
     log.roll(NOW_MS)
@@ -288,13 +289,21 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
     cleaned = path.with_name(path.name + ".cleaned")
     if done != "cleaned":
         cleaned.rename(path.with_name(path.name + ".swap"))
-    for segment in {"one gone": group[1:2], "all gone": group[1:]}.get(done, ()):
+    for segment in () if done in ("cleaned", "swap") else group[1:2] if done == "one gone" else group[1:]:
         segment.path().unlink()
+    if done.startswith("in its place"):
+        path.unlink()
+        os.link(path.with_name(path.name + ".swap"), path)
+    if done == "in its place and more":
+        os.link(path, path.with_name(path.name + ".tmp"))
     again = opened(tmp_path, limits=SMALL, recovery_point=40).log
     assert kept(again) == (before if done == "cleaned" else before[-5:])
     assert again.log_end_offset == 40
-    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
     assert append(again, keyed_batch((b"k", b"next"))) == 40
+    again.roll(NOW_MS)
+    clean(again, limits=LogLimits())
+    assert len(again.closed) == 1 and [key for _, key, _ in kept(again)].count(b"k") == 1
 
 
 def test_a_thread_rests_for_as_long_as_it_worked_and_ends_when_it_is_not_wanted() -> None:
@@ -526,6 +535,56 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
     assert again == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
 
 
+def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else retention, which goes on to its end too, might drop what a start would then put back."""
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        log.limits = LogLimits()  # so that all of it becomes one segment
+        await node.flusher.flush_dirty()
+        loop, real = asyncio.get_running_loop(), compaction.force_begun
+
+        def ends(group: Any) -> None:
+            loop.call_soon_threadsafe(node._closing.set)
+            real(group)
+
+        monkeypatch.setattr(compaction, "force_begun", ends)
+        await node.upkeep.clean()
+        assert len(log.closed) == 1 and len(kept(log)) < 15
+        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+
+    with_node(tmp_path, work)
+
+
+def test_segments_that_retention_took_are_no_trouble_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        real = compaction.newest_records
+
+        def too_late(segments: Any, *rest: Any) -> Any:
+            for path in log.drop_segments(1):
+                path.unlink()
+            return real(segments, *rest)
+
+        def lost(*_: Any) -> Any:
+            raise FileNotFoundError(2, "No such file or directory")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction, "newest_records", too_late)
+            await node.upkeep.clean()
+            patch.setattr(compaction, "newest_records", lost)
+            with pytest.raises(FileNotFoundError):
+                await node.upkeep.clean()  # nobody has taken anything
+        assert node.cleaner.compactions == 0
+
+    with_node(tmp_path, work)
+
+
 def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -695,7 +754,9 @@ def test_a_log_that_lost_its_end_is_not_clean_beyond_it() -> None:
     class Log:
         log_end_offset = 7
 
-    cleaner = Cleaner(None, None, {("t", 0): 20, ("gone", 0): 3}, before_change=lambda: None, unlink=lambda _: None)  # type: ignore[arg-type]
+    cleaner = Cleaner(
+        None, None, {("t", 0): 20, ("gone", 0): 3}, before_change=lambda: None, unlink=print, is_closing=bool
+    )  # type: ignore[arg-type]
     cleaner.keep_within({("t", 0): Log()})  # type: ignore[dict-item]
     assert cleaner.clean_to == {("t", 0): 7}
 

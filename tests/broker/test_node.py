@@ -20,6 +20,7 @@ from headrace.broker import checkpoint_writer
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator import table as table_module
+from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
 from headrace.broker.coordinator.offsets import RETENTION_MS
@@ -344,6 +345,23 @@ def without_topic(folder: Path, name: str) -> None:
     document = json.loads(path.read_text())
     document["topics"] = [row for row in document["topics"] if row["name"] != name]
     path.write_text(json.dumps(document))
+
+
+def test_a_stray_of_the_longest_name_is_put_aside_too(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        append(node.log(node.changes.create_topic("x" * 249, 1, {}).name, 0), batch(b"x"))
+
+    async def nothing(node: BrokerNode) -> None:
+        pass
+
+    run(tmp_path, first, is_killed=True)
+    for _ in range(2):
+        without_topic(tmp_path, "x" * 249)
+        (tmp_path / f"{'x' * 249}-0").mkdir(exist_ok=True)
+        (tmp_path / f"{'x' * 249}-0" / f"{0:020d}.log").write_bytes(batch(b"x"))
+        run(tmp_path, nothing)
+    strays = sorted(path.name for path in tmp_path.glob("*-stray*"))
+    assert [name.strip("x") for name in strays] == ["-0-stray", "-0-stray.2"]
 
 
 def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -748,3 +766,31 @@ def test_offset_records_have_kafkas_bytes() -> None:
     assert decode_key(b"\0\12xyz") is None
     empty = b"\0\3\0\0\0\0\0\4\xff\xff\xff\xff" + (8).to_bytes(8, "big") + b"\0\0\0\0"
     assert decode_group(empty).generation == 4
+
+
+def test_who_hangs_up_while_it_waits_to_join_does_not_stay_for_ever(tmp_path: Path) -> None:
+    """A member that heartbeats and does not join again keeps a rebalance waiting for as long as it has asked for."""
+
+    async def work(node: BrokerNode) -> None:
+        clock_ms = [0]
+        node.groups._monotonic_ms = lambda: clock_ms[0]
+        first = await node.groups.join("g", patient())
+        assert first.error is ErrorCode.NONE
+        newcomers = [asyncio.ensure_future(node.groups.join("g", patient())) for _ in range(5)]
+        await asyncio.sleep(0)
+        for newcomer in newcomers:
+            newcomer.cancel()
+        await asyncio.gather(*newcomers, return_exceptions=True)
+        group = node.groups.groups["g"]
+        assert isinstance(group, Group) and len(group.members) == 6
+        clock_ms[0] += 5000
+        node.groups.heartbeat("g", first.member_id, None, first.generation)
+        clock_ms[0] += 1001
+        await node.groups.look(clock_ms[0])
+        assert list(group.members) == [first.member_id]
+        assert not node.groups._waiting
+
+    def patient() -> JoinRequest:
+        return replace(join(), session_timeout_ms=6000, rebalance_timeout_ms=2**31 - 1)
+
+    run(tmp_path, work)
