@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from kafka.protocol.admin import CreatePartitionsResponse
@@ -14,15 +15,17 @@ from headrace.broker.topics import check_partition_count
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    return CreatePartitionsResponse(
-        version=context.version,
-        results=[await _one(context, wanted, bool(request.validate_only)) for wanted in request.topics or ()],
-    )
+    topics = {wanted.name: wanted for wanted in request.topics or ()}
+    times = Counter(wanted.name for wanted in request.topics or ())
+    results = [await _one(context, topics[name], times[name], bool(request.validate_only)) for name in topics]
+    return CreatePartitionsResponse(version=context.version, results=results)
 
 
-async def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
+async def _one(context: RequestContext, wanted: Any, times: int, validate_only: bool) -> Any:
     code, message = ErrorCode.NONE, None
     try:
+        if times > 1:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is named {times} times")
         context.check_topic(wanted.name or "", Right.ADMIN)
         topic = context.node.topic(wanted.name or "")
         if topic.is_internal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
 
@@ -28,13 +29,16 @@ async def _delete(context: RequestContext, request: Any) -> Any:
     else:
         wanted = [(name, None) for name in request.topic_names or ()]
     return DeleteTopicsResponse(
-        version=context.version, responses=[await _one(context, name, topic_id) for name, topic_id in wanted]
+        version=context.version,
+        responses=[await _one(context, *topic, times) for topic, times in Counter(wanted).items()],
     )
 
 
-async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None) -> Any:
+async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None, times: int) -> Any:
     code, message = ErrorCode.NONE, None
     try:
+        if times > 1:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is named {times} times")
         if name is None:
             topic = context.node.topics.by_id(topic_id or NO_TOPIC_ID)
             if topic is None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    DeleteTopicsRequest,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     ElectLeadersRequest,
@@ -18,7 +20,13 @@ from kafka.protocol.admin import (
 
 from broker_samples import NOW_MS
 from headrace.broker.config import BrokerConfig
-from headrace.broker.handlers import describe_topic_partitions, elect_leaders, incremental_alter_configs
+from headrace.broker.handlers import (
+    create_partitions,
+    delete_topics,
+    describe_topic_partitions,
+    elect_leaders,
+    incremental_alter_configs,
+)
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.incremental_alter_configs import APPEND, SET, SUBTRACT
 from headrace.broker.node import BrokerNode
@@ -192,5 +200,23 @@ def test_a_topic_that_is_altered_to_what_it_is_is_not_written_again(
         assert await altered(node, ("retention.ms", SET, "6")) == (ErrorCode.NONE, {"retention.ms": "6"})
         assert (tmp_path / "topics.json").stat().st_ino != written
         assert caplog.messages == ["topic altered topic=a configs={'retention.ms': '6'}"]
+
+    with_node(tmp_path, work)
+
+
+def test_a_topic_that_is_named_twice_in_a_request_is_left_alone(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        for name in ("a", "b"):
+            node.changes.create_topic(name, 1, {})
+        wanted = [CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=3) for name in ("a", "b", "a")]
+        request = CreatePartitionsRequest(topics=wanted, timeout_ms=1000, validate_only=False)
+        grown = await create_partitions.handle(context(node, 1), request)
+        assert {one.name: one.error_code for one in grown.results} == {"a": ErrorCode.INVALID_REQUEST, "b": 0}
+        assert (node.topic("a").partitions, node.topic("b").partitions) == (1, 3)
+        gone = await delete_topics.handle(
+            context(node, 4), DeleteTopicsRequest(version=4, topic_names=["b", "a", "a"], timeout_ms=1000)
+        )
+        assert {one.name: one.error_code for one in gone.responses} == {"a": ErrorCode.INVALID_REQUEST, "b": 0}
+        assert node.topics.get("b") is None and node.topic("a").partitions == 1
 
     with_node(tmp_path, work)
