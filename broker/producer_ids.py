@@ -19,7 +19,7 @@ class ProducerIds:
 
     def __init__(self, folder: Path, executor: Executor) -> None:
         self._path, self._executor = folder / FILE_NAME, executor
-        self._claim: asyncio.Future[None] | None = None
+        self._claim: asyncio.Task[None] | None = None
         try:
             self._next = self._claimed = int(self._path.read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -34,18 +34,17 @@ class ProducerIds:
             OSError: the next block could not be claimed.
         """
         while self._next >= self._claimed:
-            if self._claim is None:
-                text = f"{self._claimed + BLOCK_SIZE}\n".encode()
-                self._claim = asyncio.get_running_loop().run_in_executor(
-                    self._executor, write_atomically, self._path, text
-                )
-                self._claim.add_done_callback(self._has_claimed)
+            if self._claim is None or self._claim.done():
+                self._claim = asyncio.get_running_loop().create_task(self._claim_block())
             # One claim for all that wait; who is gone meanwhile does not end it for the others.
             await asyncio.shield(self._claim)
         self._next += 1
         return self._next - 1
 
-    def _has_claimed(self, claim: asyncio.Future[None]) -> None:
-        self._claim = None
-        if not claim.cancelled() and claim.exception() is None:
-            self._claimed += BLOCK_SIZE
+    async def _claim_block(self) -> None:
+        claimed = self._claimed + BLOCK_SIZE
+        await asyncio.get_running_loop().run_in_executor(
+            self._executor, write_atomically, self._path, f"{claimed}\n".encode()
+        )
+        # Here and not by whoever waits: once this is done, all who come find a block.
+        self._claimed = claimed

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, contents, opened
-from headrace.broker import checkpoint_writer
+from headrace.broker import checkpoint_writer, producer_ids
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator import table as table_module
@@ -647,6 +647,24 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
         (tmp_path / "producer-ids").write_text("x")
         with pytest.raises(CorruptFile):
             ProducerIds(tmp_path, pool)
+
+
+def test_producer_ids_are_given_to_whoever_comes_at_whatever_moment_of_a_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_ids, "BLOCK_SIZE", 1)
+
+    async def main(pool: Executor) -> None:
+        ids = ProducerIds(tmp_path, pool)
+        asked = []
+        for number in range(300):
+            asked.append(asyncio.ensure_future(ids.take()))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+        assert sorted(await asyncio.gather(*asked)) == list(range(300))
+
+    with ThreadPoolExecutor() as pool:
+        asyncio.run(main(pool))
 
 
 def test_a_claim_of_producer_ids_that_fails_or_is_given_up_leaves_the_next_one_as_it_should_be(
