@@ -181,6 +181,7 @@ class _Task:
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         try:
             projection = self._projection(topic_partition.topic)
+            self._format(FileKind.DATA, topic_partition.topic)  # before rows of several topics wait for their files
         except (AvroSchemaError, KeyError) as error:
             return _nothing(offsets, f"{where} offset {offsets.start}: the load schema cannot be read: {error}")
         rows = RangeRows(

@@ -491,6 +491,20 @@ def test_a_load_schema_that_is_none_fails_the_topic(run: Run, cluster: Cluster) 
     assert "the load schema cannot be read" in found.error
 
 
+def test_a_load_schema_that_no_file_can_have_fails_its_topic_and_not_the_others(
+    cluster: Cluster, unit: Callable[..., WorkUnit]
+) -> None:
+    odd = json.dumps({**json.loads(LOAD), "namespace": "com.my-company"})  # as older releases folded it
+    cluster.put(0, {0: message(0)})
+    cluster.put(0, {0: message(1)}, topic="clicks")
+    both = unit(offsets(0, 1), OffsetRange(TopicPartition("clicks", 0), 0, 1))
+    clicks = replace(PLAN, topic="clicks", load_schema=odd)
+    result = run_work_unit(replace(both, topics={**both.topics, "clicks": clicks}))
+    assert [file.topic for file in result.files] == ["orders"]
+    assert [one.counts.records for one in result.ranges] == [1, 0]
+    assert '"my-company" in the namespace' in result.ranges[1].error
+
+
 @pytest.mark.parametrize("column", ["none", "full"])
 def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, tmp_path: Path, column: str) -> None:
     cluster.put(0, {0: message(0)}, headers=[("h", b"v")])
