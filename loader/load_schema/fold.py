@@ -13,7 +13,7 @@ from headrace.loader.load_schema.kafka_record import kafka_name
 from headrace.loader.load_schema.kept_route import KeptRoute, places
 from headrace.loader.load_schema.merge import Note
 from headrace.loader.load_schema.text import load_record, load_text, root_record
-from headrace.loader.load_schema.types import RESERVED_COLUMNS, type_names
+from headrace.loader.load_schema.types import RESERVED_COLUMNS, load_name, type_names
 
 RULES: Final[Mapping[str, str]] = {
     "added": "a new field is appended, since readers by position must find the old columns where they were",
@@ -105,7 +105,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
         return state
     writer = root_record(schema)
     is_new = not state.text
-    load = Record(writer.name, ()) if is_new else load_record(state.text)
+    load = Record(load_name(writer.name), ()) if is_new else load_record(state.text)
     folding = Folding(schema, type_names(load))
     # From the second version on, files hold the `kafka` column under the name that the first version left free.
     reserved = set(RESERVED_COLUMNS) if is_new else {*RESERVED_COLUMNS, kafka_name(load)}

@@ -53,6 +53,7 @@ from headrace.loader.load_schema.types import (
     hive_logical,
     kind_of,
     known_as,
+    load_name,
     logical_props,
     nullable,
     prop,
@@ -172,7 +173,8 @@ class TypeFolding(ABC):
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
     def free_type_name(self, wanted: Name) -> Name:
-        name, n = wanted, 1
+        name = wanted = load_name(wanted)
+        n = 1
         while name.full in self.taken:
             n += 1
             name = Name(f"{wanted.name}_{n}", wanted.namespace)

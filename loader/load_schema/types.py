@@ -7,6 +7,7 @@ can live with. `loader.load_schema` says what the properties mean.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from headrace.avro_schema import (
     JsonValue,
     LogicalType,
     Map,
+    Name,
     Primitive,
     PrimitiveType,
     Props,
@@ -88,6 +90,8 @@ SAME_AS_PLAIN: Final = frozenset({"uuid"})
 
 NULL = Primitive(PrimitiveType.NULL)
 
+_NOT_OF_NAMES = re.compile("[^A-Za-z0-9_]")
+
 
 def prop(props: Props, key: str) -> JsonValue:
     return next((value for name, value in props if name == key), None)
@@ -143,6 +147,18 @@ def rejoin(inner: Type, is_nullable: bool, default: JsonValue = NO_DEFAULT) -> T
 def type_names(node: Type) -> set[str]:
     """The full names of the types in a load type."""
     return {part.name.full for part in walk_type(node) if isinstance(part, Record | Enum | Fixed)}
+
+
+def load_name(name: Name) -> Name:
+    """A writer's type name as the load schema says it: `com.my-company.2024` as `com.my_company._2024`.
+
+    Other registries accept namespaces whose parts are no names. Avro Java, with which Hive reads the table's schema,
+    refuses the whole schema for one.
+    """
+    if not name.namespace:
+        return name
+    parts = (_NOT_OF_NAMES.sub("_", part) for part in name.namespace.split("."))
+    return Name(name.name, ".".join(f"_{part}" if not part or part[0].isdigit() else part for part in parts))
 
 
 def accepted_names(node: Record | Enum) -> set[str]:

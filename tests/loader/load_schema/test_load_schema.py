@@ -465,6 +465,36 @@ def test_a_type_used_twice_is_two_types():
     assert columns(state)["a"]["fields"] == [{"name": "x", "type": ["null", "int"], "default": None}]
 
 
+@pytest.mark.parametrize(
+    ("namespace", "named"),
+    [
+        ("com.my-company", "com.my_company"),
+        ("com.acme.2024", "com.acme._2024"),
+        ("a..b", "a._.b"),
+        ("ünï.x y", "_n_.x_y"),
+        ("com.Acme_1", "com.Acme_1"),
+    ],
+)
+def test_a_namespace_that_is_not_made_of_names_becomes_one_that_is(namespace, named):
+    inner = {"type": "enum", "name": "K", "namespace": namespace, "symbols": ["A"]}
+    text = json.dumps({"type": "record", "name": "E", "namespace": namespace, "fields": [field("k", inner)]})
+    schema = parse_schema(text, strict=False)
+    state = fold(fold(EMPTY, 1, schema), 2, schema)
+    table = parse_schema(load_schema_with_kafka(state.text, "position")).root
+    assert isinstance(table, Record)
+    assert (table.name.full, table.fields[0].type.name.full) == (f"{named}.E", f"{named}.K")
+    assert fed(state, schema) == {"k": "k"}
+
+
+def test_namespaces_that_become_one_are_still_two_types():
+    kinds = [
+        {"type": "record", "name": "K", "namespace": space, "fields": [field("a", "int")]} for space in ("x-y", "x_y")
+    ]
+    text = json.dumps({"type": "record", "name": "E", "fields": [field("a", kinds[0]), field("b", kinds[1])]})
+    load = load_root(folded(parse_schema(text, strict=False)))
+    assert [column.type.name.full for column in load.fields] == ["x_y.K", "x_y.K_2"]
+
+
 def test_a_foreign_writer_is_not_placed():
     state = folded(record(field("a", "int")))
     foreign = record(field("b", "int"))
