@@ -31,8 +31,8 @@ from headrace.loader.load_schema.types import (
     JSON,
     KIND,
     NULL,
+    ColumnNames,
     former_sources,
-    free_name,
     is_plain,
     may_default_when_nullable,
     nullable,
@@ -78,11 +78,14 @@ class Folding(TypeFolding):
             columns = tuple(self.renamed(columns, node, path, within, reserved))
         fed, folded = self.feed(columns, node, path, within)
         places = {feeding.field.name: Place(i, feeding.route) for i, feeding in enumerate(fed) if feeding is not None}
+        holders = holders_by_source(folded)
+        names = ColumnNames(folded, reserved)
         for field in node.fields:
             if field.name not in places:
-                folded = self.retired(folded, fed, field.name, path)
-                column, route = self.new_column(field, folded, path, within, is_new=is_new, reserved=reserved)
+                beside = self.retired(folded, fed, holders.get(field.name, ()), field.name, path)
+                column, route = self.new_column(field, beside, names, path, within, is_new=is_new, reserved=reserved)
                 places[field.name] = Place(len(folded), route)
+                names.add(column)
                 folded.append(column)
         return replace(load, fields=tuple(folded)), keep(places[field.name] for field in node.fields)
 
@@ -148,73 +151,85 @@ class Folding(TypeFolding):
     ) -> Sequence[Field]:
         """The columns after the renames by alias that this version makes."""
         present = {field.name for field in node.fields}
+        columns = list(columns)
+        # Renames add the names of present fields to these, which no further one looks for.
+        holders = holders_by_source(columns)
+        names = ColumnNames(columns, reserved)
         for field in node.fields:
-            known = {source for column in columns for source in sources(column)}
-            old = next((alias for alias in field.aliases if alias in known and alias not in present), None)
-            if old is not None and field.name not in known:
-                columns = self.rename(list(columns), field, old, path, within, reserved)
+            old = next((alias for alias in field.aliases if alias in holders and alias not in present), None)
+            if old is not None and field.name not in holders:
+                self.rename(columns, holders[old], names, field, path, within)
         return columns
 
     def rename(
         self,
         columns: list[Field],
+        group: Sequence[int],
+        names: ColumnNames,
         field: Field,
-        old: str,
         path: str,
         within: frozenset[Name],
-        reserved: Container[str],
-    ) -> Sequence[Field]:
-        group = [i for i, column in enumerate(columns) if old in sources(column)]
+    ) -> None:
+        """Has a field feed the columns of `group`, which its old name fed, and the first that holds it be named so."""
         mark = len(self.notes)
         first = next((i for i in group if self.try_merge(columns[i], field, path, within) is not None), None)
         del self.notes[mark:]
         if first is None:
-            return columns
+            return
         if not is_plain(columns[first].type):
             self.note(joined(path, field.name), "renamed-beside", f"beside {columns[first].name}")
-            return columns
+            return
         for i in group:
             feeding = (field.name, *sources(columns[i]))
             column = columns[i]
             if i == first:
-                others = columns[:i] + columns[i + 1 :]
-                name = free_name(field.name, others, reserved)
+                names.remove(column)
+                name = names.free(field.name)
                 column = replace(column, name=name, aliases=(column.name, *column.aliases))
+                names.add(column)
                 self.note(joined(path, name), "renamed", f"from {columns[i].name}")
             columns[i] = with_sources(column, feeding)
-        return columns
 
-    def retired(self, columns: list[Field], fed: Sequence[Feeding | None], name: str, path: str) -> list[Field]:
-        """The columns with `name` only as a former source of one that this version feeds from its newer name."""
-        if not self.growing:
-            return columns
-        for i, feeding in enumerate(fed):
-            column = columns[i]
-            if feeding is not None and feeding.field.name != name and name in sources(column):
+    def retired(
+        self, columns: list[Field], fed: Sequence[Feeding | None], holders: Sequence[int], name: str, path: str
+    ) -> Sequence[Field]:
+        """The columns that go on having `name` as a source; of one that this version feeds from its newer name it
+        becomes a former source.
+
+        Args:
+            holders: where the columns are that have it.
+        """
+        beside: list[Field] = []
+        for i in holders:
+            column, feeding = columns[i], fed[i]
+            if self.growing and feeding is not None and feeding.field.name != name:
                 former = [*former_sources(column), name]
                 column = with_sources(column, [source for source in sources(column) if source != name])
                 columns[i] = replace(column, props=with_prop(column.props, FORMER, former))
                 self.note(joined(path, column.name), "name-reused", name)
-        return columns
+            else:
+                beside.append(column)
+        return beside
 
     def new_column(
         self,
         field: Field,
-        columns: Sequence[Field],
+        beside: Sequence[Field],
+        names: ColumnNames,
         path: str,
         within: frozenset[Name],
         *,
         is_new: bool,
         reserved: Container[str],
     ) -> tuple[Field, KeptRoute]:
-        """A column for a writer field that no column holds, and the route into it."""
+        """A column for a writer field that no column holds, those of its name (`beside`) among them, and the route into
+        it."""
         if not path:
             self.nodes = 0
         base = field.name or WHOLE_MESSAGE_COLUMN
-        beside = [column for column in columns if field.name in sources(column)]
         node, route = self.shape_or_text(field.type, joined(path, base), within)
         wanted = f"{base}__{type_word(node)}" if beside else base
-        name = free_name(wanted, columns, reserved)
+        name = names.free(wanted)
         where = joined(path, name)
         if name != wanted:
             self.note(where, "reserved-name" if wanted.lower() in reserved else "name-taken", wanted)
@@ -269,6 +284,15 @@ class Folding(TypeFolding):
             if logicals:
                 return "logical-changed"
         return "type-changed"
+
+
+def holders_by_source(columns: Sequence[Field]) -> dict[str, list[int]]:
+    """The positions of the columns that each name of a writer field feeds."""
+    holders: dict[str, list[int]] = {}
+    for i, column in enumerate(columns):
+        for source in sources(column):
+            holders.setdefault(source, []).append(i)
+    return holders
 
 
 def joined(path: str, name: str) -> str:

@@ -11,9 +11,9 @@ from headrace.hive_ddl.types import column_comment
 from headrace.loader.load_schema.columns import Folding
 from headrace.loader.load_schema.kafka_record import kafka_name
 from headrace.loader.load_schema.kept_route import KeptRoute, places
-from headrace.loader.load_schema.merge import Note
+from headrace.loader.load_schema.merge import LoadSchemaTooLarge, Note
 from headrace.loader.load_schema.text import load_record, load_text, root_record
-from headrace.loader.load_schema.types import RESERVED_COLUMNS, load_name, type_names
+from headrace.loader.load_schema.types import LOAD_TEXT_CHARS_MAX, RESERVED_COLUMNS, load_name, type_names
 
 RULES: Final[Mapping[str, str]] = {
     "added": "a new field is appended, since readers by position must find the old columns where they were",
@@ -100,6 +100,9 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     Args:
         schema_id: what messages of this version carry; without it no route is kept. An id that comes again, with a
             version that was deleted and registered once more, keeps its route, since older messages carry it too.
+
+    Raises:
+        LoadSchemaTooLarge: no load schema can hold the version beside those before it.
     """
     if version in state.versions and (schema_id is None or schema_id in state.routes):
         return state
@@ -117,7 +120,12 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
     versions = tuple(dict.fromkeys((*state.versions, version)))
     comments = _comments(state.comments, writer, route)
-    return LoadState(load_text(grown), versions, state.applied + applied, routes, comments, schema_id)
+    text = load_text(grown)
+    if len(text) > LOAD_TEXT_CHARS_MAX:
+        raise LoadSchemaTooLarge(
+            f"with it the load schema has {len(text):,} characters; at most {LOAD_TEXT_CHARS_MAX:,} can be read"
+        )
+    return LoadState(text, versions, state.applied + applied, routes, comments, schema_id)
 
 
 def _comments(before: Mapping[int, str], writer: Record, route: KeptRoute) -> Mapping[int, str]:

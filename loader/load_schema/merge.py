@@ -36,6 +36,7 @@ from headrace.loader.load_schema.types import (
     COLUMN_NODES_MAX,
     DECIMAL,
     EXACT,
+    FOLD_TYPES_MAX,
     HIVE_PRECISION_MAX,
     JSON,
     KIND,
@@ -47,9 +48,9 @@ from headrace.loader.load_schema.types import (
     UNSCALED,
     WIDENED,
     WIDENINGS,
+    ColumnNames,
     branch_names,
     branch_word,
-    free_name,
     hive_logical,
     kind_of,
     known_as,
@@ -70,6 +71,10 @@ class NotAColumn(Exception):
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
         self.rule = rule
+
+
+class LoadSchemaTooLarge(ValueError):
+    """A version whose columns make a load schema that is larger than any table's; the message says in what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,8 @@ class TypeFolding(ABC):
         self.growing = growing
         self.notes: list[Note] = []
         self.nodes = 0
+        self.shaped = 0
+        self._last_numbers: dict[str, int] = {}
 
     def note(self, column: str, rule: str, detail: str = "") -> None:
         self.notes.append(Note(column, rule, detail))
@@ -112,6 +119,7 @@ class TypeFolding(ABC):
 
         Raises:
             NotAColumn: the type is one of those in `within` (recursive), or too large.
+            LoadSchemaTooLarge: with what was shaped before.
         """
         branches, is_nullable = self.branches(node)
         if not branches:
@@ -123,6 +131,9 @@ class TypeFolding(ABC):
         return Laid(rejoin(inner, is_nullable), route)
 
     def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
+        self.shaped += 1
+        if self.shaped > FOLD_TYPES_MAX:
+            raise LoadSchemaTooLarge(f"its columns, each written out in full, have more than {FOLD_TYPES_MAX:,} types")
         self.nodes += 1
         if self.nodes > COLUMN_NODES_MAX:
             raise NotAColumn("too-large")
@@ -174,10 +185,12 @@ class TypeFolding(ABC):
 
     def free_type_name(self, wanted: Name) -> Name:
         name = wanted = load_name(wanted)
-        n = 1
+        # Names are never given back, so the numbers up to the last one are taken: a type may have many thousand uses.
+        n = self._last_numbers.get(wanted.full, 1)
         while name.full in self.taken:
             n += 1
             name = Name(f"{wanted.name}_{n}", wanted.namespace)
+        self._last_numbers[wanted.full] = n
         self.taken.add(name.full)
         return name
 
@@ -215,11 +228,14 @@ class TypeFolding(ABC):
 
     def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
         """Whether a writer's type can only be a column as its Avro-JSON text."""
-        trial = type(self)(self.writer, set(self.taken))
+        trial = type(self)(self.writer, set())
+        trial.shaped = self.shaped
         try:
             trial.shape(node, path, within)
         except NotAColumn:
             return True
+        finally:
+            self.shaped = trial.shaped
         return False
 
     def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> Laid | None:
@@ -307,7 +323,8 @@ class TypeFolding(ABC):
         props = known_as(inner, node)
         if props is None:
             return None
-        new = [symbol for symbol in node.symbols if symbol not in inner.symbols]
+        known = set(inner.symbols)
+        new = [symbol for symbol in node.symbols if symbol not in known]
         if new:
             self.note(path, "enum-grown", ", ".join(new))
         return replace(inner, symbols=(*inner.symbols, *new), props=props)
@@ -329,7 +346,7 @@ class TypeFolding(ABC):
                     used[i] = laid.route
                     break
             else:
-                name = free_name(word, fields, reserved=())
+                name = ColumnNames(fields).free(word)
                 inner, route = self.shape_branch(branch, f"{path}.{name}", within)
                 if load.fields:
                     self.note(f"{path}.{name}", "member-added", word)

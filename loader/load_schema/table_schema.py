@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Type, Union
+from headrace.avro_schema.json_reader import TEXT_CHARS_MAX
 from headrace.loader.load_schema.fold import LoadState
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
 from headrace.loader.load_schema.text import load_record, load_text
@@ -37,7 +38,7 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
 
 def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:
     """The table's schema with the comments of a fold, or without where they alone would make it too long for a
-    property of the table.
+    property of the table, or to be read.
 
     Args:
         text, kafka_column: as of `table_schema`.
@@ -45,7 +46,8 @@ def commented_table_schema(text: str, kafka_column: str, fold: str, literal_char
         literal_chars_max: as of `hive_ddl.table.desired_table`.
     """
     plain, told = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
-    return told if len(told) <= literal_chars_max or len(plain) > literal_chars_max else plain
+    chars_max = literal_chars_max if len(plain) <= literal_chars_max else TEXT_CHARS_MAX
+    return told if len(told) <= chars_max else plain
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +32,7 @@ from headrace.avro_schema import (
     default_problem,
     walk_type,
 )
+from headrace.avro_schema.json_reader import TEXT_CHARS_MAX
 
 SOURCE = "headrace.source"
 FORMER = "headrace.former"
@@ -55,6 +56,14 @@ holds another fails ("long overflow")."""
 COLUMN_NODES_MAX = 2_000
 """Most types inside one column. Load types hold no references, so types that use types twice double at each level;
 beyond this the column is text."""
+
+FOLD_TYPES_MAX = 200_000
+"""Most types that one version is folded into, those of columns that turn out to be text among them. Far more than a
+table can have; it takes some seconds, and is there since a schema of a page may use a type of 2,000 in every field."""
+
+LOAD_TEXT_CHARS_MAX = TEXT_CHARS_MAX - 10_000
+"""Longest text of a load schema: what is read, less room for the column `kafka`. A longer one would be kept and never
+read again."""
 
 COLUMN_DEPTH_MAX = 30
 """Deepest nesting of records, lists and maps in a column; deeper, the field there is text. Nobody queries such depth,
@@ -301,16 +310,41 @@ def branch_names(node: Type) -> set[str]:
     return {branch_word(node), *(alias.name for alias in aliases)}
 
 
-def free_name(wanted: str, fields: Sequence[Field], reserved: Container[str] = ()) -> str:
-    """A column name that no column has or had, in any case, since Hive folds case and old files keep old names."""
-    if len(wanted) > COLUMN_NAME_CHARS_MAX:
-        digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
-        wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
-    if wanted.lower() in reserved:
-        wanted = f"{wanted}_"
-    taken = {name.lower() for field in fields for name in (field.name, *field.aliases)}
-    name, n = wanted, 1
-    while name.lower() in taken or name.lower() in reserved:
-        n += 1
-        name = f"{wanted}_{n}"
-    return name
+class ColumnNames:
+    """The names that the columns of one record have or had, in any case, since Hive folds case and old files keep old
+    names.
+
+    Args:
+        reserved: names in lower case that no column may have.
+    """
+
+    def __init__(self, columns: Iterable[Field], reserved: Container[str] = ()) -> None:
+        self._taken: set[str] = set()
+        self._reserved = reserved
+        self._last_numbers: dict[str, int] = {}
+        for column in columns:
+            self.add(column)
+
+    def add(self, column: Field) -> None:
+        self._taken.update(name.lower() for name in (column.name, *column.aliases))
+
+    def remove(self, column: Field) -> None:
+        """Gives back the names of a column that gets another; no two columns share one."""
+        self._taken.difference_update(name.lower() for name in (column.name, *column.aliases))
+        self._last_numbers.clear()
+
+    def free(self, wanted: str) -> str:
+        """The wanted name if no column has or had it, else with a number."""
+        if len(wanted) > COLUMN_NAME_CHARS_MAX:
+            digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
+            wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
+        if wanted.lower() in self._reserved:
+            wanted = f"{wanted}_"
+        folded = wanted.lower()
+        # The numbers up to the last one are taken: thousands of names may differ in case alone.
+        name, n = wanted, self._last_numbers.get(folded, 1)
+        while name.lower() in self._taken or name.lower() in self._reserved:
+            n += 1
+            name = f"{wanted}_{n}"
+        self._last_numbers[folded] = n
+        return name

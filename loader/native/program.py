@@ -152,12 +152,8 @@ def emit(constant: bytes) -> Code:
 
 def joined(*codes: Code | None) -> Code | None:
     """One after the other; None when one of them is."""
-    found: Code = ()
-    for code in codes:
-        if code is None:
-            return None
-        found += code
-    return found
+    known = _all(codes)
+    return None if known is None else tuple(step for code in known for step in code)
 
 
 def union(branches: Sequence[Code | None], *, keeps_index: bool) -> Code | None:

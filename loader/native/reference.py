@@ -414,7 +414,8 @@ def _of_branches(load: Type, kept: KeptRoute | None, count: int) -> list[KeptRou
 
 
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:
-    indexes = [load.symbols.index(symbol) if symbol in load.symbols else -1 for symbol in writer.symbols]
+    known = {symbol: index for index, symbol in enumerate(load.symbols)}
+    indexes = [known.get(symbol, -1) for symbol in writer.symbols]
     if indexes == list(range(len(writer.symbols))):
         return Plan.copy(skip, program.enum(len(indexes)))
     rows = [encode_long(index) for index in indexes]

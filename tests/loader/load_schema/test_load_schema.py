@@ -1,8 +1,10 @@
 """The load-schema fold: one case per rule, and what holds along every history."""
 
 import io
+import itertools
 import json
 import re
+import time
 from typing import Any
 
 import fastavro
@@ -20,6 +22,7 @@ from headrace.loader.load_schema import (
     explain,
     fold,
     load_schema_with_kafka,
+    merge,
     root_record,
     route_branch,
     route_by_kept,
@@ -27,6 +30,7 @@ from headrace.loader.load_schema import (
     split,
     table_schema,
 )
+from headrace.loader.load_schema.merge import LoadSchemaTooLarge
 from strategies import data_for, growing_histories, histories, schemas
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal"}
@@ -423,6 +427,55 @@ def test_a_type_that_doubles_at_every_level_is_text():
         kind = {"type": "record", "name": f"T{n}", "fields": [field("a", kind), field("b", f"T{n - 1}")]}
     state = folded(record(field("big", kind), field("c", "int")))
     assert columns(state) == {"big": {"type": "string", "headrace.kind": "json"}, "c": "int"}
+
+
+def uses_of_a_type(many: int) -> list[Schema]:
+    money = {"type": "record", "name": "Money", "fields": [field("amount", "long")]}
+    return [record(field("x0", money), *(field(f"x{n}", "Money") for n in range(1, many)))]
+
+
+def plain_fields(many: int) -> list[Schema]:
+    return [record(*(field(f"x{n}", "int") for n in range(many)))] * 2
+
+
+def renamed_fields(many: int) -> list[Schema]:
+    return [*plain_fields(many)[:1], record(*(field(f"y{n}", "int", aliases=[f"x{n}"]) for n in range(many)))]
+
+
+def names_that_differ_in_case(many: int) -> list[Schema]:
+    spellings = ("".join(chars) for chars in itertools.product(*((char, char.upper()) for char in "abcdefghijklmn")))
+    return [record(*(field(name, "int") for name in itertools.islice(spellings, many)))]
+
+
+@pytest.mark.parametrize(
+    "versions", [uses_of_a_type, plain_fields, renamed_fields, names_that_differ_in_case], ids=lambda one: one.__name__
+)
+def test_the_time_of_a_fold_does_not_grow_with_the_square_of_the_schema(versions):
+    many = 8_000
+    schemas = versions(many)
+    started = time.process_time()
+    state = folded(*schemas)
+    assert time.process_time() - started < 8  # it takes half a second, and each of these took 15 and more
+    assert len(columns(state)) == many
+
+
+def test_a_version_of_too_many_types_is_refused_whether_or_not_they_are_text(monkeypatch):
+    monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 100)
+    folded(*uses_of_a_type(50))
+    with pytest.raises(LoadSchemaTooLarge, match="more than 100 types"):
+        folded(*uses_of_a_type(51))
+    monkeypatch.setattr(merge, "COLUMN_NODES_MAX", 1)
+    assert columns(folded(*uses_of_a_type(50)))["x1"]["headrace.kind"] == "json"
+    with pytest.raises(LoadSchemaTooLarge):
+        folded(*uses_of_a_type(51))
+
+
+def test_a_load_schema_that_could_not_be_read_again_is_refused():
+    long = [record(*(field(name, "string", default=name * 1_900_000) for name in names)) for names in ("ab", "c")]
+    state = folded(long[0])
+    load_schema_with_kafka(state.text, "full")
+    with pytest.raises(LoadSchemaTooLarge, match="characters; at most 3,990,000 can be read"):
+        fold(state, 2, long[1])
 
 
 def test_a_chain_of_types_is_text_where_it_lies_too_deep():
