@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.avro_schema import AvroSchemaError, self_contained_text
+from headrace.avro_schema import AvroSchemaError, Schema, SchemaParseError, self_contained_text
 from headrace.loader.decide.decision import LoadSchema
 from headrace.loader.decide.json_values import canonical
 from headrace.loader.decide.state import TopicState
@@ -223,7 +223,7 @@ class WriterSchemas:
                 continue  # deleted since it was listed
             except UNANSWERED:
                 break
-            self._compared(registered.schema_id, self_contained_text(schema))
+            self._compared(registered.schema_id, _whole_text(schema))
             if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
                 continue
             state = fold(state, version, schema, registered.schema_id)
@@ -271,7 +271,7 @@ class WriterSchemas:
         """What the registry has under an id, compared with what is kept; None where it says nothing."""
         is_kept = self._kept.text(schema_id) is not None
         try:
-            text = self_contained_text(self._asking.answer(SchemaOf(schema_id)))
+            text = _whole_text(self._asking.answer(SchemaOf(schema_id)))
         except UNANSWERED:
             return None
         except AccessRefused:
@@ -306,6 +306,18 @@ class WriterSchemas:
         if load_schema.fold not in self._folds:
             self._folds[load_schema.fold] = LoadState.from_json(json.loads(load_schema.fold))
         return self._folds[load_schema.fold]
+
+
+def _whole_text(schema: Schema) -> str:
+    """
+    Raises:
+        SchemaParseError: with all its references in one text it nests too deep; each by itself the registry accepts.
+    """
+    try:
+        return self_contained_text(schema)
+    except RecursionError:
+        message = "with the schemas that it refers to, its types hold each other too deeply"
+        raise SchemaParseError(message, source=schema.source) from None
 
 
 def _foreign_ids(topic: TopicState) -> frozenset[int]:

@@ -9,12 +9,13 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.avro_schema import parse_schema
+from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
@@ -550,6 +551,34 @@ def test_a_registry_that_fails_is_no_reason_for_the_quarantine(world: World, fai
     load(world)
     load(world)
     assert world.rows("orders") == world.produced("orders")
+
+
+@pytest.mark.parametrize("schema_id", [5, 6])
+def test_references_that_nest_too_deep_in_one_text_hold_their_topic_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, schema_id: int
+) -> None:
+    """Each schema by itself is read; 6 is of no subject of the topic, and is met in a message."""
+
+    def parsed(registered: Any) -> Schema:
+        if registered.schema_id < 5:
+            return parse_schema(registered.text)
+        kind, known = '"int"', []
+        for part in range(8):
+            for n in range(60):
+                kind = f'{{"type":"record","name":"P{part}_{n}","fields":[{{"name":"f","type":{kind}}}]}}'
+            known.append(parse_schema(kind, references=known[-1:]))
+            kind = f'"P{part}_59"'
+        return known[-1]
+
+    monkeypatch.setattr(world.registry, "parsed", parsed)
+    load(world)
+    world.registry.register("orders-value" if schema_id == 5 else "", schema_id, "{}")
+    world.cluster.topics["orders"].logs[0] += [schema_id]
+    report = load(world)
+    if schema_id == 5:
+        assert "its types hold each other too deeply" in report.problems["orders"][0]
+    else:
+        assert "are in the quarantine" in report.problems["orders"][0]
 
 
 def test_a_subject_that_the_registry_does_not_show_holds_back_its_topic(world: World) -> None:
