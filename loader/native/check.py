@@ -15,7 +15,7 @@ from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, Recor
 from headrace.loader.native import program
 from headrace.loader.native.core.library import Library, c_program
 from headrace.loader.native.program import Code, Program
-from headrace.loader.native.walk import DEPTH_MAX, BadBody, Limits, WalkCompiler, is_zero_width, walk_whole
+from headrace.loader.native.walk import DEPTH_MAX, BadBody, Limits, WalkCompiler, ZeroWidth, walk_whole
 
 NESTED_MAX: Final = 1_000
 """Values inside each other, of whatever types. fastavro takes 0.9 KB of the C stack for each, of the 8 MB that there
@@ -105,6 +105,7 @@ def walk_program(schema: Schema) -> Program | None:
 class _Walk:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        self._zero_width = ZeroWidth(schema)
         self._operations = 0
 
     def code(self, node: Type, within: frozenset[Name]) -> Code:
@@ -123,7 +124,7 @@ class _Walk:
                 codes = [self.code(branch, within) for branch in branches]
                 return _known(program.union(codes, keeps_index=True))
             case Array(items=items):
-                zero_width = is_zero_width(self._schema, items)
+                zero_width = self._zero_width.has(items)
                 return _known(program.array(self.code(items, within), zero_width=zero_width, rewritten=False))
             case Map(values=values):
                 return _known(program.map_of(self.code(values, within), rewritten=False))

@@ -22,20 +22,23 @@ from headrace.avro_schema import (
     PrimitiveType,
     Record,
     Reference,
-    Schema,
     Type,
     Union,
 )
 from headrace.loader.native.encode import encode_bytes, encode_float
-from headrace.loader.native.walk import Limits, read_block, read_index, read_varint
+from headrace.loader.native.walk import Limits, WalkCompiler, read_block, read_index, read_varint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """Reads a value that a walk has found well-formed into what `json.dumps` takes."""
 
 
-def compile_json_text(schema: Schema, node: Type, limits: Limits) -> Callable[[bytes, int], tuple[bytes, int]]:
-    """Returns a function from a value to the Avro binary of a string that holds its JSON, and the position after it."""
-    read = _JsonCompiler(schema, limits).read(node)
+def compile_json_text(walks: WalkCompiler, node: Type) -> Callable[[bytes, int], tuple[bytes, int]]:
+    """Returns a function from a value to the Avro binary of a string that holds its JSON, and the position after it.
+
+    Args:
+        walks: of the writer's schema; the function is given values that its walk over them has found well-formed.
+    """
+    read = _JsonCompiler(walks).read(node)
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         value, p = read(b, p)
@@ -45,9 +48,10 @@ def compile_json_text(schema: Schema, node: Type, limits: Limits) -> Callable[[b
 
 
 class _JsonCompiler:
-    def __init__(self, schema: Schema, limits: Limits) -> None:
-        self._schema = schema
-        self._limits = limits
+    def __init__(self, walks: WalkCompiler) -> None:
+        self._schema = walks.schema
+        self._zero_width = walks.zero_width
+        self._limits = walks.limits
         self._done: dict[Name, Read] = {}
         self._open: set[Name] = set()
 
@@ -86,7 +90,8 @@ class _JsonCompiler:
         if not isinstance(definition, Record):
             return self._done.setdefault(name, self.read(definition))
         self._open.add(name)
-        read = _record([(field.name, self.read(field.type)) for field in definition.fields])
+        zero_width = sum(self._zero_width.has(field.type) for field in definition.fields)
+        read = _record([(field.name, self.read(field.type)) for field in definition.fields], zero_width, self._limits)
         self._open.discard(name)
         return self._done.setdefault(name, read)
 
@@ -120,8 +125,11 @@ def _union(branches: list[tuple[str, Read]]) -> Read:
     return read
 
 
-def _record(fields: list[tuple[str, Read]]) -> Read:
+def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> Read:
+    """`zero_width` is how many fields take no bytes: a walk passes over them, and here they are many values."""
+
     def read(b: bytes, p: int) -> tuple[Any, int]:
+        limits.take_zero_width(zero_width)
         value = {}
         for name, field in fields:
             value[name], p = field(b, p)

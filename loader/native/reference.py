@@ -69,7 +69,6 @@ from headrace.loader.native.walk import (
     Seen,
     Skip,
     WalkCompiler,
-    is_zero_width,
     misfit,
     read_index,
     reason,
@@ -250,7 +249,7 @@ class _Compiler:
             return Plan.copy(skip, program.NOTHING)
         if kind_of(load) == JSON:
             # The walk comes first: reading text from bytes that are no value would believe any length.
-            return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.limits)), False, None)
+            return Plan(skip, after_walk(skip, compile_json_text(self.walks, writer)), False, None)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
                 return self._members(writer, load, where, within, kept)
@@ -273,7 +272,7 @@ class _Compiler:
 
     def _array(self, writer: Array, load: Array, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         item = self.plan(writer.items, load.items, f"{where}[]", within, kept)
-        if is_zero_width(self.writer, writer.items):
+        if self.walks.zero_width.has(writer.items):
             skip, zero_width = skip_zero_width_array(self.limits), self.limits
         else:
             skip, zero_width = skip_array(item.skip), None
@@ -330,7 +329,7 @@ class _Compiler:
     def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
         """Text of a union of several branches, whose JSON names the branch; null stays null where it can."""
         skip = self._walk(writer, where)
-        text = after_walk(skip, compile_json_text(self.writer, writer, self.limits))
+        text = after_walk(skip, compile_json_text(self.walks, writer))
         if not isinstance(load, Union):
             return Plan(skip, text, False, None)
         nulls = [_is_null(self.writer.resolve(branch)) for branch in writer.branches]

@@ -115,6 +115,9 @@ def skip_nothing(b: bytes, p: int) -> int:
 
 
 def skip_fixed(size: int) -> Skip:
+    if size == 0:
+        return skip_nothing
+
     def skip(b: bytes, p: int) -> int:
         return p + size
 
@@ -150,10 +153,10 @@ class Limits:
             raise BadBody(f"values are nested deeper than {self.depth_max} levels")
 
     def take_zero_width(self, count: int) -> None:
-        """Counts items that take no bytes."""
+        """Counts items that take no bytes, and fields that do where each is made a value."""
         self.zero_width_items += count
         if self.zero_width_items > ZERO_WIDTH_ITEMS_MAX:
-            raise BadBody(f"arrays claim more than {ZERO_WIDTH_ITEMS_MAX} items that take no bytes")
+            raise BadBody(f"the body claims more than {ZERO_WIDTH_ITEMS_MAX} items that take no bytes")
 
 
 def skip_enum(symbols: int) -> Skip:
@@ -192,7 +195,10 @@ def skip_union(branches: Sequence[Skip]) -> Skip:
 
 
 def skip_record(fields: Sequence[Skip]) -> Skip:
+    """A record of nothing is nothing itself: records that hold each other twice would take 2^n calls for no byte."""
     fields = tuple(field for field in fields if field is not skip_nothing)
+    if not fields:
+        return skip_nothing
 
     def skip(b: bytes, p: int) -> int:
         for field in fields:
@@ -272,18 +278,30 @@ def skip_map(value: Skip) -> Skip:
     return skip
 
 
-def is_zero_width(schema: Schema, node: Type, inside: frozenset[Name] = frozenset()) -> bool:
-    """Whether values of this type take no bytes: null, fixed of size 0, and records of nothing else."""
-    node = schema.resolve(node)
-    match node:
-        case Primitive(type=kind):
-            return kind is PrimitiveType.NULL
-        case Fixed(size=size):
-            return size == 0
-        case Record(name=name, fields=fields):
-            # A record inside itself is behind a union, array or map, each of which takes bytes.
-            return name not in inside and all(is_zero_width(schema, field.type, inside | {name}) for field in fields)
-    return False
+class ZeroWidth:
+    """Which types of a schema have values that take no bytes: null, fixed of size 0, and records of nothing else.
+
+    Each record is looked at once.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._known: dict[Name, bool] = {}
+
+    def has(self, node: Type) -> bool:
+        node = self._schema.resolve(node)
+        match node:
+            case Primitive(type=kind):
+                return kind is PrimitiveType.NULL
+            case Fixed(size=size):
+                return size == 0
+            case Record(name=name, fields=fields):
+                if name not in self._known:
+                    # A record inside itself is behind a union, array or map, each of which takes bytes.
+                    self._known[name] = False
+                    self._known[name] = all(self.has(field.type) for field in fields)
+                return self._known[name]
+        return False
 
 
 class WalkCompiler:
@@ -292,6 +310,7 @@ class WalkCompiler:
     def __init__(self, schema: Schema, limits: Limits | None = None) -> None:
         self.schema = schema
         self.limits = limits or Limits()
+        self.zero_width = ZeroWidth(schema)
         self._done: dict[Name, Skip] = {}
         self._open: set[Name] = set()
 
@@ -307,9 +326,7 @@ class WalkCompiler:
                 return skip_union([self.skip(branch) for branch in branches])
             case Array(items=items):
                 return (
-                    skip_zero_width_array(self.limits)
-                    if is_zero_width(self.schema, items)
-                    else skip_array(self.skip(items))
+                    skip_zero_width_array(self.limits) if self.zero_width.has(items) else skip_array(self.skip(items))
                 )
             case Map(values=values):
                 return skip_map(self.skip(values))

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import parse_schema
+from headrace.loader.native import BadBody, compile_check
+from headrace.loader.native.encode import encode_long
 from projection_oracle import encode, load_schema_of, project
 
 NODE = parse_schema(
@@ -22,6 +24,42 @@ def text_of(number: float) -> str:
     body = encode(NODE, {"f": 0.0, "next": ("Node", {"f": number, "next": None})})
     row = project(NODE, LOAD, body)
     return row[row.index(b"{") :].decode()
+
+
+def doubling(levels: int, bottom: str) -> str:
+    """A type that holds another twice, which holds another twice, and so on."""
+    kind = bottom
+    for n in range(levels):
+        again = f"R{n - 1}" if n else "L"
+        kind = (
+            f'{{"type":"record","name":"R{n}","fields":[{{"name":"a","type":{kind}}},{{"name":"b","type":"{again}"}}]}}'
+        )
+    return kind
+
+
+@pytest.mark.parametrize("kind", ['{"type":"record","name":"Root","fields":[{"name":"x","type":%s}]}', "%s"])
+@pytest.mark.parametrize("bottom", ["null", "fixed"])
+def test_types_of_no_bytes_that_hold_each_other_twice_cost_no_time(kind: str, bottom: str) -> None:
+    last = '{"type":"record","name":"L","fields":[{"name":"n","type":"null"}]}'
+    if bottom == "fixed":
+        last = '{"type":"fixed","name":"L","size":0}'
+    schema = parse_schema(kind % doubling(60, last))
+    compile_check(schema, None)(b"")
+    listed = parse_schema(f'{{"type":"array","items":{doubling(60, last)}}}')
+    compile_check(listed, None)(b"\x04\x00")
+    with pytest.raises(BadBody, match="more than 65536 items that take no bytes"):
+        project(schema, load_schema_of(schema), b"")
+
+
+def test_fields_of_no_bytes_in_items_of_texts_are_counted() -> None:
+    nulls = ",".join(f'{{"name":"n{n}","type":"null"}}' for n in range(20))
+    items = f'{{"type":"array","items":{{"type":"record","name":"Z","fields":[{nulls}]}}}}'
+    fields = f'[{{"name":"next","type":["null","N"]}},{{"name":"z","type":{items}}}]'
+    schema = parse_schema(f'{{"type":"record","name":"N","fields":{fields}}}')
+    load = load_schema_of(schema)
+    assert b'"n19":null' in project(schema, load, b"\x02\x00" + encode_long(3_000) + b"\x00\x00")
+    with pytest.raises(BadBody, match="more than 65536 items that take no bytes"):
+        project(schema, load, b"\x02\x00" + encode_long(4_000) + b"\x00\x00")
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
