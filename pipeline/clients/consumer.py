@@ -28,6 +28,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.avro_schema import Schema, parse_schema
+from headrace.pipeline.clients.arrived import Arrived
 from headrace.pipeline.clients.consumer_count import ConsumerCount
 from headrace.pipeline.clients.consumer_options import CALLBACKS, consumer_options, is_cooperative
 from headrace.pipeline.clients.decoding import Decoder, Record
@@ -38,7 +39,8 @@ from headrace.pipeline.clients.guarded import Guarded
 from headrace.pipeline.clients.kafka_client import NotReached, Options, error_text, made, reach_brokers
 from headrace.pipeline.clients.partitions import (
     Place,
-    at_commit_or_time,
+    at_commit_or_else,
+    at_end,
     at_time,
     high_watermark,
     known_partitions,
@@ -143,6 +145,7 @@ class Consumer:
         self._settings = settings if settings is not None else ambient_settings()
         self._group = group
         self._auto_commit = auto_commit
+        self._from_end = from_end
         self._start_at_ms = start_at_ms
         self._idle_timeout_s = idle_timeout_s
         self._on_undecodable = on_undecodable
@@ -168,6 +171,7 @@ class Consumer:
         self._own: frozenset[Place] = frozenset()
         self._not_begun: frozenset[Place] = frozenset()
         self._fetched = Fetched()
+        self._arrived = Arrived()
         self._ends: dict[Place, int] = {}
         self._unread: set[Place] = set()
         self._before = sys.exception()
@@ -176,7 +180,7 @@ class Consumer:
         self._asks_until = math.inf
         self._closed = False
         try:
-            self._begin(list(topics), partitions, from_end)
+            self._begin(list(topics), partitions)
         except BaseException:
             self._closed = True
             self._kafka.close()
@@ -278,21 +282,9 @@ class Consumer:
             raise SourceUnavailable(
                 f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
             )
-        deadline = time.monotonic() + SEEK_PATIENCE_S
-        while True:
-            try:
-                self._kafka.seek(TopicPartition(topic, partition, offset))
-                break
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
-                    raise SourceUnavailable(
-                        f"topic {topic} partition {partition}: cannot go to offset {offset}: {error_text(error)}",
-                        topic=topic,
-                        partition=partition,
-                        offset=offset,
-                    ) from error
-                time.sleep(0.01)
+        self._go_to(place, offset)
         self._forget({place})
+        self._arrived.begin([TopicPartition(topic, partition, offset)])
         self._commits.go_on_at(place, offset)
         if offset < self._ends.get(place, 0):
             self._unread.add(place)
@@ -334,7 +326,7 @@ class Consumer:
             self._registry.close()
         self._guarded.raise_kept()
 
-    def _begin(self, topics: list[str], partitions: Sequence[int] | None, from_end: bool) -> None:
+    def _begin(self, topics: list[str], partitions: Sequence[int] | None) -> None:
         known_of = {topic: known_partitions(self._kafka, topic) for topic in topics}
         if self._group is not None:
             callbacks = {
@@ -359,12 +351,16 @@ class Consumer:
         if self._until_end:
             self._ends = {place: high_watermark(self._kafka, place) for place in places}
             self._unread = set(places)
-        if self._start_at_ms is not None:
-            self._kafka.assign(at_time(self._kafka, places, self._start_at_ms))
-        elif from_end:
-            self._kafka.assign([TopicPartition(*place, high_watermark(self._kafka, place)) for place in places])
+        if self._from_end or self._start_at_ms is not None:
+            starts = self._start(self._kafka, self._own)
         else:
-            self._kafka.assign([TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places])
+            starts = [TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places]
+        self._arrived.begin(starts)
+        self._kafka.assign(starts)
+
+    def _start(self, kafka: Any, places: frozenset[Place]) -> list[TopicPartition]:
+        """Where to begin without a commit, other than at the beginning."""
+        return at_end(kafka, places) if self._start_at_ms is None else at_time(kafka, places, self._start_at_ms)
 
     def _next_record(self) -> Record | None:
         fetched = self._fetched
@@ -385,6 +381,23 @@ class Consumer:
             if time.monotonic() >= self._asks_until:
                 raise _NothingYet
             self._fetch(POLL_RECORDS_MAX)
+
+    def _go_to(self, place: Place, offset: int) -> None:
+        topic, partition = place
+        deadline = time.monotonic() + SEEK_PATIENCE_S
+        while True:
+            try:
+                self._kafka.seek(TopicPartition(topic, partition, offset))
+                return
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                    raise SourceUnavailable(
+                        f"topic {topic} partition {partition}: cannot go to offset {offset}: {error_text(error)}",
+                        topic=topic,
+                        partition=partition,
+                        offset=offset,
+                    ) from error
+                time.sleep(0.01)
 
     def _put_back(self, record: Record) -> None:
         """It was not given out, and is the next to be."""
@@ -411,25 +424,41 @@ class Consumer:
         if self._count is not None:
             self._count.now_and_then()
         try:
+            if self._arrived.is_in_doubt:
+                self._go_back()
+            self._arrived.is_in_doubt = True
             found = self._kafka.consume(records_max, 0)
             if not found and not self._fetched.ready:
                 left_s = max(0.0, self._asks_until - time.monotonic())
                 one = self._kafka.poll(min(POLL_S, left_s))  # `consume` would wait for as many records as it may give
                 found = [] if one is None else [one]
             self._keep(found)
+            self._arrived.is_in_doubt = False
             self._guarded.raise_kept()
             if self._not_begun:
                 self._begin_assigned(self._kafka)
         except KafkaException as error:
             raise SourceUnavailable(f"the brokers do not answer: {error_text(error)}") from error
 
+    def _go_back(self) -> None:
+        """Has the Kafka client give again what it gave to a fetch that was interrupted."""
+        for record in self._fetched:  # the last of them may have been kept without being noted
+            if not record.is_end:
+                place = (record.topic, record.partition)
+                behind = self._arrived.next_offsets.get(place, 0)
+                self._arrived.next_offsets[place] = max(behind, record.offset + 1)
+        for place, offset in self._arrived.missed(self._kafka, self._own, self._unread):
+            self._go_to(place, offset)
+
     def _keep(self, found: Iterable[Any]) -> None:
         """All of it, whatever is to be raised afterwards."""
-        ready = self._fetched.ready
+        ready, next_offsets = self._fetched.ready, self._arrived.next_offsets
         for message in found:
             problem = message.error()
             if problem is None:
-                ready.append(_record(message))
+                record = _record(message)
+                ready.append(record)
+                next_offsets[record.topic, record.partition] = record.offset + 1
             elif problem.code() == KafkaError._PARTITION_EOF:
                 # Behind the last record there may be what is no record: ends of transactions, compacted holes.
                 ready.append(
@@ -462,8 +491,10 @@ class Consumer:
         """
         places = self._not_begun
         partitions = partitions_of(places)
-        if self._start_at_ms is not None:
-            partitions = at_commit_or_time(kafka, partitions, self._start_at_ms)
+        self._arrived.forget(places)
+        if self._from_end or self._start_at_ms is not None:
+            partitions = at_commit_or_else(kafka, partitions, self._start)
+            self._arrived.begin(partitions)
         self._assign(kafka, partitions)
         self._not_begun = frozenset()
         self._own = self._own | places if is_cooperative(self._options) else places
@@ -496,6 +527,7 @@ class Consumer:
         places, self._not_begun = places - self._not_begun, self._not_begun - places
         self._own -= places
         self._fetched.give_back(places)
+        self._arrived.forget(places)
         self._commits.forget(places)
         if self._on_revoke is not None:
             self._on_revoke(places)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from headrace.pipeline.clients.decoding import Record
 from headrace.pipeline.clients.partitions import Place
@@ -15,6 +16,9 @@ class Fetched:
     def __init__(self) -> None:
         self.ready: deque[Record] = deque()
         self._paused: dict[Place, list[Record]] = {}
+
+    def __iter__(self) -> Iterator[Record]:
+        return itertools.chain(self.ready, *self._paused.values())
 
     def paused(self) -> frozenset[Place]:
         return frozenset(self._paused)
@@ -49,6 +53,8 @@ class Fetched:
         """To be called when records were added, since the Kafka client had some of paused partitions already."""
         if not self._paused:
             return
-        ready, self.ready = self.ready, deque()
-        for record in ready:
-            self._paused.get((record.topic, record.partition), self.ready).append(record)
+        ready: deque[Record] = deque()
+        paused = {place: list(records) for place, records in self._paused.items()}
+        for record in self.ready:
+            paused.get((record.topic, record.partition), ready).append(record)
+        self.ready, self._paused = ready, paused  # at once: a signal handler that raises before has changed nothing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -65,13 +65,28 @@ def at_time(kafka: Any, places: Iterable[Place], time_ms: int) -> list[TopicPart
     if not asked:
         return []
     try:
-        return raise_first_error(kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S))
+        found = raise_first_error(kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S))
     except KafkaException as error:
         raise SourceUnavailable(f"no offsets of the time {time_ms} ms: {error_text(error)}") from error
+    # Where there is none of that time the offset is a negative sign for the end, and a place to go back to is wanted.
+    return [each for each in found if each.offset >= 0] + at_end(
+        kafka, places_of(each for each in found if each.offset < 0)
+    )
 
 
-def at_commit_or_time(kafka: Any, partitions: list[TopicPartition], time_ms: int) -> list[TopicPartition]:
-    """Where the group has committed; else as `at_time`.
+def at_end(kafka: Any, places: Iterable[Place]) -> list[TopicPartition]:
+    """Behind the last records that there are now.
+
+    Raises:
+        SourceUnavailable: the brokers do not say.
+    """
+    return [TopicPartition(*place, high_watermark(kafka, place)) for place in places]
+
+
+def at_commit_or_else(
+    kafka: Any, partitions: list[TopicPartition], start: Callable[[Any, frozenset[Place]], list[TopicPartition]]
+) -> list[TopicPartition]:
+    """Where the group has committed, and for the others what `start` says.
 
     Raises:
         SourceUnavailable: the brokers do not say.
@@ -81,7 +96,7 @@ def at_commit_or_time(kafka: Any, partitions: list[TopicPartition], time_ms: int
     except KafkaException as error:
         raise SourceUnavailable(f"commits of the group not read: {error_text(error)}") from error
     # Without a commit the offset is a negative sign for "what auto.offset.reset says".
-    return [*at_time(kafka, places_of(each for each in committed if each.offset < 0), time_ms)] + [
+    return start(kafka, places_of(each for each in committed if each.offset < 0)) + [
         each for each in committed if each.offset >= 0
     ]
 

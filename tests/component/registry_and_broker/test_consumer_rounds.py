@@ -111,14 +111,14 @@ def test_a_start_that_was_not_found_at_once_is_the_one_begun_at(
     settings: Settings, topic: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [SourceUnavailable("no answer"), SourceUnavailable("no answer")]
-    found = consumer_module.at_commit_or_time
+    found = consumer_module.at_commit_or_else
 
     def find(*asked: Any) -> Any:
         if failures:
             raise failures.pop()
         return found(*asked)
 
-    monkeypatch.setattr(consumer_module, "at_commit_or_time", find)
+    monkeypatch.setattr(consumer_module, "at_commit_or_else", find)
     produce(settings, topic, range(10))
     with member(settings, topic, strategy, auto_commit=True, start_at_ms=1_006) as consumer:
         for _ in range(2):
@@ -142,7 +142,7 @@ def test_partitions_without_a_start_may_move_to_another_member(
         member(settings, topic, cooperative, auto_commit=True) as second,
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(consumer_module, "at_commit_or_time", find)
+            patched.setattr(consumer_module, "at_commit_or_else", find)
             with pytest.raises(SourceUnavailable, match="no answer"):
                 read_until(lambda given: False, first)
             given: list[Message] = []

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients import consumer as consumer_module
@@ -66,6 +66,8 @@ class Kafka:
         self.is_assigned = False
         self.committed_offsets: dict[Place, int] = {}
         self.resumed: list[frozenset[Place]] = []
+        self.positions: dict[Place, int] = {}
+        self.sought: dict[Place, int] = {}
         self.unanswered = 0
         self.now_s = 0.0
 
@@ -130,6 +132,15 @@ class Kafka:
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
         self.committed_offsets |= {(each.topic, each.partition): each.offset for each in offsets}
         return offsets
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        return [
+            TopicPartition(each.topic, each.partition, self.positions.get((each.topic, each.partition), OFFSET_INVALID))
+            for each in partitions
+        ]
+
+    def seek(self, partition: TopicPartition) -> None:
+        self.sought[partition.topic, partition.partition] = partition.offset
 
     def close(self) -> None:
         pass
@@ -483,3 +494,34 @@ def test_a_slow_application_is_counted_while_messages_wait(kafka: Kafka) -> None
         next(consumer)
         kafka.now_s += 0.6
     assert looks == pytest.approx([0.0, 1.2, 2.4])
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_was_taken_when_a_signal_handler_raised_is_fetched_again(kafka: Kafka, kept: int) -> None:
+    """The Kafka client has given it, and is not to be believed that it arrived."""
+    consumer = consumer_of(group="g", auto_commit=True)
+    kafka.committed_offsets = {(TOPIC, 0): 5 - kept}
+    kafka.rounds.append([kafka.give(BOTH), *(Given(n) for n in range(5 - kept, 5))])
+    assert len(offsets(consumer)) == kept
+    kafka.positions = {(TOPIC, 0): 7}
+    kafka.rounds.append([Given(5), Given(6), interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        next(consumer)
+    kafka.rounds.append([Given(5), Given(6), Given(7)])
+    assert offsets(consumer) == [5, 6, 7]
+    assert kafka.sought == {(TOPIC, 0): 5}
+
+
+def test_an_end_that_was_told_when_a_signal_handler_raised_is_told_again(kafka: Kafka) -> None:
+    consumer = consumer_of(until_end=True, idle_timeout_s=None)
+    kafka.rounds.append([Given(2, problem=KafkaError(KafkaError._PARTITION_EOF)), interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        next(consumer)
+    ends = [Given(end, of=place, problem=KafkaError(KafkaError._PARTITION_EOF)) for place, end in ((0, 2), (1, 0))]
+    kafka.rounds.append([*ends])
+    assert offsets(consumer) == []
+    assert kafka.sought == dict.fromkeys(BOTH, OFFSET_BEGINNING)
