@@ -21,6 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -178,6 +179,8 @@ class Consumer:
         self._polled_at = time.monotonic()
         self._asked_at: float | None = None
         self._asks_until = math.inf
+        self._uses = 0
+        self._is_to_close = False
         self._closed = False
         try:
             self._begin(list(topics), partitions)
@@ -207,32 +210,17 @@ class Consumer:
             UndecodableMessage: this one cannot be decoded; iteration can go on behind it.
             SourceUnavailable: its schema cannot be asked for; the same message comes again.
         """
-        while True:
-            self._commits.note_given()
-            record = self._next_record()
-            if record is None:
-                raise StopIteration
-            place = (record.topic, record.partition)
-            try:
-                schema_id, value, time_ms = self._decoder.decode(record)
-            except UndecodableMessage as error:
-                if self._on_undecodable is None:
-                    self._commits.give(place, record.offset + 1)
-                    raise
-                try:
-                    self._on_undecodable(error)
-                except BaseException:
-                    self._put_back(record)
-                    raise
-                self._commits.go_on_at(place, record.offset + 1)
-                continue
-            except BaseException:
-                self._put_back(record)
-                raise
-            self._commits.give(place, record.offset + 1)
-            if self._count is not None:
-                self._count.add(record, record.timestamp_ms if time_ms is None else time_ms)
-            return Message(*place, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id)
+        message = None
+        self._uses += 1
+        try:
+            message = self._next_message()
+        finally:
+            self._uses -= 1
+            if self._is_to_close and message is None:
+                self.close()
+        if message is None:
+            raise StopIteration
+        return message
 
     def next_within(self, wait_s: float, quiet_since: float) -> Message | Nothing:
         """As `next`, but it returns after some `wait_s` also without a message, so that what else is asked of this
@@ -265,7 +253,8 @@ class Consumer:
         """As `commit`, without the message at hand."""
         if self._group is None:
             raise ValueError("there is no group to commit for")
-        self._commits.commit(self._kafka, self._own)
+        with self._used():
+            self._commits.commit(self._kafka, self._own)
 
     def assignment(self) -> frozenset[Place]:
         """The topics and partitions that this consumer reads now; in a group, those it was given last."""
@@ -282,7 +271,8 @@ class Consumer:
             raise SourceUnavailable(
                 f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
             )
-        self._go_to(place, offset)
+        with self._used():
+            self._go_to(place, offset)
         self._forget({place})
         self._arrived.begin([TopicPartition(topic, partition, offset)])
         self._commits.go_on_at(place, offset)
@@ -309,8 +299,15 @@ class Consumer:
 
     def close(self) -> None:
         """Ends reading. Only with `auto_commit` is anything committed, and never the message at hand when an exception
-        is under way. Closing again does nothing."""
+        is under way. Closing again does nothing.
+
+        In a callback, or in a signal handler that comes while the next message is asked for, it is noted and done as
+        soon as the Kafka client has returned, which would not survive it; iteration ends then.
+        """
         if self._closed:
+            return
+        if self._uses:
+            self._is_to_close = True
             return
         self._closed = True
         try:
@@ -325,6 +322,17 @@ class Consumer:
             self._kafka.close()
             self._registry.close()
         self._guarded.raise_kept()
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Meanwhile the Kafka client is not closed."""
+        self._uses += 1
+        try:
+            yield
+        finally:
+            self._uses -= 1
+            if self._is_to_close and not self._uses:
+                self.close()
 
     def _begin(self, topics: list[str], partitions: Sequence[int] | None) -> None:
         known_of = {topic: known_partitions(self._kafka, topic) for topic in topics}
@@ -362,10 +370,38 @@ class Consumer:
         """Where to begin without a commit, other than at the beginning."""
         return at_end(kafka, places) if self._start_at_ms is None else at_time(kafka, places, self._start_at_ms)
 
+    def _next_message(self) -> Message | None:
+        while True:
+            self._commits.note_given()
+            record = self._next_record()
+            if record is None:
+                return None
+            place = (record.topic, record.partition)
+            try:
+                schema_id, value, time_ms = self._decoder.decode(record)
+            except UndecodableMessage as error:
+                if self._on_undecodable is None:
+                    self._commits.give(place, record.offset + 1)
+                    raise
+                try:
+                    self._on_undecodable(error)
+                except BaseException:
+                    self._put_back(record)
+                    raise
+                self._commits.go_on_at(place, record.offset + 1)
+                continue
+            except BaseException:
+                self._put_back(record)
+                raise
+            self._commits.give(place, record.offset + 1)
+            if self._count is not None:
+                self._count.add(record, record.timestamp_ms if time_ms is None else time_ms)
+            return Message(*place, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id)
+
     def _next_record(self) -> Record | None:
         fetched = self._fetched
         quiet_since = time.monotonic() if self._asked_at is None else self._asked_at
-        while True:
+        while not (self._closed or self._is_to_close):
             if self._auto_commit and self._commits.is_due():
                 self._commits.commit_meanwhile(self._kafka, self._own)
             if fetched.ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
@@ -374,13 +410,14 @@ class Consumer:
                 record = fetched.ready.popleft()
                 if not self._until_end or self._is_before_end(record):
                     return record
-            if self._closed or (self._until_end and not self._unread):
+            if self._until_end and not self._unread:
                 return None
             if self._idle_timeout_s is not None and time.monotonic() - quiet_since > self._idle_timeout_s:
                 return None
             if time.monotonic() >= self._asks_until:
                 raise _NothingYet
             self._fetch(POLL_RECORDS_MAX)
+        return None
 
     def _go_to(self, place: Place, offset: int) -> None:
         topic, partition = place

@@ -525,3 +525,39 @@ def test_an_end_that_was_told_when_a_signal_handler_raised_is_told_again(kafka: 
     kafka.rounds.append([*ends])
     assert offsets(consumer) == []
     assert kafka.sought == dict.fromkeys(BOTH, OFFSET_BEGINNING)
+
+
+@pytest.mark.parametrize("by_handler", [True, False])
+def test_close_waits_until_the_kafka_client_has_returned(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, by_handler: bool
+) -> None:
+    """It would not survive to be closed in the midst of a call."""
+    done: list[str] = []
+
+    def close(*args: object) -> None:
+        consumer.close()
+        done.append("asked")
+
+    monkeypatch.setattr(kafka, "close", lambda: done.append("closed"))
+    consumer = consumer_of(group="g", auto_commit=True, on_assign=None if by_handler else close)
+    kafka.rounds += [[kafka.give(BOTH), Given(0)], [close if by_handler else kafka.give(BOTH), Given(1)], [Given(2)]]
+    assert offsets(consumer) == ([0] if by_handler else [])
+    assert done == ["asked", "closed"]
+    assert kafka.committed_offsets == ({(TOPIC, 0): 1} if by_handler else {})
+    assert offsets(consumer) == []
+    consumer.close()
+    assert done.count("closed") == 1
+
+
+def test_a_signal_handler_that_closes_and_raises_does_both(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end() -> None:
+        consumer.close()
+        raise KeyboardInterrupt
+
+    done: list[str] = []
+    monkeypatch.setattr(kafka, "close", lambda: done.append("closed"))
+    consumer = consumer_of(group="g")
+    kafka.rounds.append([end])
+    with pytest.raises(KeyboardInterrupt):
+        next(consumer)
+    assert done == ["closed"]
