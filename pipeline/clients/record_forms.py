@@ -31,15 +31,33 @@ def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> li
     """Headers as the Kafka client wants them.
 
     Raises:
-        ProducerError: a header is no pair of a name and text or bytes.
+        ProducerError: a header is no pair of a name and text or bytes, or has no form in a record.
     """
+    try:
+        given = list(headers)
+    except TypeError as error:
+        raise _header_refused(topic, headers) from error
     found = []
-    for header in headers:
+    for header in given:
         name, value = header if isinstance(header, tuple) and len(header) == 2 else (None, None)
         if not isinstance(name, str) or not isinstance(value, (str, bytes)):
+            raise _header_refused(topic, header)
+        try:
+            name.encode()  # the Kafka client does not look, and ends the process
+            content = value.encode() if isinstance(value, str) else value
+        except UnicodeEncodeError as error:
+            problem = f"the header {header!a:.60} has no UTF-8 form: {error}"
+            raise ProducerError(f"topic {topic}: {problem}", topic=topic) from error
+        if "\0" in name:
             raise ProducerError(
-                f"topic {topic}: expected headers as pairs of a name and text or bytes, found {header!r:.60}",
+                f"topic {topic}: the name of the header {header!a:.60} has a zero character, where it would be cut off",
                 topic=topic,
             )
-        found.append((name, value.encode("utf-8") if isinstance(value, str) else value))
+        found.append((name, content))
     return found
+
+
+def _header_refused(topic: str, found: object) -> ProducerError:
+    return ProducerError(
+        f"topic {topic}: expected headers as pairs of a name and text or bytes, found {found!r:.60}", topic=topic
+    )
