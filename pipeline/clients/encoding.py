@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 
-from headrace.avro_schema import Schema, TimeField, find_time_field, frame, self_contained_text
+from headrace.avro_schema import (
+    Field,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    TimeField,
+    find_time_field,
+    frame,
+    self_contained_text,
+)
 from headrace.avro_schema.message_time import TimeUnit
+from headrace.loader.native.encode import encode_default
 from headrace.pipeline.clients.datum import compile_guard, find_problem
 from headrace.pipeline.clients.errors import ValueRefused
 from headrace.pipeline.clients.fast_encoder import compile_encoder
+
+_AS_IN_JSON: Final = frozenset({PrimitiveType.BOOLEAN, PrimitiveType.INT, PrimitiveType.LONG, PrimitiveType.STRING})
 
 
 class Encoding:
@@ -85,9 +99,56 @@ class Encoding:
 
 
 def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
-    """A schema for fastavro; without logical types, values are those of the underlying types."""
+    """A schema for fastavro; without logical types, values are those of the underlying types.
+
+    fastavro takes the JSON of a default for the value itself, where it writes a record without the field and where it
+    reads into a schema that has one more. So its defaults are changed into the values they stand for.
+    """
+    compiled = _parsed(schema, logical_types)
+    records = {name.full: node for name, node in schema.names.items() if isinstance(node, Record)}
+    for defined in _records(compiled):
+        for field, its_json in zip(records[defined["name"]].fields, defined["fields"], strict=True):
+            if not _stands_for_itself(schema, field):
+                its_json["default"] = _default_value(schema, field, logical_types)
+    return compiled
+
+
+def _parsed(schema: Schema, logical_types: bool) -> Any:
     text = self_contained_text(schema)
     return fastavro.parse_schema(json.loads(text, object_hook=None if logical_types else _without_logical_type))
+
+
+def _records(node: Any) -> Iterator[dict[str, Any]]:
+    """The records that are defined in a schema of fastavro."""
+    if isinstance(node, list):
+        for branch in node:
+            yield from _records(branch)
+    elif isinstance(node, dict):
+        for below in ("type", "items", "values"):
+            if isinstance(node.get(below), (dict, list)):
+                yield from _records(node[below])
+        if "fields" in node:
+            yield node
+            for field in node["fields"]:
+                yield from _records(field["type"])
+
+
+def _stands_for_itself(schema: Schema, field: Field) -> bool:
+    """Whether there is no default, or its JSON is the value already, as most are."""
+    if not field.has_default or field.default is None or field.default == []:
+        return True
+    node = schema.resolve(field.type)
+    return isinstance(node, Primitive) and node.logical is None and node.type in _AS_IN_JSON
+
+
+def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
+    """What would be read had the default been written; the JSON where it is no value of the type, as in old schemas."""
+    its_schema = dataclasses.replace(schema, root=field.type)
+    try:
+        body = encode_default(schema, field.type, field.default)
+        return fastavro.schemaless_reader(BytesIO(body), _parsed(its_schema, logical_types), None)
+    except Exception:  # fastavro raises whatever its C code meets
+        return field.default
 
 
 def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
