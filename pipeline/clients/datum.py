@@ -2,7 +2,8 @@
 
 `find_problem` is the whole answer, with the path of the field. It is not asked for every message: fastavro's encoder
 finds most misfits itself and much faster. `compile_guard` watches the places where that encoder writes something
-else than it was given (1.5 as the int 1, 2**40 as an int, 1e39 as the float infinity, any object as a boolean or null).
+else than it was given (1.5 as the int 1, 2**40 as an int, 1e39 as the float infinity, any object as a boolean or null,
+a text as the array of its characters, a fixed from whatever has bytes).
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ _LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
     "time-micros": (datetime.time,),
     "timestamp-millis": (datetime.datetime,),
     "timestamp-micros": (datetime.datetime,),
-    "timestamp-nanos": (datetime.datetime,),
     "local-timestamp-millis": (datetime.datetime,),
     "local-timestamp-micros": (datetime.datetime,),
-    "local-timestamp-nanos": (datetime.datetime,),
     "decimal": (decimal.Decimal,),
     "uuid": (uuid.UUID,),
 }
-"""What a logical type is given as besides the value of its underlying type."""
+"""What a logical type is given as besides the value of its underlying type; nanoseconds are more than Python has."""
+_LOGICAL_CLASSES_OF_FIXED: Final[Mapping[str, tuple[type, ...]]] = {"decimal": (decimal.Decimal,)}
+_NO_LISTS: Final = (str, bytes, bytearray, memoryview, Mapping)
+"""Python goes through their parts as well, but who gives one where a list is expected means something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
     if isinstance(node, Union):
         return _find_in_union(schema, node, value, path)
     if isinstance(node, Array):
-        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+        if isinstance(value, _NO_LISTS) or not isinstance(value, Sequence):
             return _expected("array (a list)", value, path)
         items = ((f"[{index}]", item) for index, item in enumerate(value))
         return _find_in_items(schema, node.items, items, path)
@@ -92,16 +94,16 @@ def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
             return None
         return _expected(f"one of {', '.join(node.symbols[:10])}{', …' if len(node.symbols) > 10 else ''}", value, path)
     assert isinstance(node, Fixed)
-    if _is_logical(node, value):
-        return None
+    if _is_logical(node, value, _LOGICAL_CLASSES_OF_FIXED):
+        return _decimal_problem(node, value, path)
     if isinstance(value, (bytes, bytearray)) and len(value) == node.size:
         return None
     return _expected(f"{node.size} bytes", value, path)
 
 
 def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None:
-    if _is_logical(node, value):
-        return None
+    if _is_logical(node, value, _LOGICAL_CLASSES):
+        return _decimal_problem(node, value, path) if isinstance(value, decimal.Decimal) else None
     if not isinstance(value, _CLASSES[node.type]) or (
         isinstance(value, bool) and node.type is not PrimitiveType.BOOLEAN
     ):
@@ -173,8 +175,22 @@ def _branch_name(node: Type) -> str:
     return "array" if isinstance(node, Array) else "map"
 
 
-def _is_logical(node: Primitive | Fixed, value: Any) -> bool:
-    return node.logical is not None and isinstance(value, _LOGICAL_CLASSES.get(node.logical.name, ()))
+def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple[type, ...]]) -> bool:
+    return node.logical is not None and isinstance(value, classes.get(node.logical.name, ()))
+
+
+def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> Problem | None:
+    """Nothing is rounded: what a decimal's schema has no digits for is another number."""
+    assert node.logical is not None
+    precision, scale = node.logical.precision or 0, node.logical.scale or 0
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return Problem(path, f"{value} is no number that a decimal can be")
+    if -exponent > scale:
+        return Problem(path, f"{value!s:.60} has more digits behind the point than the scale {scale} of the decimal")
+    if len(digits) > precision:
+        return Problem(path, f"{value!s:.60} has more digits than the precision {precision} of the decimal")
+    return None
 
 
 def _is_unicode(text: str) -> bool:
@@ -210,12 +226,16 @@ def _compile(schema: Schema, node: Type, inside: frozenset[Any]) -> Guard | None
         return _compile_record(schema, node, inside | {node.name})
     if isinstance(node, (Array, Map)):
         item = _compile(schema, node.items if isinstance(node, Array) else node.values, inside)
+        if isinstance(node, Array):
+            if item is None:
+                return lambda value: value.__class__ is list
+            return lambda value: value.__class__ is list and all(map(item, value))
         if item is None:
             return None
-        if isinstance(node, Array):
-            return lambda value: value.__class__ is list and all(map(item, value))
         return lambda value: value.__class__ is dict and all(map(item, value.values()))
-    # The encoder finds the branch of a union, the symbol of an enum and the size of a fixed by checking the value.
+    if isinstance(node, Fixed):
+        return lambda value: value.__class__ is bytes
+    # The encoder finds the branch of a union and the symbol of an enum by checking the value.
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import datetime
 import decimal
 import json
@@ -104,6 +106,42 @@ def test_misfits_are_refused_with_their_field(change: dict[str, Any], field: str
     assert (caught.value.topic, caught.value.subject) == ("t", "t-value")
 
 
+STRINGS = {"type": "array", "items": "string"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "sentence"),
+    [
+        (STRINGS, "abc", "expected array (a list), found str 'abc'"),
+        (STRINGS, {"a": 1}, "expected array (a list), found dict"),
+        (STRINGS, {"a"}, "expected array (a list), found set"),
+        (STRINGS, (letter for letter in "ab"), "expected array (a list), found generator"),
+        ({"type": "array", "items": "int"}, bytearray(b"ab"), "expected array (a list), found bytearray"),
+        ({"type": "map", "values": STRINGS}, {"k": "abc"}, "expected array (a list), found str 'abc'"),
+        ({"type": "fixed", "name": "F", "size": 2}, array.array("i", [1, 2]), "expected 2 bytes, found array"),
+        ({"type": "fixed", "name": "F", "size": 2}, "ab", "expected 2 bytes, found str"),
+        (
+            {"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"},
+            uuid.UUID(int=5),
+            "expected 16 bytes, found",
+        ),
+        ({**DECIMAL, "type": "fixed", "name": "F", "size": 2}, decimal.Decimal("1.255"), "than the scale 2"),
+        (DECIMAL, decimal.Decimal("1.255"), "1.255 has more digits behind the point than the scale 2"),
+        (DECIMAL, decimal.Decimal("123.25"), "123.25 has more digits than the precision 4"),
+        (DECIMAL, decimal.Decimal("NaN"), "NaN is no number that a decimal can be"),
+        (DECIMAL, 1.5, "expected decimal, found float 1.5"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, datetime.datetime(2013, 1, 1), "found datetime"),
+    ],
+)
+def test_what_python_would_make_something_of_is_refused_with_its_field(kind: Any, value: Any, sentence: str) -> None:
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
+    with pytest.raises(ValueRefused) as caught:
+        encoding(schema).encode({"v": value})
+    assert caught.value.field.startswith("v")
+    assert sentence in str(caught.value)
+
+
 def test_a_missing_field_is_named() -> None:
     for name in GOOD:
         with pytest.raises(ValueRefused) as caught:
@@ -125,6 +163,10 @@ def test_what_is_no_record_is_refused(value: Any) -> None:
         ({"type": "int", "logicalType": "time-millis"}, datetime.time(1, 2)),
         ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, decimal.Decimal("1.25")),
         ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=5)),
+        (DECIMAL | {"type": "fixed", "name": "F", "size": 2}, decimal.Decimal("-12.25")),
+        (STRINGS, ("a", "b")),
+        (STRINGS, collections.deque(["a"])),
+        ({"type": "fixed", "name": "F", "size": 2}, bytearray(b"ab")),
         ("double", 5),
         ("double", math.inf),
         ("float", -math.inf),
