@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
@@ -43,6 +44,7 @@ class Delivery:
         "_outbox",
         "cost_bytes",
         "error",
+        "failed_in",
         "is_decided",
         "is_told",
         "landed",
@@ -72,6 +74,8 @@ class Delivery:
         self.on_delivery = on_delivery
         self.landed: tuple[int, int, int] | None = None
         self.error: Any = None
+        self.failed_in: float = math.inf
+        """The number of the flush that hears of its failure first; later than all where it has not failed."""
         self.is_decided = self.is_told = False
 
     def decide(self, error: Any, message: Any) -> None:

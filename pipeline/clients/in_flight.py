@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
@@ -47,6 +48,8 @@ class InFlight:
         self.added: deque[Delivery] = deque()
         self.decided: deque[Delivery] = deque()
         self._failed: Counter[str] = Counter()
+        """Messages that failed since the last flush, by topic."""
+        self._flush_number = 0
         self._failure = ""
         self.untold: Counter[str] = Counter()
         """Messages that failed and that nobody has been told of, by topic."""
@@ -97,6 +100,7 @@ class InFlight:
             if acknowledged:
                 self._counter.acknowledge(acknowledged)
             self._telling.update(told)
+        self.log_failures(only_when_due=True)
         if told:
             self._call_back(told)
 
@@ -149,8 +153,9 @@ class InFlight:
         if untold:
             raise DeliveryFailed(f"not sent, since of those before {FlushFailed(untold, self._failure)}", topic=topic)
 
-    def raise_failed(self, undecided: Counter[str]) -> None:
-        """Whoever has waited for all hears of what failed since the last time, and of what is not decided.
+    def raise_failed(self, waited_for: Iterable[Delivery], undecided: Counter[str]) -> None:
+        """Whoever has waited for all hears of what failed since the last time, of what is not decided, and of those
+        waited for that failed, although another thread that waits for them as well may have heard first.
 
         Raises:
             FlushFailed: there is such.
@@ -158,34 +163,36 @@ class InFlight:
         self.settle()
         with self._settling:
             failed, self._failed = self._failed, Counter()
+            failed.update(delivery.topic for delivery in waited_for if delivery.failed_in < self._flush_number)
+            self._flush_number += 1
             self.untold.clear()
-            self._log_failures()
+        self.log_failures(only_when_due=False)
         if failed or undecided:
             raise FlushFailed(failed + undecided, self._failure if failed else LATE)
 
     def log_failures(self, *, only_when_due: bool) -> None:
-        """Writes what failed and was not logged; now and then when a thread looks, at once at the end."""
-        if only_when_due and not (self._unlogged and self._is_log_due()):
+        """Writes what failed and was not logged; now and then when a thread looks, at once at the end.
+
+        Not while the lock is held: a handler of the log may send with the same producer.
+        """
+        if not self._unlogged or (only_when_due and not self._is_log_due()):
             return
         with self._settling:
-            self._log_failures()
+            self._logged_at = time.monotonic()
+            unlogged, self._unlogged = self._unlogged, Counter()
+            failure = self._failure
+        for topic, count in unlogged.items():
+            logger.error("messages not acknowledged topic=%s messages=%d error=%s", topic, count, failure)
 
     def _note_failure(self, delivery: Delivery) -> None:
         self._failed[delivery.topic] += 1
+        delivery.failed_in = self._flush_number
         self._failure = error_text(delivery.error)
         self._unlogged[delivery.topic] += 1
         if delivery.on_delivery is None:
             self.untold[delivery.topic] += 1
         else:
             delivery.is_told = True
-        if self._is_log_due():
-            self._log_failures()
 
     def _is_log_due(self) -> bool:
         return time.monotonic() - self._logged_at >= LOG_FAILURES_EVERY_S
-
-    def _log_failures(self) -> None:
-        self._logged_at = time.monotonic()
-        for topic, count in self._unlogged.items():
-            logger.error("messages not acknowledged topic=%s messages=%d error=%s", topic, count, self._failure)
-        self._unlogged.clear()

@@ -340,8 +340,8 @@ class Producer:
             self.poll(POLL_EVERY_S)
 
     def _flush_messages(self, deadline: float) -> None:
-        """Waits for what is pending, and raises for what failed since the last time."""
-        waiting = self._in_flight.pending()
+        """Waits for what is pending, and raises for what of that failed, or of others since the last time."""
+        waiting = waited_for = self._in_flight.pending()
         left_s = 1.0
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
@@ -351,7 +351,7 @@ class Producer:
         self._in_flight.settle()
         if not self._in_flight.wait_told(deadline - time.monotonic()):
             logger.warning("on_delivery takes longer than the flush that waited for it")
-        self._in_flight.raise_failed(Counter(delivery.topic for delivery in waiting))
+        self._in_flight.raise_failed(waited_for, Counter(delivery.topic for delivery in waiting))
 
     def _publish(self, taking: Taking, deadline: float) -> None:
         """Publishes rows and waits for their acknowledgement; what is not acknowledged stays in the spool."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import KafkaError
 
 from headrace.audit.producer_counter import ProducerCounter, Taking
 from headrace.pipeline.clients.delivery import Delivery
+from headrace.pipeline.clients.errors import FlushFailed
 from headrace.pipeline.clients.in_flight import UNACKNOWLEDGED_BYTES_MAX, InFlight
 
 
@@ -218,3 +221,38 @@ def test_nobody_waits_for_what_was_never_called(counter: ProducerCounter, caplog
     assert caplog.text.count("on_delivery failed topic=t") == 1
     assert in_flight.wait_told(0)
     assert in_flight._here.depth == 0
+
+
+def test_each_thread_hears_of_the_failures_that_it_has_waited_for(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    failed, other = sent(in_flight, counter), sent(in_flight, counter)
+    waited_for = in_flight.pending()
+    failed.decide(KafkaError(KafkaError._TIMED_OUT), None)
+    other.decide(None, Message())
+    for _ in range(2):
+        with pytest.raises(FlushFailed) as heard:
+            in_flight.raise_failed(waited_for, Counter())
+        assert heard.value.failed == {"t": 1}
+    in_flight.raise_failed([other], Counter())
+
+
+def test_a_handler_of_the_log_may_send_itself(counter: ProducerCounter) -> None:
+    """It is called with the failure of a message, while nothing is locked."""
+    in_flight = InFlight(counter)
+    ended: list[bool] = []
+
+    class Ships(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            sender = threading.Thread(target=in_flight.pending, daemon=True)
+            sender.start()
+            sender.join(5)
+            ended.append(not sender.is_alive())
+
+    handler = Ships()
+    logging.getLogger("headrace.pipeline.clients.in_flight").addHandler(handler)
+    try:
+        sent(in_flight, counter).decide(KafkaError(KafkaError._TIMED_OUT), None)
+        in_flight.settle()
+    finally:
+        logging.getLogger("headrace.pipeline.clients.in_flight").removeHandler(handler)
+    assert ended == [True]
