@@ -67,8 +67,16 @@ class _Thread:
 class AsyncProducer:
     """Takes what `Producer` takes; an asynchronous context manager."""
 
-    def __init__(self, settings: Settings | None = None, *, app: str, **options: Any) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        app: str,
+        on_delivery: Callable[[Delivery], None] | None = None,
+        **options: Any,
+    ) -> None:
         self._make = lambda: Producer(settings, app=app, **options)
+        self._on_delivery = on_delivery
         self._thread = _Thread()
         self._producer: Producer | None = None
         self._undecided = 0
@@ -99,6 +107,8 @@ class AsyncProducer:
 
         def decided(delivery: Delivery) -> None:
             loop.call_soon_threadsafe(_settle, landed, delivery)
+            if self._on_delivery is not None:
+                self._on_delivery(delivery)
 
         self._undecided += 1
         try:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace import AsyncConsumer, AsyncProducer, Consumer, Settings, UndecodableMessage, ValueRefused
 from headrace.pipeline.clients import aio
 from headrace.pipeline.clients.consumer import Nothing
+from headrace.pipeline.clients.delivery import Delivery
 
 PATIENCE_S = 30
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
@@ -23,9 +24,10 @@ SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", 
 
 def test_events_are_sent_and_read_in_an_event_loop(settings: Settings) -> None:
     topic = f"async-{uuid.uuid4().hex[:8]}"
+    told: list[Delivery] = []
 
     async def run() -> list[int]:
-        async with AsyncProducer(settings, app="clock") as producer:
+        async with AsyncProducer(settings, app="clock", on_delivery=told.append) as producer:
             first = await producer.send(topic, {"n": 0}, key="k", schema=SCHEMA)
             landed = await asyncio.gather(
                 *(producer.send(topic, {"n": n}, key="k", schema=SCHEMA) for n in range(1, 50))
@@ -38,6 +40,7 @@ def test_events_are_sent_and_read_in_an_event_loop(settings: Settings) -> None:
             return [message.value["n"] async for message in consumer]
 
     assert asyncio.run(run()) == list(range(50))
+    assert len(told) == 50
 
 
 @pytest.mark.parametrize(("name", "client"), [("Consumer", AsyncConsumer), ("Producer", AsyncProducer)])
