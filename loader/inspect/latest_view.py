@@ -77,7 +77,7 @@ def latest_view(
     if newest_id not in fold.routes:
         return None
     load = load_record(load_schema_with_kafka(state.load_schema.text, state.kafka_column or kafka_column))
-    record = root_record(parse_schema(text, source=f"schema {newest_id} of {state.load_schema.subject}"))
+    record = root_record(parse_schema(text, strict=False, source=f"schema {newest_id} of {state.load_schema.subject}"))
     columns = [
         *_columns(load, record, fold.routes[newest_id]),
         *((name, quote_identifier(name), "") for name in PARTITION_COLUMNS[state.partition_by]),

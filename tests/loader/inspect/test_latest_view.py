@@ -77,3 +77,7 @@ def test_what_cannot_be_cast_is_not_brought_together() -> None:
 def test_names_that_differ_in_case_only_stay_apart() -> None:
     heads = view([f("a", "int"), f("A", "int")]).partition("TBLPROPERTIES")[0]
     assert "  `a`,\n  `a_2`," in heads
+
+
+def test_a_default_that_other_registries_accept_is_no_matter_of_the_view() -> None:
+    assert "`id`" in view([f("id", "long", default="none")])
