@@ -554,20 +554,28 @@ class Consumer:
                 self._commits.commit(kafka, places)
             except SourceUnavailable as error:
                 logger.warning("partitions given back uncommitted, their last messages come again error=%s", error)
-        self._lost(kafka, partitions)
+        try:
+            if self._on_revoke is not None:
+                self._on_revoke(places - self._not_begun)  # while they are still ours, so that it may commit
+        finally:
+            self._give_up(kafka, places)
 
     def _lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         """Others read them already: a commit would take them back."""
-        places = places_of(partitions)
-        if places & self._not_begun and is_cooperative(self._options):
-            kafka.incremental_unassign(partitions_of(places - self._not_begun))  # it refuses those it does not have
-        places, self._not_begun = places - self._not_begun, self._not_begun - places
-        self._own -= places
-        self._fetched.give_back(places)
-        self._arrived.forget(places)
-        self._commits.forget(places)
+        places = self._give_up(kafka, places_of(partitions))
         if self._on_revoke is not None:
             self._on_revoke(places)
+
+    def _give_up(self, kafka: Any, places: frozenset[Place]) -> frozenset[Place]:
+        """Returns those of them that had been begun."""
+        if places & self._not_begun and is_cooperative(self._options):
+            kafka.incremental_unassign(partitions_of(places - self._not_begun))  # it refuses those it does not have
+        begun, self._not_begun = places - self._not_begun, self._not_begun - places
+        self._own -= begun
+        self._fetched.give_back(begun)
+        self._arrived.forget(begun)
+        self._commits.forget(begun)
+        return begun
 
     def _connect(self) -> tuple[dict[str, Any], Any]:
         try:

@@ -312,6 +312,26 @@ def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begu
     assert told == [{(TOPIC, 0)}]
 
 
+def test_partitions_that_are_taken_back_may_be_committed_in_their_callback_and_lost_ones_may_not(kafka: Kafka) -> None:
+    """Without `auto_commit` that is where an application commits what it has finished."""
+    calls: list[frozenset[Place]] = []
+
+    def commit(places: frozenset[Place]) -> None:
+        calls.append(places)
+        consumer.commit_finished()
+
+    consumer = consumer_of(group="g", on_revoke=commit)
+    kafka.rounds += [[kafka.give({(TOPIC, 0)}), Given(0), Given(1)], [kafka.take({(TOPIC, 0)})]]
+    assert offsets(consumer) == [0, 1]
+    assert calls == [{(TOPIC, 0)}] and kafka.committed_offsets == {(TOPIC, 0): 2}
+    assert consumer.assignment() == frozenset()
+    kafka.committed_offsets.clear()
+    lost = [TopicPartition(TOPIC, 0)]
+    kafka.rounds += [[kafka.give({(TOPIC, 0)}), Given(2)], [lambda: kafka.callbacks["on_lost"](kafka, lost)]]
+    assert offsets(consumer) == [2]
+    assert calls == 2 * [{(TOPIC, 0)}] and kafka.committed_offsets == {}
+
+
 def test_a_member_without_a_start_may_lose_all_of_it(kafka: Kafka) -> None:
     consumer = consumer_of(group="g", start_at_ms=1)
     kafka.unanswered = 1
