@@ -90,10 +90,13 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._thread.call(self._opened().__exit__, kind, error, trace)
-        self._producer = None
-        self._is_awaited.set()
-        self._thread.end()
+        try:
+            # Also where whoever waits for it is cancelled.
+            await asyncio.shield(self._thread.call(self._opened().__exit__, kind, error, trace))
+        finally:
+            self._producer = None
+            self._is_awaited.set()
+            self._thread.end()
 
     async def send(self, topic: str, value: Any, key: str | bytes | None = None, **options: Any) -> Landed:
         """Sends one event and waits until it was acknowledged; several are sent side by side with `asyncio.gather`.
