@@ -68,6 +68,9 @@ every message does not send an audit row for each."""
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 BOOTSTRAP_TIMEOUT_S: Final = 15.0
+PURGE_TIMEOUT_S: Final = 2.0
+"""For the Kafka client to say of each message that it is given up, which its threads do."""
+
 CLOSE_TIMEOUT_S: Final = 10.0
 """For the threads to end, once everything was flushed or given up."""
 
@@ -385,7 +388,12 @@ class Producer:
         self._publisher.end(patience_s)
         # What nobody waits for any more is decided now, for those who hold a `Delivery`.
         self._kafka.purge()
-        _take(self._kafka.poll, 0.0)
+        until = time.monotonic() + PURGE_TIMEOUT_S
+        while self._in_flight.pending() and time.monotonic() < until:
+            _take(self._kafka.poll, POLL_EVERY_S)
+            self._in_flight.settle()
+        for delivery in self._in_flight.pending():
+            delivery.decide(KafkaError(KafkaError._PURGE_INFLIGHT), None)
         self._in_flight.settle()
         self._in_flight.log_failures(only_when_due=False)
         self._kafka = None

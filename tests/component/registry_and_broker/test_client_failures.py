@@ -213,6 +213,26 @@ def test_a_flush_does_not_wait_for_a_registry_that_hangs(
     assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (2, 2)
 
 
+def test_what_a_broker_that_hangs_left_undecided_is_decided_when_the_producer_is_closed(
+    lone: tuple[Settings, Service], topic: str
+) -> None:
+    settings, broker = lone
+    told: list[Delivery] = []
+    producer = Producer(settings, app="shop", on_delivery=told.append)
+    producer.send(topic, value(0), key="k", schema=SCHEMA).result(30)
+    signal_all(broker.process.pid, signal.SIGSTOP)
+    try:
+        sent = [producer.send(topic, value(number), key="k", schema=SCHEMA) for number in range(1, 5000)]
+        with pytest.raises(FlushFailed):
+            producer.close(1)
+    finally:
+        signal_all(broker.process.pid, signal.SIGCONT)
+    for delivery in sent:
+        with pytest.raises(DeliveryFailed):
+            delivery.result()  # without a timeout
+    assert len(told) == 5000
+
+
 FORK = """
 import os, sys
 from pathlib import Path
