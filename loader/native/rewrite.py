@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.avro_schema import PrimitiveType
 from headrace.loader.native.encode import encode_long
+from headrace.loader.native.readable import UnreadableValue
 from headrace.loader.native.walk import (
     BadBody,
     Limits,
@@ -22,6 +23,9 @@ from headrace.loader.native.walk import (
     read_varint,
     skip_string,
 )
+
+ADDED_BYTES_MAX = 64 * 1024 * 1024
+"""Of one array or map, beyond what its message had: each item may be given defaults that take it no byte to ask for."""
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
 """The load schema's binary of the value at a position, and the position after the value."""
@@ -98,6 +102,7 @@ def array_of(item: Convert, zero_width: Limits | None) -> Convert:
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         parts: list[bytes] = []
+        start, size = p, 0
         while b[p]:
             count, p, end = read_block(b, p)
             if count == 0:
@@ -110,6 +115,9 @@ def array_of(item: Convert, zero_width: Limits | None) -> Convert:
             for _ in range(count):
                 row, p = item(b, p)
                 parts.append(row)
+                size += len(row)
+                if size > p - start + ADDED_BYTES_MAX:
+                    raise _too_large()
             check_block(p, end)
         else:
             p += 1
@@ -122,6 +130,7 @@ def array_of(item: Convert, zero_width: Limits | None) -> Convert:
 def map_of(value: Convert) -> Convert:
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         parts: list[bytes] = []
+        start, size = p, 0
         while b[p]:
             count, p, end = read_block(b, p)
             if count == 0:
@@ -133,6 +142,9 @@ def map_of(value: Convert) -> Convert:
                 parts.append(b[p:q])
                 row, p = value(b, q)
                 parts.append(row)
+                size += len(row)
+                if size > p - start + ADDED_BYTES_MAX:
+                    raise _too_large()
             check_block(p, end)
         else:
             p += 1
@@ -140,6 +152,12 @@ def map_of(value: Convert) -> Convert:
         return b"".join(parts), p
 
     return convert
+
+
+def _too_large() -> UnreadableValue:
+    return UnreadableValue(
+        f"with the defaults of its items a list or map would take {ADDED_BYTES_MAX} bytes more than the message"
+    )
 
 
 def nearest_float(n: int) -> float:

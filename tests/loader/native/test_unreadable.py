@@ -12,6 +12,7 @@ from headrace.loader.load_schema import TIMESTAMP_MS_MAX
 from headrace.loader.native import BadBody, Seen, UnreadableValue
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.readable import DECIMAL_BYTES_MAX
+from headrace.loader.native.rewrite import ADDED_BYTES_MAX
 from projection_oracle import both_twins, decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
@@ -157,3 +158,18 @@ def test_the_time_of_an_unreadable_message_is_known_also_when_it_comes_later(tim
         with pytest.raises(UnreadableValue, match=r"^c: a decimal of no bytes"):
             convert(b"\x00" + encode_long(time))
         assert seen.value == time
+
+
+@pytest.mark.parametrize("kind", ["array", "map"])
+def test_defaults_of_items_do_not_make_a_row_of_any_size_from_a_small_message(kind: str) -> None:
+    def listed(*fields: dict[str, Any]) -> Schema:
+        item = {"type": "record", "name": "Item", "fields": [{"name": "x", "type": "int"}, *fields]}
+        return record(("c", {"type": kind, "items" if kind == "array" else "values": item}))
+
+    writer, wider = listed(), listed({"name": "y", "type": "string", "default": "d" * 5000})
+    load, item = load_schema_of(writer, wider), b"\x02" if kind == "array" else b"\x00\x02"
+    fine = ADDED_BYTES_MAX // 6000
+    assert len(project(writer, load, encode_long(fine) + fine * item + b"\x00")) > fine * 5000
+    for count in (ADDED_BYTES_MAX // 4000, 65_000):
+        with pytest.raises(UnreadableValue, match="more than the message"):
+            project(writer, load, encode_long(count) + count * item + b"\x00")
