@@ -138,7 +138,10 @@ def compile_projection(
         Unconvertible: no value of the writer schema could be loaded.
     """
     compiler = _Compiler(writer, load, tuple(time_path or ()), seen)
-    plan, whole = compiler.message(route), compiler.whole()
+    try:
+        plan, whole = compiler.message(route), compiler.whole()
+    except RecursionError as error:
+        raise Unconvertible("its types hold each other too deep") from error
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
@@ -172,13 +175,17 @@ def compile_projection(
 def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: Seen) -> Callable[[bytes], None]:
     """Returns the function that only looks for the time in a body, whatever the load schema has a place for.
 
-    It never raises: of a malformed body it leaves in `seen` what it met before.
+    It never raises: of a malformed body it leaves in `seen` what it met before, and of types that hold each other too
+    deep nothing.
 
     Args:
         time_path, seen: as for `compile_projection`.
     """
     limits = Limits()
-    skip = skip_noting(WalkCompiler(writer, limits), writer.root, tuple(time_path), seen)
+    try:
+        skip = skip_noting(WalkCompiler(writer, limits), writer.root, tuple(time_path), seen)
+    except RecursionError:
+        return lambda body: None
 
     def walk(body: bytes) -> None:
         limits.level = limits.zero_width_items = 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import parse_schema
-from headrace.loader.native import BadBody, compile_check
+from headrace.loader.native import BadBody, Seen, compile_check, compile_projection
 from headrace.loader.native.encode import encode_long
-from projection_oracle import encode, load_schema_of, project
+from headrace.loader.native.reference import Unconvertible, compile_time_walk
+from projection_oracle import encode, load_schema_of, project, states_of
 
 NODE = parse_schema(
     '{"type":"record","name":"Node","fields":[{"name":"f","type":"float"},{"name":"next","type":["null","Node"]}]}'
@@ -80,3 +82,23 @@ def test_a_float_is_read_back_as_it_was(number: float) -> None:
 )
 def test_with_the_fewest_digits(number: float, text: str) -> None:
     assert text_of(number) == f'{{"f":{text},"next":null}}'
+
+
+@pytest.mark.parametrize(("types", "is_loaded"), [(150, True), (700, False)])
+def test_types_that_hold_each_other_too_deep_are_unconvertible(types: int, is_loaded: bool) -> None:
+    """Each is named before it is used, so that the schema's text itself is not deep."""
+    inner = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}
+    fields: list[dict[str, Any]] = [{"name": "at", "type": "long"}, {"name": "r0", "type": inner}]
+    for number in range(1, types):
+        wrapped = {"type": "record", "name": f"R{number}", "fields": [{"name": "r", "type": f"R{number - 1}"}]}
+        fields.append({"name": f"r{number}", "type": wrapped})
+    writer = parse_schema(json.dumps({"type": "record", "name": "Deep", "fields": fields}))
+    state = states_of(writer)[-1]
+    load, seen = parse_schema(state.text), Seen()
+    if is_loaded:
+        compile_projection(writer, load, ("at",), seen, state.routes[1]).convert(b"\x04" + types * b"\x02")
+        assert seen.value == 2
+    else:
+        with pytest.raises(Unconvertible, match="too deep"):
+            compile_projection(writer, load, ("at",), seen, state.routes[1])
+        compile_time_walk(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # which notes it, or nothing
