@@ -286,6 +286,10 @@ def test_commits_and_questions_name_the_member(tmp_path: Path) -> None:
         delete = OffsetDeleteRequest(version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[place])])
         (told,) = (await ask(node, delete)).topics[0].partitions
         assert told.error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        place = topic.OffsetDeleteRequestPartition(version=0, partition_index=99)
+        delete = OffsetDeleteRequest(version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[place])])
+        (told,) = (await ask(node, delete)).topics[0].partitions
+        assert told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(tmp_path, work)
 

@@ -338,3 +338,25 @@ class GroupUnderLoad(RuleBasedStateMachine):
 
 GroupUnderLoad.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestGroupUnderLoad = GroupUnderLoad.TestCase
+
+
+def test_only_who_hangs_up_lives_by_its_session_and_that_begins_anew() -> None:
+    driver, leader, other = stable_pair()
+    gone = driver.join(leader, at=10)
+    driver.take(driver.group.hung_up(gone, 1000))
+    waiting = driver.join(other, at=20)
+    assert waiting not in driver.answers
+    driver.tick(999 + SESSION_MS)
+    assert set(driver.group.members) == {leader, other}
+    driver.tick(1000 + SESSION_MS)
+    assert set(driver.group.members) == {other} and driver.joined(waiting).leader == other
+
+
+def test_who_hangs_up_while_it_waits_for_its_assignment_is_not_answered() -> None:
+    driver, leader, other = stable_pair()
+    driver.join(leader)
+    driver.join(other)
+    gone = driver.sync(other, 3)
+    driver.take(driver.group.hung_up(gone, 0))
+    driver.sync(leader, 3, {leader: b"L", other: b"O"})
+    assert gone not in driver.answers and driver.group.state is GroupState.STABLE
