@@ -357,6 +357,7 @@ def test_who_hangs_up_while_it_waits_for_its_assignment_is_not_answered() -> Non
     driver.join(leader)
     driver.join(other)
     gone = driver.sync(other, 3)
-    driver.take(driver.group.hung_up(gone, 0))
+    driver.take(driver.group.hung_up(gone, 5))
+    assert driver.group.members[other].deadline_ms == 5 + SESSION_MS
     driver.sync(leader, 3, {leader: b"L", other: b"O"})
     assert gone not in driver.answers and driver.group.state is GroupState.STABLE
