@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.clients.consumer import Consumer
     from headrace.pipeline.clients.errors import (
         BrokerUnavailable,
+        ConsumerClosed,
         ConsumerError,
         DeliveryFailed,
         FlushFailed,
@@ -55,6 +56,7 @@ __all__ = [
     "BearerAuth",
     "BrokerUnavailable",
     "Consumer",
+    "ConsumerClosed",
     "ConsumerError",
     "CredentialsRefused",
     "DeliveryFailed",
@@ -94,6 +96,7 @@ _HOMES = {
     "headrace.pipeline.clients.consumer": ("Consumer",),
     "headrace.pipeline.clients.errors": (
         "BrokerUnavailable",
+        "ConsumerClosed",
         "ConsumerError",
         "DeliveryFailed",
         "FlushFailed",

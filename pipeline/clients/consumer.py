@@ -30,23 +30,23 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.clients.arrived import Arrived
+from headrace.pipeline.clients.assignment import Assignment
 from headrace.pipeline.clients.consumer_count import ConsumerCount
 from headrace.pipeline.clients.consumer_options import CALLBACKS, consumer_options, is_cooperative
 from headrace.pipeline.clients.decoding import Decoder, Record
-from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
+from headrace.pipeline.clients.errors import ConsumerClosed, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients.fetched import Fetched
+from headrace.pipeline.clients.forked import leave_behind, tell_when_forked
 from headrace.pipeline.clients.group_commits import GroupCommits
 from headrace.pipeline.clients.guarded import Guarded
 from headrace.pipeline.clients.kafka_client import NotReached, Options, error_text, made, reach_brokers
 from headrace.pipeline.clients.partitions import (
     Place,
-    at_commit_or_else,
     at_end,
     at_time,
     high_watermark,
     known_partitions,
     partitions_of,
-    places_of,
 )
 from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
 from headrace.pipeline.clients.refusals import refusal
@@ -63,6 +63,9 @@ more, so that the group does not take this member for dead and what waits here d
 
 SEEK_PATIENCE_S: Final = 10.0
 """For a partition that was assigned just now; until its first fetch the Kafka client cannot move it."""
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""For the last commit to be answered, when brokers hang."""
 
 
 class Message(NamedTuple):
@@ -86,7 +89,7 @@ class Nothing(enum.Enum):
 
 
 class Consumer:
-    """An iterator of messages; not to be shared by threads.
+    """An iterator of messages; not to be shared by threads, nor with a process that was forked off.
 
     Args:
         settings: where registry and brokers are; None reads `headrace.toml` and the environment as the command does.
@@ -150,8 +153,6 @@ class Consumer:
         self._start_at_ms = start_at_ms
         self._idle_timeout_s = idle_timeout_s
         self._on_undecodable = on_undecodable
-        self._on_assign = on_assign
-        self._on_revoke = on_revoke
         self._until_end = until_end
         self._options = consumer_options(
             app=app,
@@ -168,11 +169,18 @@ class Consumer:
         self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader)
         self._count: ConsumerCount | None = None
-        # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
-        self._own: frozenset[Place] = frozenset()
-        self._not_begun: frozenset[Place] = frozenset()
         self._fetched = Fetched()
         self._arrived = Arrived()
+        self._assignment = Assignment(
+            self._commits,
+            self._fetched,
+            self._arrived,
+            is_cooperative=is_cooperative(self._options),
+            commits_before=auto_commit,
+            start=self._start if from_end or start_at_ms is not None else None,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+        )
         self._ends: dict[Place, int] = {}
         self._unread: set[Place] = set()
         self._before = sys.exception()
@@ -181,16 +189,18 @@ class Consumer:
         self._asks_until = math.inf
         self._uses = 0
         self._is_to_close = False
-        self._closed = False
+        self._closed = ""
+        self._is_left = False
         try:
             self._begin(list(topics), partitions)
         except BaseException:
-            self._closed = True
+            self._closed = "it did not begin"
             self._kafka.close()
             self._registry.close()
             raise
         if app is not None:
             self._count = ConsumerCount(self._settings, brokers, self._registry, app)
+        tell_when_forked(self)
 
     def __enter__(self) -> Consumer:
         return self
@@ -209,6 +219,7 @@ class Consumer:
         Raises:
             UndecodableMessage: this one cannot be decoded; iteration can go on behind it.
             SourceUnavailable: its schema cannot be asked for; the same message comes again.
+            ConsumerClosed: in a process that was forked off; where this one has closed it, iteration ends.
         """
         message = None
         self._uses += 1
@@ -244,7 +255,8 @@ class Consumer:
         Partitions that other members read by now are left out: a commit would take those members back.
 
         Raises:
-            SourceUnavailable: the brokers did not take it.
+            SourceUnavailable: the brokers did not take it, or have not said so within half a minute.
+            ConsumerClosed: see there.
         """
         self._commits.note_given()
         self.commit_finished()
@@ -254,11 +266,11 @@ class Consumer:
         if self._group is None:
             raise ValueError("there is no group to commit for")
         with self._used():
-            self._commits.commit(self._kafka, self._own)
+            self._commits.commit(self._kafka, self._assignment.own)
 
     def assignment(self) -> frozenset[Place]:
         """The topics and partitions that this consumer reads now; in a group, those it was given last."""
-        return self._own
+        return self._assignment.own
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Goes on at another offset of a partition, the message at hand aside; `commit` then commits that offset.
@@ -267,7 +279,7 @@ class Consumer:
             SourceUnavailable: this consumer does not read the partition.
         """
         place = (topic, partition)
-        if place not in self._own:
+        if place not in self._assignment.own:
             raise SourceUnavailable(
                 f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
             )
@@ -282,15 +294,17 @@ class Consumer:
     def pause(self, places: Iterable[Place] | None = None) -> None:
         """Gives out no more messages of these partitions, or of all; the group goes on to take this member for alive
         as long as the next message is asked for."""
-        paused = self._own if places is None else frozenset(places)
-        self._kafka.pause(partitions_of(paused))
+        paused = self._assignment.own if places is None else frozenset(places)
+        with self._used():
+            self._kafka.pause(partitions_of(paused))
         self._fetched.pause(paused)
 
     def resume(self, places: Iterable[Place] | None = None) -> None:
         """Gives out messages of these partitions again, or of all that are paused."""
-        resumed = self._own | self._fetched.paused() if places is None else frozenset(places)
+        resumed = self._assignment.own | self._fetched.paused() if places is None else frozenset(places)
+        with self._used():
+            self._kafka.resume(partitions_of(resumed))
         self._fetched.resume(resumed)
-        self._kafka.resume(partitions_of(resumed))
 
     def let_go(self) -> None:
         """Says before `close` that the message at hand is not finished: it is not committed, and comes again to whoever
@@ -299,33 +313,55 @@ class Consumer:
 
     def close(self) -> None:
         """Ends reading. Only with `auto_commit` is anything committed, and never the message at hand when an exception
-        is under way. Closing again does nothing.
+        is under way. Closing again does nothing, nor does closing in a process that was forked off.
+
+        Brokers that hang keep nobody waiting for long: what was not committed then comes again.
 
         In a callback, or in a signal handler that comes while the next message is asked for, it is noted and done as
         soon as the Kafka client has returned, which would not survive it; iteration ends then.
+
+        Raises:
+            SourceUnavailable: the last commit was not taken, or not answered; the consumer is closed all the same.
         """
         if self._closed:
             return
         if self._uses:
             self._is_to_close = True
             return
-        self._closed = True
+        self._closed = "the consumer is closed"
+        self._assignment.close()
         try:
             if self._auto_commit:
                 # Also where `close` stands in a `finally`: whoever could not deal with a message has not finished it.
                 if sys.exception() is self._before:
                     self._commits.note_given()
-                self._commits.commit(self._kafka, self._own)
+                self._commits.commit(self._kafka, self._assignment.own, CLOSE_TIMEOUT_S)
         finally:
             if self._count is not None:
                 self._count.close()
-            self._kafka.close()
+            if self._commits.is_under_way:
+                self._assignment.leave()
+            self._commits.close(self._kafka)
             self._registry.close()
         self._guarded.raise_kept()
 
+    def leave(self) -> None:
+        """In a process that was forked off: nothing of this can be used or ended."""
+        self._closed = "this consumer is of another process; a process that forks makes its consumer afterwards"
+        self._is_left = True
+        leave_behind(self._kafka)
+        if self._count is not None:
+            self._count.leave()
+
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """Meanwhile the Kafka client is not closed."""
+        """Meanwhile the Kafka client is not closed.
+
+        Raises:
+            ConsumerClosed: it is by now.
+        """
+        if self._closed:
+            raise ConsumerClosed(self._closed)
         self._uses += 1
         try:
             yield
@@ -340,9 +376,9 @@ class Consumer:
             callbacks = {
                 name: self._guarded.callback(callback)
                 for name, callback in (
-                    ("on_assign", self._assigned),
-                    ("on_revoke", self._revoked),
-                    ("on_lost", self._lost),
+                    ("on_assign", self._assignment.assigned),
+                    ("on_revoke", self._assignment.revoked),
+                    ("on_lost", self._assignment.lost),
                 )
             }
             self._kafka.subscribe(topics, **callbacks)
@@ -355,12 +391,12 @@ class Consumer:
                         f"topic {topic} has no partition {number}, only {len(known)}", topic=topic, partition=number
                     )
                 places.append((topic, number))
-        self._own = frozenset(places)
+        self._assignment.own = frozenset(places)
         if self._until_end:
             self._ends = {place: high_watermark(self._kafka, place) for place in places}
             self._unread = set(places)
         if self._from_end or self._start_at_ms is not None:
-            starts = self._start(self._kafka, self._own)
+            starts = self._start(self._kafka, self._assignment.own)
         else:
             starts = [TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places]
         self._arrived.begin(starts)
@@ -403,7 +439,7 @@ class Consumer:
         quiet_since = time.monotonic() if self._asked_at is None else self._asked_at
         while not (self._closed or self._is_to_close):
             if self._auto_commit and self._commits.is_due():
-                self._commits.commit_meanwhile(self._kafka, self._own)
+                self._commits.commit_meanwhile(self._kafka, self._assignment.own)
             if fetched.ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
                 self._fetch(1)
             while fetched.ready:
@@ -417,6 +453,8 @@ class Consumer:
             if time.monotonic() >= self._asks_until:
                 raise _NothingYet
             self._fetch(POLL_RECORDS_MAX)
+        if self._is_left:
+            raise ConsumerClosed(self._closed)
         return None
 
     def _go_to(self, place: Place, offset: int) -> None:
@@ -472,8 +510,7 @@ class Consumer:
             self._keep(found)
             self._arrived.is_in_doubt = False
             self._guarded.raise_kept()
-            if self._not_begun:
-                self._begin_assigned(self._kafka)
+            self._assignment.begin(self._kafka)
         except KafkaException as error:
             raise SourceUnavailable(f"the brokers do not answer: {error_text(error)}") from error
 
@@ -484,7 +521,7 @@ class Consumer:
                 place = (record.topic, record.partition)
                 behind = self._arrived.next_offsets.get(place, 0)
                 self._arrived.next_offsets[place] = max(behind, record.offset + 1)
-        for place, offset in self._arrived.missed(self._kafka, self._own, self._unread):
+        for place, offset in self._arrived.missed(self._kafka, self._assignment.own, self._unread):
             self._go_to(place, offset)
 
     def _keep(self, found: Iterable[Any]) -> None:
@@ -511,71 +548,6 @@ class Consumer:
         """Of partitions that are read from elsewhere from now on."""
         self._fetched.forget(places)
         self._commits.forget(places)
-
-    def _assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        self._not_begun |= places_of(partitions)
-        try:
-            self._begin_assigned(kafka)
-        finally:
-            if self._not_begun:
-                self._assign(kafka, [])  # or confluent-kafka would begin by itself, and elsewhere
-
-    def _begin_assigned(self, kafka: Any) -> None:
-        """Begins with the partitions that the group gave to this member.
-
-        Raises:
-            SourceUnavailable: the brokers do not say where, and are to be asked again.
-        """
-        places = self._not_begun
-        partitions = partitions_of(places)
-        self._arrived.forget(places)
-        if self._from_end or self._start_at_ms is not None:
-            partitions = at_commit_or_else(kafka, partitions, self._start)
-            self._arrived.begin(partitions)
-        self._assign(kafka, partitions)
-        self._not_begun = frozenset()
-        self._own = self._own | places if is_cooperative(self._options) else places
-        # A partition that was paused when it was given back still is, for the Kafka client.
-        self._fetched.give_back(places)
-        kafka.resume(partitions)
-        if self._on_assign is not None:
-            self._on_assign(places)
-
-    def _assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        if is_cooperative(self._options):
-            kafka.incremental_assign(partitions)
-        else:
-            kafka.assign(partitions)
-
-    def _revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        places = places_of(partitions)
-        if self._auto_commit and not self._closed:
-            try:
-                self._commits.commit(kafka, places)
-            except SourceUnavailable as error:
-                logger.warning("partitions given back uncommitted, their last messages come again error=%s", error)
-        try:
-            if self._on_revoke is not None:
-                self._on_revoke(places - self._not_begun)  # while they are still ours, so that it may commit
-        finally:
-            self._give_up(kafka, places)
-
-    def _lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """Others read them already: a commit would take them back."""
-        places = self._give_up(kafka, places_of(partitions))
-        if self._on_revoke is not None:
-            self._on_revoke(places)
-
-    def _give_up(self, kafka: Any, places: frozenset[Place]) -> frozenset[Place]:
-        """Returns those of them that had been begun."""
-        if places & self._not_begun and is_cooperative(self._options):
-            kafka.incremental_unassign(partitions_of(places - self._not_begun))  # it refuses those it does not have
-        begun, self._not_begun = places - self._not_begun, self._not_begun - places
-        self._own -= begun
-        self._fetched.give_back(begun)
-        self._arrived.forget(begun)
-        self._commits.forget(begun)
-        return begun
 
     def _connect(self) -> tuple[dict[str, Any], Any]:
         try:

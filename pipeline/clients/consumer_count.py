@@ -14,6 +14,7 @@ from headrace.audit.count import WindowCounter
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
 from headrace.pipeline.clients.audit_publisher import AuditPublisher
 from headrace.pipeline.clients.decoding import Record
+from headrace.pipeline.clients.forked import leave_behind
 from headrace.pipeline.clients.kafka_client import made
 from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
@@ -21,7 +22,7 @@ from headrace.settings import Settings
 logger = logging.getLogger(__name__)
 
 PUBLISH_EVERY_S: Final = 60.0
-CLOSE_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class ConsumerCount:
@@ -42,7 +43,7 @@ class ConsumerCount:
         config = {**brokers, "client.id": f"headrace-{app}-audit", "acks": "all", "partitioner": "murmur2_random"}
         kafka = made(confluent_kafka.Producer, config)
         subject = settings.loader.subject_of(self._topic)
-        self._poll = kafka.poll
+        self._kafka = kafka
         self._publisher = AuditPublisher(kafka, kafka.poll, registry, self._topic, subject)
 
     def add(self, record: Record, time_ms: int) -> None:
@@ -59,7 +60,7 @@ class ConsumerCount:
 
     def now_and_then(self) -> None:
         """Publishes what was counted for a minute; an audit that cannot be written keeps nobody waiting."""
-        self._poll(0)
+        self._kafka.poll(0)
         if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
             self._publisher.offer(self._take())
             self._published_at = time.monotonic()
@@ -70,6 +71,10 @@ class ConsumerCount:
         if not self._publisher.wait(CLOSE_TIMEOUT_S):
             logger.warning("audit rows not published topic=%s rows=%d", self._topic, self._publisher.unpublished)
         self._publisher.end(CLOSE_TIMEOUT_S)
+
+    def leave(self) -> None:
+        """In a process that was forked off."""
+        leave_behind(self._kafka)
 
     def _take(self) -> list[AuditRow]:
         now_ms = time.time_ns() // 1_000_000

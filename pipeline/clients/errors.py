@@ -11,6 +11,7 @@ PipelineError
 │   ├── DeliveryFailed         one message did not reach the log, or nobody knows whether it did
 │   └── FlushFailed            so many messages of these topics did not
 └── ConsumerError              topic, partition and offset say what it is about
+    ├── ConsumerClosed         used after close(), or by a process that was forked off
     ├── SourceUnavailable      no broker answers, the registry cannot be reached, or the topic does not exist
     └── UndecodableMessage     a message that is not what its schema says
 """
@@ -83,6 +84,10 @@ class ConsumerError(PipelineError):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+
+
+class ConsumerClosed(ConsumerError):
+    """The consumer reads no more."""
 
 
 class SourceUnavailable(ConsumerError):

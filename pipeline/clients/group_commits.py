@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from headrace.pipeline.clients.bounded import Bounded
 from headrace.pipeline.clients.errors import SourceUnavailable
 from headrace.pipeline.clients.kafka_client import error_text
 from headrace.pipeline.clients.partitions import Place, raise_first_error
@@ -16,6 +17,7 @@ from headrace.pipeline.clients.partitions import Place, raise_first_error
 logger = logging.getLogger(__name__)
 
 COMMIT_EVERY_S: Final = 5.0
+COMMIT_TIMEOUT_S: Final = 30.0
 
 
 class GroupCommits:
@@ -31,6 +33,7 @@ class GroupCommits:
         self._at_hand: tuple[Place, int] | None = None
         self._committing: dict[Place, int] = {}
         self._committed_at = time.monotonic()
+        self._bounded = Bounded()
 
     def give(self, place: Place, next_offset: int) -> None:
         """A message was given out; behind it is `next_offset`."""
@@ -58,21 +61,34 @@ class GroupCommits:
             if self._at_hand is not None and self._at_hand[0] == place:
                 self._at_hand = None
 
-    def commit(self, kafka: Any, places: frozenset[Place]) -> None:
+    def commit(self, kafka: Any, places: frozenset[Place], timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Waits until the group has been told of what was finished of these partitions.
 
         Raises:
-            SourceUnavailable: the brokers did not take it.
+            SourceUnavailable: the brokers did not take it, or have not said so within `timeout_s`.
         """
         offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
         if not offsets:
             return
         try:
-            raise_first_error(kafka.commit(offsets=offsets, asynchronous=False))
+            raise_first_error(self._bounded.call(lambda: kafka.commit(offsets=offsets, asynchronous=False), timeout_s))
         except KafkaException as error:
             raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
+        except TimeoutError as error:
+            raise SourceUnavailable(
+                f"group {self._group}: no answer to a commit of offsets within {timeout_s:g} s; it may still be taken"
+            ) from error
         for place in places:
             self._given.pop(place, None)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit that was not waited for any more may still be answered."""
+        return self._bounded.is_busy
+
+    def close(self, kafka: Any) -> None:
+        """Closes the Kafka client, now or as soon as such a commit was answered."""
+        self._bounded.finally_call(kafka.close)
 
     def is_due(self) -> bool:
         return time.monotonic() - self._committed_at > COMMIT_EVERY_S

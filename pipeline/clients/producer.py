@@ -17,7 +17,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -40,6 +39,7 @@ from headrace.pipeline.clients.errors import (
     ProducerError,
     ValueRefused,
 )
+from headrace.pipeline.clients.forked import leave_behind, tell_when_forked
 from headrace.pipeline.clients.in_flight import LARGE_BYTES, LOOK_EVERY, InFlight
 from headrace.pipeline.clients.kafka_client import (
     NotReached,
@@ -171,7 +171,7 @@ class Producer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll_now_and_then, name="headrace-producer", daemon=True)
         self._thread.start()
-        _PRODUCERS.add(self)
+        tell_when_forked(self)
 
     def __enter__(self) -> Producer:
         return self
@@ -401,10 +401,10 @@ class Producer:
         self._counter.close()
         self._registry.close()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """In a process that was forked off: none of the threads is here, and nothing of this can be used or ended."""
         self._closed = "this producer is of another process; a process that forks makes its producer afterwards"
-        _LEFT_BEHIND.append(self._kafka)
+        leave_behind(self._kafka)
         self._left.leave()
 
 
@@ -418,19 +418,6 @@ def _take(answers: Callable[[float], object], timeout_s: float) -> None:
         answers(timeout_s)
     except KafkaException as error:
         logger.error("the Kafka client cannot go on error=%s", error_text(error))
-
-
-_PRODUCERS: Final[weakref.WeakSet[Producer]] = weakref.WeakSet()
-_LEFT_BEHIND: Final[list[Any]] = []
-"""Kafka clients of the process that this one was forked off: to end one would wait for its threads, for ever."""
-
-
-def _leave_after_fork() -> None:
-    for producer in list(_PRODUCERS):
-        producer._leave()
-
-
-os.register_at_fork(after_in_child=_leave_after_fork)
 
 
 def ambient_settings() -> Settings:

@@ -20,6 +20,7 @@ from audit_topic import audit_rows
 from checkout import ROOT
 from headrace import (
     Consumer,
+    ConsumerClosed,
     DeliveryFailed,
     FlushFailed,
     KafkaSettings,
@@ -27,9 +28,11 @@ from headrace import (
     ProducerClosed,
     RegistrySettings,
     Settings,
+    SourceUnavailable,
 )
 from headrace.audit.spool import SPOOL_FOLDER
 from headrace.pipeline.clients import audit_publisher
+from headrace.pipeline.clients import consumer as consumer_module
 from headrace.pipeline.clients.delivery import Delivery
 from headrace.settings import Duration
 from running_service import Service, StartService
@@ -276,6 +279,69 @@ def test_a_fork_makes_its_own_producer(settings: Settings, topic: str) -> None:
     assert len({row.instance for row in rows}) == 2
     assert not any(row.crashed for row in rows)
     assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+
+
+FORK_OF_A_CONSUMER = """
+import os, sys
+from pathlib import Path
+from headrace import Consumer, ConsumerClosed
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+data_dir, registry, broker, topic = sys.argv[1:]
+settings = Settings(data_dir=Path(data_dir), registry=RegistrySettings(url=registry), kafka=KafkaSettings(broker))
+with Consumer(settings, topics=[topic], group=topic, auto_commit=True, app="reader", idle_timeout_s=20) as consumer:
+    assert next(consumer).value["id"] == 0
+    child = os.fork()
+    if not child:
+        for use in (lambda: next(consumer), lambda: list(consumer), consumer.commit, consumer.pause):
+            try:
+                use()
+            except ConsumerClosed as error:
+                assert "another process" in str(error), error
+            else:
+                sys.exit(3)
+        consumer.close()
+        with Consumer(settings, topics=[topic], until_end=True) as own:
+            assert [message.value["id"] for message in own] == [0, 1, 2]
+        del consumer, own
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert [next(consumer).value["id"], next(consumer).value["id"]] == [1, 2]
+"""
+
+
+def test_a_fork_makes_its_own_consumer(settings: Settings, topic: str) -> None:
+    produce(settings, topic, 3)
+    arguments = [str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic]
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_OF_A_CONSUMER, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=3) as consumer:
+        assert list(consumer) == []
+
+
+def test_a_broker_that_hangs_keeps_nobody_from_closing(
+    lone: tuple[Settings, Service], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "CLOSE_TIMEOUT_S", 1.0)
+    settings, broker = lone
+    produce(settings, topic, 3)
+    consumer = Consumer(settings, topics=[topic], group=topic, auto_commit=True, on_revoke=print)
+    assert next(consumer).value["id"] == 0
+    os.kill(broker.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(SourceUnavailable, match="no answer to a commit of offsets within 1 s"):
+            consumer.close()
+    finally:
+        os.kill(broker.process.pid, signal.SIGCONT)
+    with pytest.raises(ConsumerClosed):
+        consumer.commit()
+    assert list(consumer) == []
 
 
 def test_nothing_is_made_in_the_working_folder(
