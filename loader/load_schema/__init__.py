@@ -48,7 +48,15 @@ from headrace.loader.load_schema.changes import column_changes
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
-from headrace.loader.load_schema.route import Route, Routed, route_branch, route_by_kept, route_fields
+from headrace.loader.load_schema.route import (
+    NOTHING_AROUND,
+    Around,
+    Route,
+    Routed,
+    route_branch,
+    route_by_kept,
+    route_fields,
+)
 from headrace.loader.load_schema.table_schema import commented_table_schema, table_schema
 from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
@@ -79,12 +87,14 @@ __all__ = [
     "KIND",
     "MEMBERS",
     "NAMES",
+    "NOTHING_AROUND",
     "RULES",
     "SOURCE",
     "TIMESTAMP_MS_MAX",
     "UNSCALED",
     "WIDENED",
     "AppliedRule",
+    "Around",
     "ExplainedRule",
     "KeptRoute",
     "LoadState",

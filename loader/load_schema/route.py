@@ -7,12 +7,37 @@ one that was folded before routes were kept, goes by the names and types of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from headrace.avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
-from headrace.loader.load_schema.columns import Folding
+from headrace.loader.load_schema.columns import Folding, joined
 from headrace.loader.load_schema.kept_route import KeptRoute, places
 from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a node lies in, by which the fold has decided whether it is text.
+
+    `records` are the names of the writer's records around it, outermost included: inside itself a type is recursive.
+    `path` is that of its column as the fold has it, whose steps say how deep it lies.
+    """
+
+    records: frozenset[Name] = frozenset()
+    path: str = ""
+
+    def column(self, name: str, record: Name | None = None) -> Around:
+        """Around a column of this record of the writer, or a member."""
+        return Around(self.records if record is None else self.records | {record}, joined(self.path, name))
+
+    def items(self) -> Around:
+        return Around(self.records, f"{self.path}[]")
+
+    def values(self) -> Around:
+        return Around(self.records, f"{self.path}{{}}")
+
+
+NOTHING_AROUND: Final = Around()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +81,17 @@ def route_by_kept(load: Record, record: Record, kept: KeptRoute) -> Route:
     return Route(tuple(routed), ())
 
 
-def route_fields(load: Record, writer: Schema, record: Record, *, within: frozenset[Name] = frozenset()) -> Route:
+def route_fields(load: Record, writer: Schema, record: Record, around: Around = NOTHING_AROUND) -> Route:
     """Which writer field feeds which column, by the names and types of the columns.
 
     Args:
         load: a record of the load schema (not one of members).
         writer: the writer's schema, to resolve its references.
         record: the writer's record, `root_record(writer)` at the top.
-        within: the names of the writer records around this one, outermost included; decides what is recursive.
+        around: both records.
     """
     folding = Folding(writer, set(), growing=False)
-    fed, folded = folding.feed(load.fields, record, "", within | {record.name})
+    fed, folded = folding.feed(load.fields, record, around.path, around.records | {record.name})
     columns: list[Routed] = []
     used: set[str] = set()
     unplaced: list[str] = []
@@ -81,9 +106,7 @@ def route_fields(load: Record, writer: Schema, record: Record, *, within: frozen
     return Route(tuple(columns), tuple(dict.fromkeys(unplaced)))
 
 
-def route_branch(
-    members: Record, writer: Schema, branch: Type, *, within: frozenset[Name] = frozenset()
-) -> Field | None:
+def route_branch(members: Record, writer: Schema, branch: Type, around: Around = NOTHING_AROUND) -> Field | None:
     """The member of a record of members that holds a writer's branch, which is not null; None when none does."""
     branch = writer.resolve(branch)
     for member in members.fields:
@@ -91,7 +114,7 @@ def route_branch(
             continue
         inner, _ = split(member.type)
         folding = Folding(writer, set(), growing=False)
-        laid = folding.merge_branch(inner, branch, "", within)
+        laid = folding.merge_branch(inner, branch, around.column(member.name).path, around.records)
         if laid is not None and laid.type == inner:
             return member
     return None

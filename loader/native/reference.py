@@ -20,7 +20,6 @@ from headrace.avro_schema import (
     Enum,
     Fixed,
     Map,
-    Name,
     Primitive,
     PrimitiveType,
     Record,
@@ -31,6 +30,8 @@ from headrace.avro_schema import (
 from headrace.loader.load_schema import (
     JSON,
     MEMBERS,
+    NOTHING_AROUND,
+    Around,
     KeptRoute,
     Routed,
     keep,
@@ -196,7 +197,7 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: Seen) -> C
 
 
 class _Compiler:
-    """Compiles the nodes of one pair of schemas. `within` holds the names of the writer's records around a node."""
+    """Compiles the nodes of one pair of schemas. `around` is what a node lies in, `where` its path in the writer."""
 
     def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], seen: Seen) -> None:
         self.writer = writer
@@ -209,13 +210,13 @@ class _Compiler:
     def message(self, route: KeptRoute | None) -> Plan:
         """The plan of whole messages; one that is no record is the only field of one, which has the same bytes."""
         assert isinstance(self.load.root, Record)
-        return self.record(root_record(self.writer), self.load.root, "", frozenset(), route)
+        return self.record(root_record(self.writer), self.load.root, "", NOTHING_AROUND, route)
 
     def whole(self) -> Skip:
         """The walk over whole messages that asks only whether they are well-formed, and notes the time."""
         return self._walk(self.writer.resolve(self.writer.root), "")
 
-    def plan(self, writer: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
+    def plan(self, writer: Type, load: Type, where: str, around: Around, kept: KeptRoute | None) -> Plan:
         """The plan from one node to a column, an item or a value, any of which may be nullable.
 
         Raises:
@@ -226,7 +227,7 @@ class _Compiler:
         if not isinstance(writer, Union):
             if is_nullable and _is_null(writer):
                 return self._nullable(Plan.copy(self._walk(writer, where), program.NOTHING), load, is_null=True)
-            plan = self.branch(writer, inner, where, within, kept)
+            plan = self.branch(writer, inner, where, around, kept)
             return self._nullable(plan, load) if is_nullable else plan
         branches = [self.writer.resolve(branch) for branch in writer.branches]
         values = [branch for branch in branches if not _is_null(branch)]
@@ -234,7 +235,7 @@ class _Compiler:
             return self._union_text(writer, load, where)
         routes = iter(_of_branches(inner, kept, len(values)))
         plans = [
-            self._union_branch(branch, load, where, within, None if _is_null(branch) else next(routes))
+            self._union_branch(branch, load, where, around, None if _is_null(branch) else next(routes))
             for branch in branches
         ]
         skip = skip_union([plan.skip for plan in plans])
@@ -249,7 +250,7 @@ class _Compiler:
         codes = [program.joined(program.emit(index), plan.code) for index, plan in zip(indexes, plans, strict=True)]
         return Plan(skip, by_branch(converts), False, program.union(codes, keeps_index=False))
 
-    def branch(self, writer: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
+    def branch(self, writer: Type, load: Type, where: str, around: Around, kept: KeptRoute | None) -> Plan:
         """The plan from a type that is no union to one that is none."""
         skip = self._walk(writer, where)
         if _is_null(writer) and _is_null(load):
@@ -259,9 +260,9 @@ class _Compiler:
             return Plan(skip, after_walk(skip, compile_json_text(self.walks, writer)), False, None)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
-                return self._members(writer, load, where, within, kept)
+                return self._members(writer, load, where, around, kept)
             case Record(), Record():
-                return self.record(writer, load, where, within, kept)
+                return self.record(writer, load, where, around, kept)
             case Primitive(), Primitive():
                 return self._primitive(writer, load, skip, where)
             case Fixed(), Fixed() if writer.size == load.size:
@@ -269,16 +270,16 @@ class _Compiler:
             case Enum(), Enum():
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
-                return self._array(writer, load, where, within, kept)
+                return self._array(writer, load, where, around, kept)
             case Map(), Map():
-                value = self.plan(writer.values, load.values, f"{where}{{}}", within, kept)
+                value = self.plan(writer.values, load.values, f"{where}{{}}", around.values(), kept)
                 skip = skip_map(value.skip)
                 code = program.map_of(value.code, rewritten=not value.copies)
                 return Plan.copy(skip, code) if value.copies else Plan(skip, map_of(value.convert), False, code)
         raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
 
-    def _array(self, writer: Array, load: Array, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
-        item = self.plan(writer.items, load.items, f"{where}[]", within, kept)
+    def _array(self, writer: Array, load: Array, where: str, around: Around, kept: KeptRoute | None) -> Plan:
+        item = self.plan(writer.items, load.items, f"{where}[]", around.items(), kept)
         if self.walks.zero_width.has(writer.items):
             skip, zero_width = skip_zero_width_array(self.limits), self.limits
         else:
@@ -286,11 +287,11 @@ class _Compiler:
         code = program.array(item.code, zero_width=zero_width is not None, rewritten=not item.copies)
         return Plan.copy(skip, code) if item.copies else Plan(skip, array_of(item.convert, zero_width), False, code)
 
-    def record(self, writer: Record, load: Record, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
+    def record(self, writer: Record, load: Record, where: str, around: Around, kept: KeptRoute | None) -> Plan:
         if kept is not None:
             route = route_by_kept(load, writer, kept)
         else:
-            route = route_fields(load, self.writer, writer, within=within)
+            route = route_fields(load, self.writer, writer, around)
         if route.unplaced:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
             raise Unconvertible(f"the load schema has no place for {fields}, or needs it and the writer has none")
@@ -300,7 +301,8 @@ class _Compiler:
             if routed.source is not None:
                 name = routed.source.name
                 path = f"{where}.{name}" if where else name
-                plan = self.plan(routed.source.type, routed.column.type, path, within | {writer.name}, routed.inside)
+                inside = around.column(routed.column.name, writer.name)
+                plan = self.plan(routed.source.type, routed.column.type, path, inside, routed.inside)
                 taken[indexes[name]] = column, plan
         skip = skip_record([taken[index][1].skip for index in range(len(writer.fields))])
         in_order = [taken[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
@@ -321,15 +323,13 @@ class _Compiler:
         index = _index(load, is_null=is_null)
         return Plan(plan.skip, prefixed(index, plan.convert), False, program.joined(program.emit(index), plan.code))
 
-    def _union_branch(
-        self, branch: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None
-    ) -> Plan:
+    def _union_branch(self, branch: Type, load: Type, where: str, around: Around, kept: KeptRoute | None) -> Plan:
         """One branch by itself; one without a place is an error of the messages that carry it, not of all."""
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing, program.NOTHING)
         try:
-            return self.branch(branch, inner, where, within, kept)
+            return self.branch(branch, inner, where, around, kept)
         except Unconvertible as error:
             return Plan(self._walk(branch, where), refusing(str(error)), False, program.REFUSE)
 
@@ -348,17 +348,17 @@ class _Compiler:
 
         return Plan(skip, convert, False, None)
 
-    def _members(self, writer: Type, load: Record, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
+    def _members(self, writer: Type, load: Record, where: str, around: Around, kept: KeptRoute | None) -> Plan:
         """A value that is one branch of the union that a record of nullable members stands for."""
         inside: KeptRoute | None = None
         if kept is not None:
             member, inside = member_of(load, kept)
         else:
-            found = route_branch(load, self.writer, writer, within=within)
+            found = route_branch(load, self.writer, writer, around)
             if found is None:
                 raise Unconvertible(f"{where} is {_kind(writer)}, which no member of its column holds")
             member = found
-        plan = self.plan(writer, member.type, where, within, inside)
+        plan = self.plan(writer, member.type, where, around.column(member.name), inside)
         at = load.fields.index(member)
         before, after = (
             b"".join(encode_default(self.load, field.type, None) for field in fields)

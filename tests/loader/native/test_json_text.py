@@ -102,3 +102,27 @@ def test_types_that_hold_each_other_too_deep_are_unconvertible(types: int, is_lo
         with pytest.raises(Unconvertible, match="too deep"):
             compile_projection(writer, load, ("at",), seen, state.routes[1])
         compile_time_walk(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # which notes it, or nothing
+
+
+@pytest.mark.parametrize(
+    ("levels", "kind", "holding"),
+    [
+        (40, "%s", b"%b"),
+        (40, '["null",%s]', b"\x02%b"),
+        (25, '{"type":"array","items":%s}', b"\x02%b\x00"),
+        (20, '["null","int",{"type":"map","values":%s}]', b"\x04\x02\x02k%b\x00"),
+    ],
+)
+def test_a_writer_that_is_no_version_has_its_deep_fields_as_text_where_the_version_like_it_has(
+    levels: int, kind: str, holding: bytes
+) -> None:
+    text, body = '{"type":"record","name":"R0","fields":[{"name":"x","type":"int"}]}', b"\x02"
+    for number in range(1, levels):
+        text = f'{{"type":"record","name":"R{number}","fields":[{{"name":"r","type":{kind % text}}}]}}'
+        body = holding % body
+    writer = parse_schema(text)
+    state = states_of(writer)[-1]
+    load = parse_schema(state.text)
+    row = project(writer, load, body)
+    assert b'"x":1' in row
+    assert row == project(writer, load, body, state.routes[1])
