@@ -48,6 +48,7 @@ from headrace.loader.load_schema.changes import column_changes
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
+from headrace.loader.load_schema.merge import LoadSchemaTooLarge
 from headrace.loader.load_schema.route import (
     NOTHING_AROUND,
     Around,
@@ -97,6 +98,7 @@ __all__ = [
     "Around",
     "ExplainedRule",
     "KeptRoute",
+    "LoadSchemaTooLarge",
     "LoadState",
     "Place",
     "Route",

@@ -33,6 +33,7 @@ from headrace.loader.load_schema import (
     NOTHING_AROUND,
     Around,
     KeptRoute,
+    LoadSchemaTooLarge,
     Routed,
     keep,
     kind_of,
@@ -143,6 +144,8 @@ def compile_projection(
         plan, whole = compiler.message(route), compiler.whole()
     except RecursionError as error:
         raise Unconvertible("its types hold each other too deep") from error
+    except LoadSchemaTooLarge as error:
+        raise Unconvertible(f"no load schema could hold it: {error}") from error
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:

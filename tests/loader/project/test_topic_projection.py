@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
+from headrace.loader.load_schema import merge
 from headrace.loader.native import BadBody, Seen, Unconvertible, compile_projection
 from headrace.loader.native.encode import encode_long
 from headrace.loader.native.rewrite import nearest_float
@@ -146,6 +147,17 @@ def test_a_recursive_field_is_text() -> None:
 def test_a_writer_that_the_load_schema_has_no_place_for() -> None:
     with pytest.raises(Unconvertible, match="no place for a, b"):
         compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, Seen())
+
+
+def test_a_writer_that_no_load_schema_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def holders(*fields: Any) -> Schema:
+        each = ({"type": "record", "name": f"R{n}", "fields": [field("x", "int"), *fields]} for n in range(9))
+        return record(*(field(f"c{n}", one) for n, one in enumerate(each)))
+
+    load = load_schema_of(holders())
+    monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 8)
+    with pytest.raises(Unconvertible, match="more than 8 types"):
+        compile_projection(holders(field("y", "int")), load, None, Seen())
 
 
 BAD_BODIES = {
