@@ -50,8 +50,12 @@ UNSCALED = "unscaled"
 HIVE_PRECISION_MAX = 38
 
 TIMESTAMP_MS_MAX = 9_223_372_036_854_775
-"""The last `timestamp-millis`, and negated the first, that Spark can count in microseconds; a query of a column that
-holds another fails ("long overflow")."""
+"""The last of `MILLIS_TIMES`, and negated the first, that Spark can count in microseconds; a query of a column or view
+that holds another fails ("long overflow")."""
+
+MILLIS_TIMES: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
+"""The logical types of times in milliseconds. Hive shows the second as a number, of which the view of the newest
+version makes a time."""
 
 COLUMN_NODES_MAX = 2_000
 """Most types inside one column. Load types hold no references, so types that use types twice double at each level;
@@ -213,7 +217,7 @@ def _safe_scalar(inner: Primitive, value: JsonValue) -> bool:
         return _is_latin(value)
     if inner.type in FRACTIONS:
         return _fits(FRACTIONS[inner.type], value)
-    if inner.logical is not None and inner.logical.name == "timestamp-millis":
+    if inner.logical is not None and inner.logical.name in MILLIS_TIMES:
         return -TIMESTAMP_MS_MAX <= int(value) <= TIMESTAMP_MS_MAX
     return True
 

@@ -14,7 +14,7 @@ from enum import IntEnum, IntFlag
 
 from headrace.avro_schema import Primitive, PrimitiveType
 from headrace.avro_schema.message_time import TimeUnit
-from headrace.loader.load_schema import TIMESTAMP_MS_MAX
+from headrace.loader.load_schema import MILLIS_TIMES, TIMESTAMP_MS_MAX
 from headrace.loader.native.readable import DECIMAL_BYTES_MAX
 
 FRAMES_MAX = 32
@@ -124,7 +124,7 @@ def walked(writer: Primitive, load: Primitive) -> Code:
     logical = load.logical.name if load.logical is not None else ""
     if logical == "decimal":
         return (Do(Op.DECIMAL, (DECIMAL_BYTES_MAX,)),)
-    if logical == "timestamp-millis" and writer.type is PrimitiveType.LONG:
+    if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
         return (Do(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
     return _WALKS[writer.type]
 

@@ -7,7 +7,8 @@ any UTF-8, and every logical type that Hive shows as its plain type.
 
     decimal           no bytes at all: "Zero length BigInteger" fails every query, also of other columns alone.
                       Very many bytes: a megabyte took six seconds to read, eight of them more than five minutes.
-    timestamp-millis  beyond what microseconds can count: "long overflow" fails every query of the column.
+    timestamp-millis  beyond what microseconds can count: "long overflow" fails every query of the column. So does a
+                      local-timestamp-millis those of the view, where it is a time; in the table it is a number.
 
 What counts is the column's type: a value that is loaded as text or as plain bytes harms nobody.
 """
@@ -15,7 +16,7 @@ What counts is the column's type: a value that is loaded as text or as plain byt
 from __future__ import annotations
 
 from headrace.avro_schema import Primitive
-from headrace.loader.load_schema import TIMESTAMP_MS_MAX
+from headrace.loader.load_schema import MILLIS_TIMES, TIMESTAMP_MS_MAX
 from headrace.loader.native.walk import BadBody, Skip, read_varint
 
 DECIMAL_BYTES_MAX = 1_024
@@ -35,12 +36,10 @@ def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:
     Args:
         where: the path of the writer's field, for the reason.
     """
-    match load.logical.name if load.logical is not None else "":
-        case "decimal":
-            return _decimal(where)
-        case "timestamp-millis":
-            return _timestamp(skip, where)
-    return skip
+    logical = load.logical.name if load.logical is not None else ""
+    if logical == "decimal":
+        return _decimal(where)
+    return _millis_time(skip, f"{where}: the {logical}") if logical in MILLIS_TIMES else skip
 
 
 def _decimal(where: str) -> Skip:
@@ -63,15 +62,14 @@ def _decimal(where: str) -> Skip:
     return skip
 
 
-def _timestamp(inner: Skip, where: str) -> Skip:
+def _millis_time(inner: Skip, what: str) -> Skip:
     def skip(b: bytes, p: int) -> int:
         q = inner(b, p)
         if q - p > SAFE_TIMESTAMP_BYTES:
             n, _ = read_varint(b, p)
             if abs(n) > TIMESTAMP_MS_MAX:
                 raise UnreadableValue(
-                    f"{where}: the timestamp-millis {n} is beyond what queries can count in microseconds, "
-                    f"{TIMESTAMP_MS_MAX}"
+                    f"{what} {n} is beyond what queries can count in microseconds, {TIMESTAMP_MS_MAX}"
                 )
         return q
 

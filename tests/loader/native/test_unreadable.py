@@ -17,6 +17,7 @@ from projection_oracle import both_twins, decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
 
 FINE_PRICE, FINE_MILLIS = encode_bytes(b"\x01"), encode_long(1_357_000_000_000)
 UNREADABLE = {
@@ -25,6 +26,8 @@ UNREADABLE = {
     "a decimal of too many bytes": (PRICE, FINE_PRICE, encode_bytes(b"\x00" * (DECIMAL_BYTES_MAX + 1))),
     "a time that overflows": (MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
     "a time that overflows before 1970": (MILLIS, FINE_MILLIS, encode_long(-TIMESTAMP_MS_MAX - 1)),
+    "a local time that overflows": (LOCAL_MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
+    "a local time that overflows before 1970": (LOCAL_MILLIS, FINE_MILLIS, encode_long(-TIMESTAMP_MS_MAX - 1)),
     "the last long": (MILLIS, FINE_MILLIS, encode_long(2**63 - 1)),
     "the first long": (MILLIS, FINE_MILLIS, encode_long(-(2**63))),
 }
@@ -37,7 +40,9 @@ READABLE = {
     "a small time said in ten bytes": (MILLIS, b"\x82" + b"\x80" * 8 + b"\x00"),
     "the last date": ({"type": "int", "logicalType": "date"}, encode_long(2**31 - 1)),
     "microseconds, which are a bigint": ({"type": "long", "logicalType": "timestamp-micros"}, encode_long(2**63 - 1)),
-    "a local time, which is a bigint": ({"type": "long", "logicalType": "local-timestamp-millis"}, encode_long(2**62)),
+    "the last local time": (LOCAL_MILLIS, encode_long(TIMESTAMP_MS_MAX)),
+    "the first local time": (LOCAL_MILLIS, encode_long(-TIMESTAMP_MS_MAX)),
+    "local microseconds": ({"type": "long", "logicalType": "local-timestamp-micros"}, encode_long(2**63 - 1)),
     "a decimal that Hive cannot hold": ({**PRICE, "precision": 50}, encode_bytes(b"")),
     "plain bytes": ("bytes", encode_bytes(b"")),
     "a plain long": ("long", encode_long(2**63 - 1)),
@@ -89,7 +94,7 @@ def test_what_queries_fail_on_is_refused_with_its_place(name: str, place: str) -
         convert = both_twins(writer, load, None, Seen())
         good_body = b"\x02" + placed(place, fine) + b"\x02z"
         decode(load, convert(good_body))
-        with pytest.raises(UnreadableValue, match=r"^c[\w.{}\[\]]*: (a decimal of|the timestamp-millis)"):
+        with pytest.raises(UnreadableValue, match=r"^c[\w.{}\[\]]*: (a decimal of|the (local-)?timestamp-millis)"):
             convert(b"\x02" + placed(place, bad) + b"\x02z")
         decode(load, convert(good_body))
 
