@@ -145,7 +145,7 @@ class TypeFolding(ABC):
             name, props = self.named(node)
             return Laid(Enum(name, node.symbols, props=props), STRAIGHT)
         if isinstance(node, Fixed):
-            logical = hive_logical(node.logical)
+            logical = hive_logical(node)
             fixed = Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
             return Laid(fixed, STRAIGHT)
         if isinstance(node, Array):
@@ -316,7 +316,8 @@ class TypeFolding(ABC):
         return Primitive(inner.type, wider, logical_props(wider))
 
     def merge_fixed(self, inner: Fixed, node: Fixed) -> Fixed | None:
-        same = inner.size == node.size and inner.logical == hive_logical(node.logical)
+        # Columns of before decimals had a greatest size go on as they are.
+        same = inner.size == node.size and inner.logical in (node.logical, hive_logical(node))
         return inner if same else None
 
     def merge_enum(self, inner: Enum, node: Enum, path: str) -> Enum | None:

@@ -49,6 +49,10 @@ UNSCALED = "unscaled"
 
 HIVE_PRECISION_MAX = 38
 
+DECIMAL_BYTES_MAX = 1_024
+"""Most bytes of a decimal. The widest column needs 16, the rest is room for writers that pad; reading so many takes a
+fifth of a millisecond, and a megabyte from six seconds to a minute, by reader."""
+
 TIMESTAMP_MS_MAX = 9_223_372_036_854_775
 """The last of `MILLIS_TIMES`, and negated the first, that Spark can count in microseconds; a query of a column or view
 that holds another fails ("long overflow")."""
@@ -272,10 +276,18 @@ def _is_latin(text: str) -> bool:
     return all(ord(char) < 256 for char in text)
 
 
-def hive_logical(logical: LogicalType | None) -> LogicalType | None:
-    """The logical type of a fixed as the load schema declares it; a decimal that Hive cannot hold is plain bytes."""
-    too_wide = logical is not None and (logical.precision or 0) > HIVE_PRECISION_MAX
-    return None if too_wide else logical
+def hive_logical(node: Fixed) -> LogicalType | None:
+    """The logical type of a fixed as the load schema declares it; a decimal that Hive cannot hold is plain bytes.
+
+    So is one of so many bytes that whoever reads the files as numbers would not come to an end. All values have that
+    size, so refusing them, as those of a decimal on bytes are, would leave nothing of the column. Hive shows either as
+    binary.
+    """
+    logical = node.logical
+    if logical is None or logical.name != "decimal":
+        return logical
+    is_held = (logical.precision or 0) <= HIVE_PRECISION_MAX and node.size <= DECIMAL_BYTES_MAX
+    return logical if is_held else None
 
 
 def logical_props(logical: LogicalType | None) -> Props:

@@ -14,8 +14,7 @@ from enum import IntEnum, IntFlag
 
 from headrace.avro_schema import Primitive, PrimitiveType
 from headrace.avro_schema.message_time import TimeUnit
-from headrace.loader.load_schema import MILLIS_TIMES, TIMESTAMP_MS_MAX
-from headrace.loader.native.readable import DECIMAL_BYTES_MAX
+from headrace.loader.load_schema import DECIMAL_BYTES_MAX, MILLIS_TIMES, TIMESTAMP_MS_MAX
 
 FRAMES_MAX = 32
 SLOTS_MAX = 4_096

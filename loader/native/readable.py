@@ -16,11 +16,8 @@ What counts is the column's type: a value that is loaded as text or as plain byt
 from __future__ import annotations
 
 from headrace.avro_schema import Primitive
-from headrace.loader.load_schema import MILLIS_TIMES, TIMESTAMP_MS_MAX
+from headrace.loader.load_schema import DECIMAL_BYTES_MAX, MILLIS_TIMES, TIMESTAMP_MS_MAX
 from headrace.loader.native.walk import BadBody, Skip, read_varint
-
-DECIMAL_BYTES_MAX = 1_024
-"""The widest column needs 16, the rest is room for writers that pad; reading so many takes a fifth of a millisecond."""
 
 SAFE_TIMESTAMP_BYTES = 7
 """A varint of so many bytes is within 2^48, so that ordinary times need not be read to be checked."""

@@ -352,9 +352,9 @@ def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
 
 
 def _logical(node: Primitive | Fixed) -> tuple[Any, ...] | None:
-    """What a logical type means. A uuid is plain text, and a fixed decimal beyond Hive's digits is plain bytes."""
+    """What a logical type means. A uuid is plain text, and a fixed decimal too large for readers is plain bytes."""
     logical = node.logical
-    too_wide = isinstance(node, Fixed) and logical is not None and (logical.precision or 0) > 38
+    too_wide = isinstance(node, Fixed) and logical is not None and ((logical.precision or 0) > 38 or node.size > 1_024)
     if logical is None or too_wide or (isinstance(node, Primitive) and logical.name == "uuid"):
         return None
     return logical.name, logical.scale if logical.name == "decimal" else None

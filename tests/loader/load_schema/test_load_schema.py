@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Record, Schema, parse_schema
 from headrace.compat.resolution import check_reader_writer
-from headrace.hive_ddl.types import table_columns
+from headrace.hive_ddl.types import Column, table_columns
 from headrace.loader.load_schema import (
     EMPTY,
     RULES,
@@ -29,6 +29,7 @@ from headrace.loader.load_schema import (
     route_fields,
     split,
     table_schema,
+    types,
 )
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge
 from strategies import data_for, growing_histories, histories, schemas
@@ -230,6 +231,31 @@ def test_what_the_old_column_cannot_hold_opens_a_sibling(old, new, sibling, rule
     assert fed(state, first) == {"a": "a", sibling: None}
     assert fed(state, second) == {"a": None, sibling: "a"}
     assert all(split(column.type)[1] and column.default is None for column in load_root(state).fields)
+
+
+@pytest.mark.parametrize(
+    ("size", "precision", "is_number"), [(1_024, 38, True), (1_025, 9, False), (1_000_000, 9, False), (17, 39, False)]
+)
+def test_a_fixed_decimal_that_readers_cannot_hold_or_end_with_is_plain_bytes(size, precision, is_number):
+    kind = {"type": "fixed", "name": "F", "size": size, "logicalType": "decimal", "precision": precision, "scale": 2}
+    schema = record(field("a", kind), field("b", ["null", "F"], default=None))
+    state = folded(schema)
+    number = kind if is_number else {"type": "fixed", "name": "F", "size": size}
+    assert columns(state) == {"a": number, "b": ["null", {**number, "name": "F_2"}]}
+    assert fold(state, 2, schema).text == state.text
+    assert table_columns(parse_schema(state.text)) == (Column("a", "binary"), Column("b", "binary"))
+    assert fed(state, schema) == {"a": "a", "b": "b"}
+
+
+def test_a_fixed_decimal_that_a_column_was_made_of_goes_on_there(monkeypatch):
+    kind = {"type": "fixed", "name": "F", "size": 2_000, "logicalType": "decimal", "precision": 9, "scale": 2}
+    schema = record(field("a", kind))
+    with monkeypatch.context() as before:
+        before.setattr(types, "DECIMAL_BYTES_MAX", 2_000)
+        state = folded(schema)
+    assert columns(state) == {"a": kind}
+    assert fold(state, 2, schema).text == state.text
+    assert fed(state, schema) == {"a": "a"}
 
 
 def test_a_third_type_opens_a_further_sibling_and_returning_types_find_theirs():

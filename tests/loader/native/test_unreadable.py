@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import Schema, parse_schema
-from headrace.loader.load_schema import TIMESTAMP_MS_MAX
+from headrace.loader.load_schema import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
 from headrace.loader.native import BadBody, Seen, UnreadableValue
 from headrace.loader.native.encode import encode_bytes, encode_long
-from headrace.loader.native.readable import DECIMAL_BYTES_MAX
 from headrace.loader.native.rewrite import ADDED_BYTES_MAX
 from projection_oracle import both_twins, decode, load_schema_of, project
 
