@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Protocol
 
 import cramjam
 import lz4.frame
@@ -17,6 +18,9 @@ from zlib_ng import zlib_ng
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_BLOCK_BYTES = 32 * 1024
 XERIAL_HEADER_BYTES = 16  # magic, version, least compatible version
+
+PIECE_BYTES = 256
+"""The first piece of a gzip member or lz4 frame that is not a batch's first."""
 
 
 class DecompressionError(Exception):
@@ -47,17 +51,7 @@ def _none(data: memoryview, bytes_max: int) -> memoryview:
 
 
 def _gzip(data: memoryview, bytes_max: int) -> bytes:
-    parts: list[bytes] = []
-    room = bytes_max + 1
-    rest = bytes(data)
-    while rest and room > 0:
-        member = zlib_ng.decompressobj(wbits=31)
-        parts.append(member.decompress(rest, room))
-        room -= len(parts[-1])
-        if not member.eof and room > 0:
-            raise DecompressionError("gzip: the stream is cut")
-        rest = member.unused_data
-    return b"".join(parts)
+    return _unfolded(data, bytes_max, lambda: zlib_ng.decompressobj(wbits=31), "gzip: the stream is cut")
 
 
 def _snappy(data: memoryview, bytes_max: int) -> bytes:
@@ -91,17 +85,7 @@ def _raw_snappy(data: memoryview, room: int, bytes_max: int) -> bytes:
 
 
 def _lz4(data: memoryview, bytes_max: int) -> bytes:
-    parts: list[bytes] = []
-    room = bytes_max + 1
-    rest = bytes(data)
-    while rest and room > 0:
-        frame = lz4.frame.LZ4FrameDecompressor()
-        parts.append(frame.decompress(rest, max_length=room))
-        room -= len(parts[-1])
-        if not frame.eof and room > 0:
-            raise DecompressionError("lz4: the frame is cut")
-        rest = frame.unused_data or b""
-    return b"".join(parts)
+    return _unfolded(data, bytes_max, lz4.frame.LZ4FrameDecompressor, "lz4: the frame is cut")
 
 
 def _zstd(data: memoryview, bytes_max: int) -> bytes:
@@ -111,6 +95,41 @@ def _zstd(data: memoryview, bytes_max: int) -> bytes:
     while room > 0 and (part := reader.read(min(room, 1 << 20))):
         parts.append(part)
         room -= len(part)
+    return b"".join(parts)
+
+
+class _Decoder(Protocol):
+    """Of one gzip member or lz4 frame; `unused_data` is what it was given beyond its end."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes | None: ...
+
+    def decompress(self, data: memoryview, max_length: int, /) -> bytes: ...
+
+
+def _unfolded(data: memoryview, bytes_max: int, decoder: Callable[[], _Decoder], cut: str) -> bytes:
+    """What members or frames that follow each other hold, as far as one byte beyond `bytes_max`.
+
+    A decoder copies what it is given beyond its end, so only the first, which is usually all there is, is given
+    everything. Each further one gets pieces that double in size, and thousands of them take time by their bytes.
+    """
+    parts: list[bytes] = []
+    room = bytes_max + 1
+    position, piece_bytes = 0, len(data)
+    while position < len(data) and room > 0:
+        member = decoder()
+        while not member.eof and room > 0:
+            if position == len(data):
+                raise DecompressionError(cut)
+            piece = data[position : position + piece_bytes]
+            parts.append(member.decompress(piece, room))
+            room -= len(parts[-1])
+            position += len(piece) - len(member.unused_data or b"")
+            piece_bytes *= 2
+        piece_bytes = PIECE_BYTES
     return b"".join(parts)
 
 
