@@ -2,6 +2,8 @@
 
 Unions other than null are objects with the branch's name, bytes are texts of the code points 0 to 255, and numbers
 that JSON cannot say are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
+
+A value's own text is at most some seven times its bytes. The names around it have any length, so they are counted.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from headrace.avro_schema import (
     Union,
 )
 from headrace.loader.native.encode import encode_bytes, encode_float
+from headrace.loader.native.readable import UnreadableValue
+from headrace.loader.native.rewrite import ADDED_BYTES_MAX
 from headrace.loader.native.walk import Limits, WalkCompiler, read_block, read_index, read_varint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -62,9 +66,10 @@ class _JsonCompiler:
             case Fixed(size=size):
                 return lambda b, p: (b[p : p + size].decode("latin-1"), p + size)
             case Enum(symbols=symbols):
-                return _enum(symbols)
+                return _enum(symbols, self._limits)
             case Union(branches=branches):
-                return _union([(self._branch_name(branch), self.read(branch)) for branch in branches])
+                named = [(self._branch_name(branch), self.read(branch)) for branch in branches]
+                return _union(named, self._limits)
             case Array(items=items):
                 return _array(self.read(items))
             case Map(values=values):
@@ -107,18 +112,34 @@ class _JsonCompiler:
         return read
 
 
-def _enum(symbols: tuple[str, ...]) -> Read:
+def _take_names(limits: Limits, named_bytes: int) -> None:
+    """Counts names before they become text.
+
+    Raises:
+        UnreadableValue: they would make a small message a row of any size.
+    """
+    limits.named_bytes += named_bytes
+    if limits.named_bytes > ADDED_BYTES_MAX:
+        raise UnreadableValue(
+            f"with the names of their fields values that are text would take {ADDED_BYTES_MAX} bytes more than the "
+            "message"
+        )
+
+
+def _enum(symbols: tuple[str, ...], limits: Limits) -> Read:
     def read(b: bytes, p: int) -> tuple[Any, int]:
         index, p = read_index(b, p, len(symbols))
+        _take_names(limits, len(symbols[index]))
         return symbols[index], p
 
     return read
 
 
-def _union(branches: list[tuple[str, Read]]) -> Read:
+def _union(branches: list[tuple[str, Read]], limits: Limits) -> Read:
     def read(b: bytes, p: int) -> tuple[Any, int]:
         index, p = read_index(b, p, len(branches))
         name, branch = branches[index]
+        _take_names(limits, len(name))
         value, p = branch(b, p)
         return None if name == "null" else {name: value}, p
 
@@ -127,9 +148,11 @@ def _union(branches: list[tuple[str, Read]]) -> Read:
 
 def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> Read:
     """`zero_width` is how many fields take no bytes: a walk passes over them, and here they are many values."""
+    named_bytes = sum(len(name) for name, _ in fields)
 
     def read(b: bytes, p: int) -> tuple[Any, int]:
         limits.take_zero_width(zero_width)
+        _take_names(limits, named_bytes)
         value = {}
         for name, field in fields:
             value[name], p = field(b, p)

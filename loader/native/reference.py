@@ -157,7 +157,7 @@ def compile_projection(
         return body
 
     def converted(body: bytes) -> bytes:
-        limits.level = limits.zero_width_items = 0
+        limits.begin()
         try:
             row, end = convert(body, 0)
         except UnreadableValue:
@@ -192,7 +192,7 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: Seen) -> C
         return lambda body: None
 
     def walk(body: bytes) -> None:
-        limits.level = limits.zero_width_items = 0
+        limits.begin()
         with suppress(BadBody, *MALFORMED):
             skip(body, 0)
 

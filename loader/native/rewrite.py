@@ -25,7 +25,8 @@ from headrace.loader.native.walk import (
 )
 
 ADDED_BYTES_MAX = 64 * 1024 * 1024
-"""Of one array or map, beyond what its message had: each item may be given defaults that take it no byte to ask for."""
+"""Of one array or map, and of the texts of a message together, beyond what the message had: each item may be given
+defaults, and in a text has names, that take it no byte to ask for."""
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
 """The load schema's binary of the value at a position, and the position after the value."""

@@ -139,12 +139,15 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 class Limits:
     """What the present body has used of what costs its sender nothing; emptied before each body."""
 
-    __slots__ = ("depth_max", "level", "zero_width_items")
+    __slots__ = ("depth_max", "level", "named_bytes", "zero_width_items")
 
     def __init__(self, depth_max: int = DEPTH_MAX) -> None:
         self.depth_max = depth_max
-        self.level = 0
-        self.zero_width_items = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Empties it before a body."""
+        self.level = self.zero_width_items = self.named_bytes = 0
 
     def enter(self) -> None:
         """Counts a value of a recursive type inside another; whoever leaves it takes one off `level`."""
@@ -384,7 +387,7 @@ def walk_whole(skip: Skip, limits: Limits, body: bytes) -> None:
     Raises:
         BadBody: it is not one value.
     """
-    limits.level = limits.zero_width_items = 0
+    limits.begin()
     try:
         end = skip(body, 0)
     except MALFORMED as error:

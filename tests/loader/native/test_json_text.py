@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import parse_schema
-from headrace.loader.native import BadBody, Seen, compile_check, compile_projection
+from headrace.loader.native import BadBody, Seen, UnreadableValue, compile_check, compile_projection
 from headrace.loader.native.encode import encode_long
 from headrace.loader.native.reference import Unconvertible, compile_time_walk
+from headrace.loader.native.rewrite import ADDED_BYTES_MAX
 from projection_oracle import encode, load_schema_of, project, states_of
 
 NODE = parse_schema(
@@ -126,3 +127,26 @@ def test_a_writer_that_is_no_version_has_its_deep_fields_as_text_where_the_versi
     row = project(writer, load, body)
     assert b'"x":1' in row
     assert row == project(writer, load, body, state.routes[1])
+
+
+LONG = 20_000
+NAMED = {
+    "fields": ('{"name":"%s","type":"int"}' % ("f" * LONG), b"\x02"),
+    "symbols": ('{"name":"e","type":{"type":"enum","name":"E","symbols":["%s"]}}' % ("s" * LONG), b"\x00"),
+    "branches": ('{"name":"u","type":["null",{"type":"fixed","name":"%s","size":1}]}' % ("b" * LONG), b"\x02x"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_long_names_do_not_make_a_row_of_any_size_from_a_small_message(kind: str) -> None:
+    field, value = NAMED[kind]
+    several = '{"name":"more","type":{"type":"array","items":"Node"}}'
+    writer = parse_schema(f'{{"type":"record","name":"Node","fields":[{field},{several}]}}')
+    load = load_schema_of(writer)
+    fine, item = ADDED_BYTES_MAX // LONG - 5, value + b"\x00"
+    row = project(writer, load, value + encode_long(fine) + fine * item + b"\x00")
+    assert ADDED_BYTES_MAX - 6 * LONG < len(row) < ADDED_BYTES_MAX + 2**20
+    project(writer, load, value + encode_long(fine) + fine * item + b"\x00")  # each message by itself
+    for count in (fine + 10, 60_000):
+        with pytest.raises(UnreadableValue, match="more than the message"):
+            project(writer, load, value + encode_long(count) + count * item + b"\x00")
