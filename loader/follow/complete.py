@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.hive_ddl.errors import StaleRevision, StatementRefused
+from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed, StaleRevision
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION
@@ -172,7 +172,10 @@ class CompleteUntil:
                 try:
                     if self._tell(topic, state.topics[topic], topics[topic].until_ms, asked_ms, work_id):
                         topics[topic] = dataclasses.replace(topics[topic], told_ms=topics[topic].until_ms)
-                except StatementRefused as error:
+                except (MetastoreUnavailable, SessionFailed):
+                    raise  # every further table would wait for it as long
+                except Exception as error:
+                    logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
                     refused.append(f"topic {topic}: {error}")  # its own trouble; the other tables are told
         # Whatever it is, the files are where they belong, and the sentence goes to the report.
         except Exception as error:

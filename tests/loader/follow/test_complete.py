@@ -203,6 +203,20 @@ def test_a_table_that_cannot_be_told_holds_up_no_other(world: World, monkeypatch
     assert world.hive.tables["headrace", "apples"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
 
+def test_a_table_that_cannot_be_understood_holds_up_no_other(world: World) -> None:
+    for name in ("apples", "zebras"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    load(world)
+    key = ("headrace", "apples")
+    table = world.hive.tables[key]
+    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "9" * 5_000})
+    world.clock_ms += STEP_MS
+    (note,) = load(world).notes
+    assert note.startswith("headrace.complete_until of 1 tables is not up to date: topic apples: ")
+    assert world.hive.tables["headrace", "zebras"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
+
+
 def test_a_lost_hint_is_found_again_and_a_table_goes_back_only_from_the_future(world: World) -> None:
     load(world)
     world.clock_ms += STEP_MS
