@@ -132,6 +132,7 @@ def desired_table(
         database=database,
         name=name,
         location=location,
+        # Strictly, unlike what others wrote: readers of the table refuse it for an invalid default.
         columns=table_columns(parse_schema(schema_text, source=f"table {database}.{name}"), partition_columns),
         partition_columns=tuple(partition_columns),
         properties=MappingProxyType(facts),
