@@ -46,6 +46,7 @@ class Delivery:
         "error",
         "failed_in",
         "is_decided",
+        "is_handed_over",
         "is_told",
         "landed",
         "on_delivery",
@@ -76,7 +77,7 @@ class Delivery:
         self.error: Any = None
         self.failed_in: float = math.inf
         """The number of the flush that hears of its failure first; later than all where it has not failed."""
-        self.is_decided = self.is_told = False
+        self.is_handed_over = self.is_decided = self.is_told = False
 
     def decide(self, error: Any, message: Any) -> None:
         """The callback of the Kafka client."""

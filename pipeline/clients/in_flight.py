@@ -17,9 +17,9 @@ from headrace.pipeline.clients.kafka_client import error_text
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 256
+LOOK_EVERY: Final = 512
 """Messages between two looks at which of them were acknowledged."""
-LARGE_BYTES: Final = 64 * 1024
+LARGE_BYTES: Final = 32 * 1024
 """A message that takes this much memory has somebody look at once."""
 
 UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -75,9 +75,10 @@ class InFlight:
         return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, own_bytes)
 
     def pending(self) -> list[Delivery]:
+        """Those that the Kafka client has and has not decided; not those that are being sent now."""
         with self._settling:
             self._take_added()
-            return list(self._pending)
+            return [delivery for delivery in self._pending if delivery.is_handed_over]
 
     def settle(self) -> None:
         """Counts the messages that were decided, and calls back."""
@@ -111,7 +112,7 @@ class InFlight:
                 assert delivery.on_delivery is not None
                 try:
                     delivery.on_delivery(delivery)
-                except Exception:
+                except BaseException:  # also `sys.exit`, which would end a thread that others rely on
                     logger.exception("on_delivery failed topic=%s", delivery.topic)
         finally:
             self._here.depth -= 1

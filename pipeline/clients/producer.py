@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -49,8 +51,9 @@ from headrace.pipeline.clients.kafka_client import (
     merged,
     reach_brokers,
 )
-from headrace.pipeline.clients.record_forms import as_header_list, as_key_bytes
+from headrace.pipeline.clients.record_forms import NOW_MS, as_header_list, as_key_bytes, as_timestamp
 from headrace.pipeline.clients.schemas import Encodings
+from headrace.pipeline.clients.uninterrupted import Uninterrupted
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, load_settings
 
@@ -74,9 +77,11 @@ PURGE_TIMEOUT_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 10.0
 """For the threads to end, once everything was flushed or given up."""
 
+_NOT_TAKEN: Final = (KafkaException, ValueError, TypeError, AttributeError, OverflowError)
+"""What the Kafka client raises of a message that it does not take."""
+
 ANY_PARTITION: Final = -1
-NOW_MS: Final = 0
-"""What librdkafka takes for these."""
+"""What librdkafka takes for any."""
 
 _ACKS: Final = "a message counts as sent once all replicas in sync have it"
 _TIMEOUT: Final = "give delivery_timeout_s to the producer"
@@ -155,7 +160,9 @@ class Producer:
         self._in_flight = InFlight(self._counter)
         self.decided = self._in_flight.decided.append
         self._has_polled = False
-        self._closing = threading.Lock()
+        self._whole = Uninterrupted()
+        self._closing = threading.RLock()
+        self._close_within_s: float | None = None
         self._open_published_at = float("-inf")
         self._closed = ""
         self._audit_topic = self._settings.audit.topic
@@ -179,13 +186,8 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with _beside(error):
             self.close()
-        except ProducerError as failure:
-            if error is None:
-                raise
-            # What went wrong first is what the application must see.
-            logger.error("messages not delivered when closing error=%s", failure)
 
     def send(
         self,
@@ -214,18 +216,107 @@ class Producer:
             ProducerError: one of its subclasses; nothing was sent. `DeliveryFailed` also says that messages sent
                 before have failed, once for each that nobody has been told of.
         """
+        try:
+            return self._send(topic, value, key, schema, headers, timestamp_ms, partition, on_delivery)
+        finally:
+            if self._close_within_s is not None:
+                self._close_late()
+
+    def flush(self, timeout_s: float = 150.0) -> None:
+        """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
+
+        By then `on_delivery` has been called, too, unless that takes longer than `timeout_s`. An `on_delivery` that
+        flushes waits for messages alone, not for what others are called with.
+
+        Raises:
+            FlushFailed: messages since the last flush failed, or are not decided after `timeout_s`.
+        """
+        if self._closed:
+            raise ProducerClosed(self._closed)
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._flush_messages(deadline)
+            now = time.monotonic()
+            taking = Taking.ENDED
+            if now - self._open_published_at >= OPEN_WINDOWS_EVERY_S:
+                self._open_published_at = now
+                taking = Taking.EVERY
+            self._publish(taking, deadline)
+        finally:
+            if self._close_within_s is not None:
+                self._close_late()
+
+    def close(self, timeout_s: float = 150.0) -> None:
+        """Flushes and ends. Closing again does nothing, nor does closing in a process that was forked off.
+
+        In a signal handler that comes upon a call of this producer, it is noted and done when that call ends.
+
+        Raises:
+            FlushFailed: see `flush`; the producer is closed all the same.
+        """
+        if self._is_interrupted():
+            self._close_within_s = timeout_s
+            return
+        self._close(timeout_s)
+
+    def _close(self, timeout_s: float) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = "the producer is closed"
+        self._stop.set()
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._flush_messages(deadline)
+        finally:
+            self._publish(Taking.EVERY, deadline)
+            self._end(max(0.0, deadline - time.monotonic()))
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Takes what the brokers have answered, which calls `on_delivery`. A thread does so every tenth of a second."""
+        kafka = self._kafka
+        if kafka is not None:
+            self._whole.call(self._take, kafka.poll, timeout_s)
+
+    def was_told(self, delivery: Delivery) -> None:
+        """The application has seen that this one failed, by asking for its result."""
+        self._whole.call(self._in_flight.was_told, delivery)
+
+    def _is_interrupted(self) -> bool:
+        """Whether this is a signal handler that came upon a call of this producer, whose locks it may hold."""
+        frame = sys._getframe() if threading.current_thread() is threading.main_thread() else None
+        while frame is not None:
+            if frame.f_code in _CALLS and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _close_late(self) -> None:
+        """Does what a signal handler asked for, at the end of the call that it came upon."""
+        timeout_s, self._close_within_s = self._close_within_s, None
+        if timeout_s is not None:
+            with _beside(sys.exception()):
+                self._close(timeout_s)
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: str | bytes | None,
+        schema: str | Schema | None,
+        headers: Iterable[tuple[str, str | bytes]],
+        timestamp_ms: int | None,
+        partition: int | None,
+        on_delivery: Callable[[Delivery], None] | None,
+    ) -> Delivery:
         if self._closed:
             raise ProducerClosed(self._closed, topic=topic)
         in_flight = self._in_flight
         if in_flight.untold:
-            in_flight.tell(topic)
+            self._whole.call(in_flight.tell, topic)
         key_bytes = key if key is None or key.__class__ is bytes else as_key_bytes(topic, key)
         header_list = as_header_list(topic, headers) if headers else None
-        record_ms = timestamp_ms
-        if record_ms == NOW_MS:
-            raise ProducerError(
-                f"topic {topic}: timestamp_ms=0 would be sent as now; expected another number", topic=topic
-            )
+        record_ms = None if timestamp_ms is None else as_timestamp(topic, timestamp_ms)
         size = 0 if key_bytes is None else len(key_bytes)
         subject, encoded, ticket = "", None, None
         if value is not None:
@@ -254,6 +345,7 @@ class Producer:
             if len(in_flight.added) >= LOOK_EVERY or cost >= LARGE_BYTES:
                 self._make_room(cost)
             while True:
+                delivery.is_handed_over = True
                 try:
                     self._kafka.produce(
                         topic,
@@ -267,61 +359,15 @@ class Producer:
                     )
                     return delivery
                 except BufferError:  # the application has set a bound of its own
+                    delivery.is_handed_over = False
                     self.poll(POLL_EVERY_S)
-        except BaseException as error:
-            in_flight.withdraw(delivery)
-            if isinstance(error, (KafkaException, ValueError, TypeError, AttributeError)):
-                raise self._not_taken(delivery, error) from error
+        except _NOT_TAKEN as error:
+            self._whole.call(in_flight.withdraw, delivery)
+            raise self._not_taken(delivery, error) from error
+        except BaseException:  # of a signal handler: it is run when `produce` has returned, and not within
+            if not delivery.is_handed_over:
+                self._whole.call(in_flight.withdraw, delivery)
             raise
-
-    def flush(self, timeout_s: float = 150.0) -> None:
-        """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
-
-        By then `on_delivery` has been called, too, unless that takes longer than `timeout_s`. An `on_delivery` that
-        flushes waits for messages alone, not for what others are called with.
-
-        Raises:
-            FlushFailed: messages since the last flush failed, or are not decided after `timeout_s`.
-        """
-        if self._closed:
-            raise ProducerClosed(self._closed)
-        deadline = time.monotonic() + timeout_s
-        self._flush_messages(deadline)
-        now = time.monotonic()
-        taking = Taking.ENDED
-        if now - self._open_published_at >= OPEN_WINDOWS_EVERY_S:
-            self._open_published_at = now
-            taking = Taking.EVERY
-        self._publish(taking, deadline)
-
-    def close(self, timeout_s: float = 150.0) -> None:
-        """Flushes and ends. Closing again does nothing, nor does closing in a process that was forked off.
-
-        Raises:
-            FlushFailed: see `flush`; the producer is closed all the same.
-        """
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = "the producer is closed"
-        self._stop.set()
-        deadline = time.monotonic() + timeout_s
-        try:
-            self._flush_messages(deadline)
-        finally:
-            self._publish(Taking.EVERY, deadline)
-            self._end(max(0.0, deadline - time.monotonic()))
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        """Takes what the brokers have answered, which calls `on_delivery`. A thread does so every tenth of a second."""
-        kafka = self._kafka
-        if kafka is not None:
-            _take(kafka.poll, timeout_s)
-            self._in_flight.settle()
-
-    def was_told(self, delivery: Delivery) -> None:
-        """The application has seen that this one failed, by asking for its result."""
-        self._in_flight.was_told(delivery)
 
     def _not_taken(self, delivery: Delivery, error: Exception) -> ProducerError:
         topic = delivery.topic
@@ -344,17 +390,29 @@ class Producer:
 
     def _flush_messages(self, deadline: float) -> None:
         """Waits for what is pending, and raises for what of that failed, or of others since the last time."""
-        waiting = waited_for = self._in_flight.pending()
+        in_flight, call = self._in_flight, self._whole.call
+        waiting = waited_for = call(in_flight.pending)
         left_s = 1.0
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
-            _take(self._kafka.flush, max(0.0, min(left_s, POLL_EVERY_S)))
-            self._in_flight.settle()
+            call(self._take, self._kafka.flush, max(0.0, min(left_s, POLL_EVERY_S)))
             waiting = [delivery for delivery in waiting if not delivery.done()]
-        self._in_flight.settle()
-        if not self._in_flight.wait_told(deadline - time.monotonic()):
+        call(in_flight.settle)
+        if not in_flight.wait_told(deadline - time.monotonic()):
             logger.warning("on_delivery takes longer than the flush that waited for it")
-        self._in_flight.raise_failed(waited_for, Counter(delivery.topic for delivery in waiting))
+        call(in_flight.raise_failed, waited_for, Counter(delivery.topic for delivery in waiting))
+
+    def _take(self, answers: Callable[[float], object], timeout_s: float) -> None:
+        """Takes answers of the brokers from the Kafka client.
+
+        Where it cannot go on it says so once, to whoever happens to ask. Nobody else would hear of it, and the messages
+        are each told by themselves.
+        """
+        try:
+            answers(timeout_s)
+        except KafkaException as error:
+            logger.error("the Kafka client cannot go on error=%s", error_text(error))
+        self._in_flight.settle()
 
     def _publish(self, taking: Taking, deadline: float) -> None:
         """Publishes rows and waits for their acknowledgement; what is not acknowledged stays in the spool."""
@@ -389,17 +447,20 @@ class Producer:
         # What nobody waits for any more is decided now, for those who hold a `Delivery`.
         self._kafka.purge()
         until = time.monotonic() + PURGE_TIMEOUT_S
-        while self._in_flight.pending() and time.monotonic() < until:
-            _take(self._kafka.poll, POLL_EVERY_S)
-            self._in_flight.settle()
-        for delivery in self._in_flight.pending():
-            delivery.decide(KafkaError(KafkaError._PURGE_INFLIGHT), None)
-        self._in_flight.settle()
-        self._in_flight.log_failures(only_when_due=False)
+        while self._whole.call(self._in_flight.pending) and time.monotonic() < until:
+            self.poll(POLL_EVERY_S)
+        self._whole.call(self._give_up)
+        self._whole.end()
         self._kafka = None
         self._left.close()
         self._counter.close()
         self._registry.close()
+
+    def _give_up(self) -> None:
+        for delivery in self._in_flight.pending():
+            delivery.decide(KafkaError(KafkaError._PURGE_INFLIGHT), None)
+        self._in_flight.settle()
+        self._in_flight.log_failures(only_when_due=False)
 
     def leave(self) -> None:
         """In a process that was forked off: none of the threads is here, and nothing of this can be used or ended."""
@@ -408,16 +469,19 @@ class Producer:
         self._left.leave()
 
 
-def _take(answers: Callable[[float], object], timeout_s: float) -> None:
-    """Takes answers of the brokers from the Kafka client.
-
-    Where it cannot go on it says so once, to whoever happens to ask. Nobody else would hear of it, and the messages are
-    each told by themselves.
-    """
+@contextmanager
+def _beside(error: BaseException | None) -> Iterator[None]:
+    """What went wrong first is what the application must see, and not what goes wrong when closing."""
     try:
-        answers(timeout_s)
-    except KafkaException as error:
-        logger.error("the Kafka client cannot go on error=%s", error_text(error))
+        yield
+    except ProducerError as failure:
+        if error is None:
+            raise
+        logger.error("messages not delivered when closing error=%s", failure)
+
+
+_CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flush))
+"""Where locks may be held in the thread that calls; elsewhere only others hold them."""
 
 
 def ambient_settings() -> Settings:

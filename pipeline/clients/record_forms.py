@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from headrace.pipeline.clients.errors import KeyRefused, ProducerError
+
+NOW_MS: Final = 0
+"""What librdkafka takes for the present time."""
+_MS_MAX: Final = 2**63 - 1
+
+
+def as_timestamp(topic: str, timestamp_ms: Any) -> int:
+    """The time of a record.
+
+    Raises:
+        ProducerError: it is none.
+    """
+    try:
+        its_ms = operator.index(timestamp_ms)
+    except TypeError:
+        its_ms = None
+    if its_ms is None or not -_MS_MAX <= its_ms <= _MS_MAX:
+        raise ProducerError(
+            f"topic {topic}: expected timestamp_ms to be an integer of 64 bits, found "
+            f"{type(timestamp_ms).__name__} {timestamp_ms!r:.60}",
+            topic=topic,
+        )
+    if its_ms == NOW_MS:
+        raise ProducerError(f"topic {topic}: timestamp_ms=0 would be sent as now; expected another number", topic=topic)
+    return its_ms
 
 
 def as_key_bytes(topic: str, key: Any) -> bytes:

@@ -325,6 +325,68 @@ def test_a_fork_makes_its_own_consumer(settings: Settings, topic: str) -> None:
         assert list(consumer) == []
 
 
+INTERRUPTED = """
+import random, signal, sys
+from pathlib import Path
+from headrace import Producer, ProducerClosed, ProducerError
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+how, data_dir, registry, broker, topic, schema = sys.argv[1:]
+settings = Settings(data_dir=Path(data_dir), registry=RegistrySettings(url=registry), kafka=KafkaSettings(broker))
+
+class Stop(BaseException):
+    pass
+
+def handler(number, frame):
+    if how == "close":
+        producer.close(timeout_s=60)
+    else:
+        raise Stop
+
+signal.signal(signal.SIGALRM, handler)
+sent = told = 0
+def count(delivery):
+    global told
+    told += 1
+
+for _ in range(25):
+    producer = Producer(settings, app="shop", on_delivery=count)
+    # Again and again, since Python ignores what is raised where it clears up behind itself.
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.02, 0.2), 0.1)
+    try:
+        while True:
+            producer.send(topic, {"id": sent % 1000, "timestamp": 1356998400000}, key="k", schema=schema)
+            sent += 1
+    except (Stop, ProducerClosed):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    producer.close(timeout_s=60)
+print(sent, told)
+"""
+
+
+@pytest.mark.parametrize("how", ["raise", "close"])
+def test_a_signal_handler_that_ends_a_producer_costs_no_message_and_no_count(
+    settings: Settings, topic: str, how: str
+) -> None:
+    arguments = [how, str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic, SCHEMA]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sent, told = map(int, done.stdout.split())
+    with Consumer(settings, topics=[topic], until_end=True) as consumer:
+        arrived = sum(1 for _ in consumer)
+    rows = audit_rows(settings, topic)
+    assert sent <= arrived <= sent + 25  # a handler that raises may do so before or after the last one was sent
+    assert told == arrived
+    assert sum(row.count for row in rows) == arrived
+    assert arrived <= sum(row.sent for row in rows) <= sent + 25
+
+
 def test_a_broker_that_hangs_keeps_nobody_from_closing(
     lone: tuple[Settings, Service], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

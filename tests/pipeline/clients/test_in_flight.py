@@ -57,6 +57,7 @@ def sent(
     ticket = counter.sent("t", 0, None, b"v")
     delivery = Delivery(Outbox(in_flight), "t", "t-value", 1, cost_bytes, ticket, on_delivery)
     in_flight.added.append(delivery)
+    delivery.is_handed_over = True
     return delivery
 
 
@@ -75,6 +76,15 @@ def test_what_is_on_its_way_takes_room_until_it_is_decided(counter: ProducerCoun
     assert in_flight.pending() == []
     (row,) = counter.take(0, Taking.EVERY)
     assert (row.sent, row.count) == (1, 1)
+
+
+def test_what_is_being_sent_now_is_not_waited_for(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    delivery = sent(in_flight, counter)
+    delivery.is_handed_over = False
+    assert in_flight.pending() == []
+    delivery.is_handed_over = True
+    assert in_flight.pending() == [delivery]
 
 
 def test_what_was_not_sent_after_all_is_not_waited_for(counter: ProducerCounter) -> None:
@@ -205,20 +215,22 @@ def test_who_is_called_back_does_not_wait_for_itself(counter: ProducerCounter) -
     assert in_flight._here.depth == 0
 
 
-def test_nobody_waits_for_what_was_never_called(counter: ProducerCounter, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_one_callback_raises_keeps_no_other_from_being_called(
+    counter: ProducerCounter, caplog: pytest.LogCaptureFixture
+) -> None:
     in_flight = InFlight(counter)
 
     def fails(delivery: Delivery) -> None:
         raise RuntimeError("of the application")
 
-    def interrupted(delivery: Delivery) -> None:
-        raise KeyboardInterrupt
+    def exits(delivery: Delivery) -> None:
+        raise SystemExit(3)
 
-    for on_delivery in (fails, interrupted, fails):
+    for on_delivery in (fails, exits, fails):
         sent(in_flight, counter, on_delivery=on_delivery).decide(None, Message())
-    with caplog.at_level(logging.ERROR), pytest.raises(KeyboardInterrupt):
+    with caplog.at_level(logging.ERROR):
         in_flight.settle()
-    assert caplog.text.count("on_delivery failed topic=t") == 1
+    assert caplog.text.count("on_delivery failed topic=t") == 3
     assert in_flight.wait_told(0)
     assert in_flight._here.depth == 0
 
