@@ -13,7 +13,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,11 @@ from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import ProtocolError, UnansweredRefusal
 from headrace.broker.frame_receiver import FrameReceiver, ReceivedBytes
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.dispatch import HANDLERS, refuse_version
+from headrace.broker.handlers.dispatch import HANDLERS, ReadInTurns, refuse_version
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.broker.protocol.framing import Pieces, RequestHeader, read_header, response_start
+from headrace.broker.protocol.large_requests import AT_ONCE_BYTES
 from headrace.broker.rates import Rates
 from headrace.broker.response_writer import ResponseWriter
 from headrace.kafka_wire.errors import MalformedMessage
@@ -301,27 +302,40 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.login.is_in and header.api_key not in BEFORE_LOGIN:
             raise ProtocolError(f"{api.name} before a login")
-        handler = HANDLERS[header.api_key]
-        request = handler.decode(frame, header.body_at, header.api_version)
-        context = RequestContext(self._node, header.api_version, header.client_id, self._host, self.login)
+        handler, asked_at_s = HANDLERS[header.api_key], self.busy_at_s
         if self._all.rates is not None:
             self._charge(len(frame))
-        if self._all.counts is not None:
-            self._all.counts.asked(header.api_key, request)
-        asked_at_s = self.busy_at_s
+        if len(frame) > AT_ONCE_BYTES and handler.read_in_turns is not None:
+            # A copy, since others are received where the frame is.
+            self._answer_later(header, self._read_and_answered(header, bytes(frame), handler.read_in_turns), asked_at_s)
+            return
+        request = handler.decode(frame, header.body_at, header.api_version)
         try:
-            result = handler.handle(context, request)
+            result = self._result(header, request)
         except UnansweredRefusal as refused:
             self._count(header, refused.answer, asked_at_s)
             raise
         if hasattr(result, "__await__"):
-            task = asyncio.ensure_future(_awaited(result))
-            self._pending.append(_Pending(header, task, asked_at_s=asked_at_s))
-            task.add_done_callback(self._answered)
+            self._answer_later(header, _awaited(result), asked_at_s)
             return
         self._count(header, result, asked_at_s)
         if result is not None:
             self._send(header, handler.encode(result, header.api_version))
+
+    def _result(self, header: RequestHeader, request: Any) -> Any | Awaitable[Any]:
+        context = RequestContext(self._node, header.api_version, header.client_id, self._host, self.login)
+        if self._all.counts is not None:
+            self._all.counts.asked(header.api_key, request)
+        return HANDLERS[header.api_key].handle(context, request)
+
+    async def _read_and_answered(self, header: RequestHeader, frame: bytes, read: ReadInTurns) -> Any:
+        result = self._result(header, await read(frame, header.body_at, header.api_version))
+        return await result if hasattr(result, "__await__") else result
+
+    def _answer_later(self, header: RequestHeader, result: Coroutine[Any, Any, Any], asked_at_s: float) -> None:
+        task = asyncio.ensure_future(result)
+        self._pending.append(_Pending(header, task, asked_at_s=asked_at_s))
+        task.add_done_callback(self._answered)
 
     def _count(self, header: RequestHeader, result: Any, asked_at_s: float) -> None:
         if self._all.counts is not None:
@@ -372,6 +386,9 @@ class Connection(asyncio.BufferedProtocol):
                 if not first.task.done():
                     return
                 error = first.task.exception()
+                if isinstance(error, (ProtocolError, MalformedMessage)):
+                    self.drop(error)
+                    return
                 if error is not None:
                     trace = None if isinstance(error, OSError) else error
                     logger.error("request failed peer=%s:%s error=%s", *self._peer, error, exc_info=trace)

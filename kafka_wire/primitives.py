@@ -15,7 +15,7 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
 ITEMS_MAX = 100_000
-"""Of all arrays of one request: more than a broker has partitions, and few enough to be read without others waiting."""
+"""Of all arrays of one message, unless its reader says otherwise: more than a broker has partitions."""
 
 
 def _overrun(view: memoryview, pos: int, size: int) -> MalformedMessage:
@@ -58,16 +58,20 @@ def after_tags(view: memoryview, pos: int) -> int:
 
 
 class Reader:
-    """Reads one frame from front to back; every overrun is a `MalformedMessage`."""
+    """Reads one frame from front to back; every overrun is a `MalformedMessage`.
 
-    __slots__ = ("_end", "_items_left", "flexible", "pos", "view")
+    Args:
+        items_max: of all arrays together, beside the first item of each.
+    """
 
-    def __init__(self, view: memoryview, pos: int, *, flexible: bool) -> None:
+    __slots__ = ("_end", "_items_left", "_items_max", "flexible", "pos", "view")
+
+    def __init__(self, view: memoryview, pos: int, *, flexible: bool, items_max: int = ITEMS_MAX) -> None:
         self.view = view
         self.pos = pos
         self.flexible = flexible
         self._end = len(view)
-        self._items_left = ITEMS_MAX
+        self._items_left = self._items_max = items_max
 
     def _advance(self, size: int) -> int:
         start = self.pos
@@ -135,9 +139,9 @@ class Reader:
     def _counted(self, items: int) -> int:
         if items <= 0:
             return 0
-        self._items_left -= items
+        self._items_left -= items - 1
         if self._items_left < 0:
-            raise MalformedMessage(f"{items} items more, of at most {ITEMS_MAX} in one request")
+            raise MalformedMessage(f"{items} items more, of at most {self._items_max} in one message")
         return items
 
     def tags(self) -> None:

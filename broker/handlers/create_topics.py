@@ -17,6 +17,7 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import ROWS, ConfigSource, check_config
 from headrace.broker.topics import NO_TOPIC_ID, Topic
+from headrace.broker.turns import Turns
 
 _Result = CreateTopicsResponse.CreatableTopicResult
 DEFAULT = -1
@@ -25,7 +26,10 @@ DEFAULT = -1
 async def handle(context: RequestContext, request: Any) -> Any:
     wanted = list(request.topics or ())
     names = Counter(topic.name for topic in wanted)
-    decided = [_decide(context, each, names[each.name] > 1) for each in wanted]
+    turns, decided = Turns(), []
+    for each in wanted:
+        decided.append(_decide(context, each, names[each.name] > 1))
+        await turns.give()
     topics = [each for each in decided if isinstance(each, Topic)]
     refusals = await context.node.changes.create_topics(topics) if topics and not request.validate_only else {}
     answers = []
@@ -35,6 +39,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             answers.append(_refused(context, asked, reason))
         elif isinstance(each, Topic):
             answers.append(_created(context, each, NO_TOPIC_ID if request.validate_only else each.topic_id))
+        await turns.give()
     return CreateTopicsResponse(version=context.version, topics=answers)
 
 

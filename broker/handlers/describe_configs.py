@@ -12,6 +12,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import ROWS, ConfigSource, ConfigType
+from headrace.broker.turns import Turns
 
 TOPIC, BROKER = 2, 4
 """Resource types."""
@@ -20,12 +21,14 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Row = tuple[str, str, ConfigSource, ConfigType, str, str]
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
     # Each once: an answer is some hundred times as long as its question.
     resources = {(wanted.resource_type, wanted.resource_name): wanted for wanted in request.resources or ()}
-    return DescribeConfigsResponse(
-        version=context.version, results=[_one(context, request, wanted) for wanted in resources.values()]
-    )
+    turns, results = Turns(), []
+    for wanted in resources.values():
+        results.append(_one(context, request, wanted))
+        await turns.give()
+    return DescribeConfigsResponse(version=context.version, results=results)
 
 
 def _one(context: RequestContext, request: Any, wanted: Any) -> Any:

@@ -6,10 +6,9 @@ message definitions, of which `kafka_wire.messages` has two more.
 
 from __future__ import annotations
 
-import io
-import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kafka.protocol import admin, consumer, producer, sasl
@@ -62,14 +61,12 @@ from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
 from headrace.broker.protocol import produce as produce_codec
 from headrace.broker.protocol.framing import Pieces, RequestHeader
+from headrace.broker.protocol.large_requests import WRONG_BYTES, read_in_turns
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 
-COMPILED_BYTES_MAX = 32 * 1024
-"""Of a frame in a flexible version that the compiled decoders read: endless varints and many tagged fields cost them
-time that grows with its square. The decoders that read a stream take ten times as long, and never more."""
-
 Result = Any
+ReadInTurns = Callable[[bytes, int, int], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +74,13 @@ class Handler:
     """How requests of one API key are read, answered and written.
 
     `handle` returns the answer, an awaitable of it, or None where the client wants none. It must take all it needs
-    from the frame before it waits.
+    from the frame before it waits. `read_in_turns` is for frames of more than AT_ONCE_BYTES, where there is one.
     """
 
     decode: Callable[[memoryview, int, int], Any]
     handle: Callable[[RequestContext, Any], Result | Awaitable[Result]]
     encode: Callable[[Any, int], Pieces]
+    read_in_turns: ReadInTurns | None = None
 
 
 def _generated(request_class: Any, handle: Callable[[RequestContext, Any], Result]) -> Handler:
@@ -91,16 +89,14 @@ def _generated(request_class: Any, handle: Callable[[RequestContext, Any], Resul
         flexible = request_class.flexible_version_q(version)
         encoding = {"compact": flexible, "tagged": flexible, "data_class": request_class[None]}
         try:
-            if flexible and len(frame) > COMPILED_BYTES_MAX:
-                return request_class._struct.decode(io.BytesIO(frame[body_at:]), version=version, **encoding)
             request, end = request_class._struct.compiled_decode_from(version, **encoding)(frame, body_at)
-        except (struct.error, IndexError, ValueError, AssertionError, OverflowError, MemoryError) as error:
+        except WRONG_BYTES as error:
             raise MalformedMessage(f"{type(error).__name__}: {error}") from error
         if end > len(frame):
             raise MalformedMessage(f"the frame ends {end - len(frame)} bytes early")
         return request
 
-    return Handler(decode, handle, lambda response, version: [response.encode()])
+    return Handler(decode, handle, lambda response, version: [response.encode()], partial(read_in_turns, request_class))
 
 
 def _encode_fetch(answer: fetch.FetchAnswer, version: int) -> Pieces:
@@ -156,9 +152,6 @@ HANDLERS: Mapping[int, Handler] = {
 }
 
 
-_OLD_PRODUCE = _generated(producer.ProduceRequest, lambda context, request: None)
-
-
 def refuse_version(frame: memoryview, header: RequestHeader) -> Pieces | None:
     """The answer to a version that is not served; None where its client could not read one.
 
@@ -169,6 +162,6 @@ def refuse_version(frame: memoryview, header: RequestHeader) -> Pieces | None:
     if header.api_key == api.API_VERSIONS:
         return [api_versions.unsupported_version().encode()]
     if header.api_key == api.PRODUCE and 0 <= version < api.BY_KEY[api.PRODUCE].served_from:
-        request = _OLD_PRODUCE.decode(frame, header.body_at, version)
+        request = produce_codec.decode_any(frame, header.body_at, version)
         return [produce.old_version_refusal(request, version).encode()] if request.acks else []
     return None

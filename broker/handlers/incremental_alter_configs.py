@@ -16,6 +16,7 @@ from headrace.broker.handlers.describe_configs import TOPIC
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import BY_NAME, ConfigType, check_config
 from headrace.broker.topics import Topic
+from headrace.broker.turns import Turns
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """Operations; the last two are for lists alone."""
@@ -36,7 +37,7 @@ async def altered(
         configs_of: what a topic's configuration becomes, of what is wanted of it and the topic; may raise
             `RequestRefused`.
     """
-    answers = []
+    turns, answers = Turns(), []
     for wanted in request.resources or ():
         code, message = ErrorCode.NONE, None
         try:
@@ -56,6 +57,7 @@ async def altered(
                 resource_name=wanted.resource_name or "",
             )
         )
+        await turns.give()
     return response(version=context.version, responses=answers)
 
 

@@ -152,7 +152,7 @@ async def _forced(context: RequestContext, answer: Answer, appended: Appended) -
     return answer
 
 
-def old_version_refusal(request: Any, version: int) -> Any:
+def old_version_refusal(request: ProduceRequest, version: int) -> Any:
     """The answer to versions 0 to 2, whose messages are of a format that is not stored."""
     topic_class = ProduceResponse.TopicProduceResponse
     return ProduceResponse(
@@ -164,13 +164,13 @@ def old_version_refusal(request: Any, version: int) -> Any:
                 partition_responses=[
                     topic_class.PartitionProduceResponse(
                         version=version,
-                        index=partition.index,
+                        index=partition.partition,
                         error_code=ErrorCode.UNSUPPORTED_VERSION,
                         base_offset=-1,
                     )
-                    for partition in topic.partition_data or ()
+                    for partition in topic.partitions
                 ],
             )
-            for topic in request.topic_data or ()
+            for topic in request.topics
         ],
     )

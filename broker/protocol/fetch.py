@@ -14,7 +14,7 @@ from uuid import UUID
 from headrace.broker.log.files import FileSlice
 from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import Pieces
+from headrace.broker.protocol.framing import NAMES_MAX, Pieces
 from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
@@ -69,7 +69,7 @@ class FetchedTopic(NamedTuple):
 
 
 def decode(view: memoryview, pos: int, version: int) -> FetchRequest:
-    reader = Reader(view, pos, flexible=version >= 12)
+    reader = Reader(view, pos, flexible=version >= 12, items_max=NAMES_MAX)
     if version <= 14:
         reader.i32()  # replica id: there are no followers
     wait_ms_max, bytes_min, bytes_max, isolation_level = reader.i32(), reader.i32(), reader.i32(), reader.i8()

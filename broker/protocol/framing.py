@@ -20,8 +20,11 @@ from headrace.kafka_wire.primitives import after_tags, text_at
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Of one request: Kafka's `socket.request.max.bytes`. Clients build their produce requests below it."""
 CONTROL_FRAME_BYTES_MAX = 1024 * 1024
-"""Of a request that carries no records, which is decoded into objects of many times its size. Thirty thousand
-partitions can be named in it."""
+"""Of a request that carries no records, which is decoded into objects of many times its size. NAMES_MAX partitions can
+be named in it."""
+NAMES_MAX = 25_000
+"""Of all lists of one request, beside the first item of each, so that a topic with one partition is one: all partitions
+that a broker may have, and some that are gone. Answering so many takes a tenth of a second."""
 FRAME_BYTES_MIN = 10
 """API key, version, correlation id and a null client id."""
 

@@ -321,7 +321,8 @@ def test_the_brokers_configuration_says_where_it_is_reached(tmp_path: Path) -> N
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             version=4, resource_type=4, resource_name="5", configuration_keys=None
         )
-        answer = describe_configs.handle(context(node, 4), DescribeConfigsRequest(version=4, resources=[resource]))
+        request = DescribeConfigsRequest(version=4, resources=[resource])
+        answer = await describe_configs.handle(context(node, 4), request)
         rows = {row.name: row.value for row in answer.results[0].configs}
         assert rows["advertised.listeners"] == "PLAINTEXT://broker.example:1234"
         assert rows["auto.create.topics.enable"] == "false"
@@ -339,7 +340,8 @@ def test_an_empty_list_of_keys_asks_for_all_of_them_as_null_does(tmp_path: Path)
             resource = DescribeConfigsRequest.DescribeConfigsResource(
                 version=4, resource_type=2, resource_name="t", configuration_keys=keys
             )
-            answer = describe_configs.handle(context(node, 4), DescribeConfigsRequest(version=4, resources=[resource]))
+            request = DescribeConfigsRequest(version=4, resources=[resource])
+            answer = await describe_configs.handle(context(node, 4), request)
             told.append([row.name for row in answer.results[0].configs])
         assert told[0] == told[1] and len(told[0]) > 10
         assert told[2] == ["retention.ms"]

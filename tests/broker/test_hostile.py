@@ -36,14 +36,26 @@ from headrace.broker.coordinator.messages import JoinRequest
 from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import ProtocolError, RequestRefused
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.handlers.dispatch import HANDLERS, refuse_version
 from headrace.broker.log.by_time import FoundTimestamp
 from headrace.broker.log.files import FileSlice
 from headrace.broker.log.produced import check_produced
 from headrace.broker.node import BrokerNode
-from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS, ApiVersions
+from headrace.broker.protocol.api_versions import (
+    BY_KEY,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    FETCH,
+    INCREMENTAL_ALTER_CONFIGS,
+    METADATA,
+    OFFSET_FETCH,
+    PRODUCE,
+    ROWS,
+    ApiVersions,
+)
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX
+from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, read_header
+from headrace.broker.protocol.large_requests import read_in_turns
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
@@ -83,7 +95,10 @@ def field_bytes(data: st.DataObject, field: Any, version: int, is_flexible: bool
         return (uvarint(start + 1) if is_flexible else struct.pack(">i", start)) + b"".join(items)
     if isinstance(field, StructField):
         inner = (field_bytes(data, each, version, is_flexible) for each in field.untagged_fields(version))
-        return b"".join(inner) + (b"\0" if is_flexible else b"")
+        presence = b""
+        if field.nullable_for_version_q(version):
+            presence = data.draw(st.sampled_from((b"\xff", b"\1")))
+        return presence + (b"" if presence == b"\xff" else b"".join(inner) + (b"\0" if is_flexible else b""))
     kind = getattr(field._type, "__name__", type(field._type).__name__)
     if kind == "String":
         text = data.draw(st.sampled_from((None, *TEXTS)))
@@ -150,14 +165,123 @@ def test_requests_of_nulls_and_extremes_are_answered_or_refused(
         (PRODUCE, 3, struct.pack(">hhiI", -1, 1, 1, 0x7FFFFFFF)),
         (PRODUCE, 9, b"\0" + struct.pack(">hi", 1, 1) + b"\1" + b"\xff\xff\xff\xff\x07" + b"\0\0" * 1_000_000),
         (PRODUCE, 3, struct.pack(">hhii", -1, 1, 1, 60_000) + (struct.pack(">hii", 0, 1, 0) + b"\xff" * 4) * 60_000),
-        (METADATA, 12, b"\xff" * (CONTROL_FRAME_BYTES_MAX - 100)),
-        (METADATA, 9, uvarint(250_000) + b"\0\1\x64\0" * 249_998),
     ],
-    ids=["endless-array", "endless-tags", "many-small-arrays", "endless-varint", "many-tagged-structs"],
+    ids=["endless-array", "endless-tags", "many-small-arrays"],
 )
 def test_what_would_take_long_to_read_is_refused(key: int, version: int, raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
         HANDLERS[key].decode(memoryview(raw), 0, version)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "raw"),
+    [
+        (METADATA, 12, b"\xff" * (CONTROL_FRAME_BYTES_MAX - 100)),
+        (METADATA, 9, uvarint(250_000) + b"\0\1\x64\0" * 249_998),
+        (METADATA, 9, uvarint(2) + b"\2t" + uvarint(250_000) + b"\1\0" * 249_998),
+        (METADATA, 9, uvarint(2) + b"\2t\1\x63" + uvarint(200_000)),
+        (METADATA, 0, struct.pack(">i", 30_000) + b"\0\1t" * 30_000),
+        (OFFSET_FETCH, 1, struct.pack(">hcihci", 1, b"g", 1, 1, b"t", 30_000) + bytes(120_000)),
+        (METADATA, 0, struct.pack(">i", 20_000) + b"\0\1t" * 19_999),
+    ],
+    ids=[
+        "endless-varint",
+        "many-tagged-structs",
+        "many-tags",
+        "tag-cut-off",
+        "many-names",
+        "many-partitions",
+        "names-cut-off",
+    ],
+)
+def test_a_large_request_that_would_take_long_is_refused(key: int, version: int, raw: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        asyncio.run(read_in_turns(REQUESTS[key], raw, 0, version))
+
+
+@pytest.mark.parametrize("row", GENERATED, ids=lambda row: row.name)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_a_large_request_is_read_as_a_small_one(row: ApiVersions, data: st.DataObject) -> None:
+    version = data.draw(st.integers(row.lowest, row.highest))
+    cls, raw = REQUESTS[row.key], body(data, row.key, version)
+    at_once = HANDLERS[row.key].decode(memoryview(raw), 0, version)
+    assert vars_of(asyncio.run(read_in_turns(cls, b"head" + raw, 4, version))) == vars_of(at_once)
+
+
+def vars_of(message: Any) -> Any:
+    """A message as plain values."""
+    return message.to_dict() if message is not None else None
+
+
+def tagged_names(field: Any, version: int) -> list[str]:
+    inner = (each.array_of if each.is_array() else each for each in field.untagged_fields(version))
+    own = [each.name for each in field.fields.values() if each.for_version_q(version) and each.tagged_field_q(version)]
+    return own + [name for each in inner if each.is_struct() for name in tagged_names(each, version)]
+
+
+@pytest.mark.parametrize("row", GENERATED, ids=lambda row: row.name)
+def test_no_tagged_field_of_a_served_request_means_anything(row: ApiVersions) -> None:
+    """Which is why none is read of large requests."""
+    for version in range(row.lowest, row.highest + 1):
+        assert tagged_names(REQUESTS[row.key]._struct, version) == []
+
+
+def test_others_have_their_turns_while_a_large_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+    rounds = 0
+
+    async def main() -> None:
+        nonlocal rounds
+        raw = struct.pack(">i", 5_000) + b"\0\1t" * 5_000
+        reading = asyncio.ensure_future(read_in_turns(REQUESTS[METADATA], raw, 0, 0))
+        while not reading.done():
+            rounds += 1
+            await asyncio.sleep(0)
+        assert len(reading.result().topics) == 5_000
+
+    asyncio.run(main())
+    assert rounds >= 5_000
+
+
+@pytest.mark.parametrize(
+    ("key", "array", "item"),
+    [
+        (CREATE_TOPICS, "topics", {"name": "", "num_partitions": 1, "replication_factor": 1}),
+        (DESCRIBE_CONFIGS, "resources", {"resource_type": 2, "resource_name": ""}),
+        (INCREMENTAL_ALTER_CONFIGS, "resources", {"resource_type": 2, "resource_name": ""}),
+    ],
+    ids=["CreateTopics", "DescribeConfigs", "IncrementalAlterConfigs"],
+)
+def test_others_have_their_turns_while_dear_requests_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: int, array: str, item: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+
+    async def work(node: BrokerNode) -> None:
+        cls = REQUESTS[key]
+        field = cls._struct.fields[array]
+        items = [
+            field(version=1, **{name: f"no {at}" if value == "" else value for name, value in item.items()})
+            for at in range(200)
+        ]
+        result = HANDLERS[key].handle(RequestContext(node, 1, "c", "127.0.0.1"), cls(version=1, **{array: items}))
+        assert inspect.isawaitable(result)
+        answering, rounds = asyncio.ensure_future(result), 0
+        while not answering.done():
+            rounds += 1
+            await asyncio.sleep(0)
+        assert rounds >= 200
+
+    with_node(tmp_path, work)
+
+
+def test_an_old_produce_request_for_many_partitions_is_refused_by_its_count() -> None:
+    """Its frame may be a hundred times as long as those of other APIs."""
+    start = struct.pack(">hhihhiihci", PRODUCE, 2, 7, -1, -1, 1000, 1, 1, b"t", 30_000)
+    frame = memoryview(start + struct.pack(">ii", 0, -1) * 30_000)
+    with pytest.raises(MalformedMessage, match="30000 items"):
+        refuse_version(frame, read_header(frame))
 
 
 def test_a_topic_asked_for_many_times_is_answered_once(tmp_path: Path) -> None:
@@ -300,9 +424,9 @@ def test_more_records_than_bytes_are_refused() -> None:
 # Over sockets, in this process
 
 
-def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]]) -> None:
+def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        server = BrokerServer(BrokerConfig(folder, port=0))
+        server = BrokerServer(BrokerConfig(folder, port=0, **config))
         host, port = await server.start()
         serving = asyncio.create_task(server.wait())
         try:
@@ -498,6 +622,44 @@ def test_a_flood_of_requests_is_not_read_ahead(tmp_path: Path, monkeypatch: pyte
 
     with_server(tmp_path, work)
     assert most == 0
+
+
+def test_a_large_request_is_answered_in_its_place_and_one_of_too_many_names_closed(tmp_path: Path) -> None:
+    def names(count: int) -> bytes:
+        return request_bytes(METADATA, 1, struct.pack(">i", count) + b"".join(b"\0\5%05d" % at for at in range(count)))
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(names(10_000) + request_bytes(18, 0) + names(30_000) + request_bytes(18, 0))
+        sizes = []
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                sizes.append(struct.unpack(">i", await reader.readexactly(4))[0])
+                await reader.readexactly(sizes[-1])
+        assert len(sizes) == 2 and sizes[0] > 100_000 > sizes[1]
+        writer.close()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request_bytes(18, 0))
+        assert struct.unpack(">i", await reader.readexactly(4))[0] == sizes[1]
+        writer.close()
+
+    with_server(tmp_path, work, creates_topics=False)
+
+
+def test_who_hangs_up_while_a_large_request_is_read_costs_nobody_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(request_bytes(METADATA, 1, struct.pack(">i", 20_000) + b"\0\1t" * 20_000))
+        await until(lambda: any(each.has_pending for each in server.connections.open))
+        writer.transport.abort()
+        await until(lambda: not server.connections.open)
+
+    with_server(tmp_path, work, creates_topics=False)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_what_came_before_a_mistake_is_answered(tmp_path: Path) -> None:
