@@ -3,12 +3,14 @@
 2: who reads what is committed is told of nothing behind the last stable offset; 4: leader epochs; 7: timestamp -3
 asks for the record with the largest timestamp; 8 and 9: -4 and -5 ask for the local start and the tiered end; without
 tiered storage that is the start of the log, and none. Where a record is looked for, a thread waits for what is not in
-memory and opens batches, and other requests have their turns in between.
+memory and opens batches, and other requests have their turns in between. A partition that is named twice is refused,
+once, as by Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -40,8 +42,15 @@ _PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
 
 def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
     is_committed = context.version >= 2 and request.isolation_level == READ_COMMITTED
+    times = Counter(
+        (topic.name, one.partition_index) for topic in request.topics or () for one in topic.partitions or ()
+    )
     looks = [
-        [_Look(context, topic.name or "", wanted, is_committed) for wanted in topic.partitions or ()]
+        [
+            _Look(context, topic.name or "", wanted, is_committed, times=times.pop(place))
+            for wanted in topic.partitions or ()
+            if (place := (topic.name, wanted.partition_index)) in times
+        ]
         for topic in request.topics or ()
     ]
     by_time_rest = BY_TIME_AT_ONCE
@@ -102,10 +111,11 @@ async def _go_on(context: RequestContext, look: _Look, turn: asyncio.Lock) -> No
 class _Look:
     """What is asked of one partition, and what is answered for it once that is known."""
 
-    __slots__ = ("_context", "_is_committed", "_name", "_search", "_wanted", "answer", "unopened")
+    __slots__ = ("_context", "_is_committed", "_name", "_search", "_times", "_wanted", "answer", "unopened")
 
-    def __init__(self, context: RequestContext, name: str, wanted: Any, is_committed: bool) -> None:
+    def __init__(self, context: RequestContext, name: str, wanted: Any, is_committed: bool, *, times: int) -> None:
         self._context, self._name, self._wanted, self._is_committed = context, name, wanted, is_committed
+        self._times = times
         self._search: TimeSearch | None = None
         self.answer: Any | None = None
         self.unopened: UnopenedBatch | None = None  # what is in it is to be told before it goes on
@@ -133,6 +143,8 @@ class _Look:
         code, found, epoch = ErrorCode.NONE, None, -1
         try:
             context.check_topic(self._name)
+            if self._times > 1:
+                raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the partition is named {self._times} times")
             leader_epoch = wanted.current_leader_epoch if context.version >= 4 else -1
             log = context.node.log(self._name, wanted.partition_index, leader_epoch)
             end = log.last_stable_offset if self._is_committed else log.high_watermark

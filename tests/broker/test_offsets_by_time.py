@@ -398,3 +398,30 @@ def _record(offset_delta: int, value: bytes, time_delta: int) -> bytes:
 def test_times_of_what_is_no_record_are_refused(payload: bytes, count: int) -> None:
     with pytest.raises((ValueError, IndexError)):
         list(times_of(payload, count, 0, 0, None))
+
+
+def test_a_partition_that_is_named_twice_is_refused_once(tmp_path: Path) -> None:
+    """Also where its topic is; a request of some bytes for each cannot have a search for each, either."""
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 2, {})
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        topics = [
+            topic(
+                version=7,
+                name="t",
+                partitions=[
+                    topic.ListOffsetsPartition(version=7, partition_index=at, current_leader_epoch=-1, timestamp=time)
+                    for at, time in places
+                ],
+            )
+            for places in (((0, -1), (1, -1), (0, NOW_MS)), ((0, -2),))
+        ]
+        request = ListOffsetsRequest(version=7, replica_id=-1, isolation_level=0, topics=topics)
+        answer = list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
+        told = [
+            [(one.partition_index, one.error_code, one.offset) for one in each.partitions] for each in answer.topics
+        ]
+        assert told == [[(0, 42, -1), (1, 0, 0)], []]
+
+    with_node(tmp_path, work)

@@ -36,6 +36,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import (
     FetchRequest,
     HeartbeatRequest,
+    ListOffsetsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
@@ -276,6 +277,18 @@ def by_time(talk: Talk) -> object:
         talk.produce(name, batch(b"1", b"2", b"3", timestamp_ms=begin + offset * 1000))
     wanted = (begin - 1, begin + 1, begin + 2, begin + 3, begin + 3002, begin + 3003, -1, -2, -3)
     return [talk.offset(name, each) for each in wanted]
+
+
+def offsets_of_one_twice(talk: Talk) -> object:
+    name = talk.topic(2)
+    partitions = [
+        {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+        for index, timestamp in ((0, -1), (1, -1), (0, -2))
+    ]
+    topics = [{"name": name, "partitions": partitions}]
+    told = talk.ask(ListOffsetsRequest, 7, replica_id=-1, isolation_level=0, topics=topics)
+    found = [one for topic in told.topics for one in topic.partitions]
+    return sorted((one.partition_index, code_of(one.error_code), one.offset) for one in found)
 
 
 def times_of_nothing(talk: Talk) -> object:
@@ -993,6 +1006,7 @@ ALONE = (
         [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (0, -1), (0, 6), (0, 0), (0, 5)],
     ),
     Row("offsets by time where there is nothing", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
+    Row("offsets of a partition twice", offsets_of_one_twice, [(0, Code.INVALID_REQUEST, -1), (1, 0, 0)]),
     Row("offsets of no topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
     # Idempotent producers
     Row("batches that come again", repeated, ([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6)),
