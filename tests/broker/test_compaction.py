@@ -94,6 +94,25 @@ def test_small_segments_become_one_and_their_files_are_gone(tmp_path: Path) -> N
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
 
+def test_one_segment_is_read_without_the_indexes_of_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New ones may fail to be written, as on a full disk; the old ones tell of places that are not there any more."""
+    log = opened(tmp_path).log
+    for number in range(40):
+        append(log, keyed_batch((b"k%d" % (number % 5), b"v" * 2000)))
+    log.roll(NOW_MS)
+    assert len(log.closed) == 1 and log.closed[0].path(INDEX).stat().st_size > 50
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("headrace.broker.log.partition_log.write_indexes", fails)
+    clean(log)
+    assert not log.closed[0].path(INDEX).exists() and not log.closed[0].path(TIME_INDEX).exists()
+    assert [placed.header.base_offset for placed, _ in log.batches(37)] == [37, 38, 39]
+
+
 def test_segments_are_one_as_far_as_they_fit() -> None:
     from headrace.broker.log.segment import ClosedSegment
 

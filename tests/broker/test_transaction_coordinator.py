@@ -28,6 +28,7 @@ from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.coordinator.transaction import (
     EPOCH_MAX,
     EXPIRATION_MS,
+    NO_EPOCH,
     TIMEOUT_MS_MAX,
     Identity,
     Status,
@@ -249,6 +250,21 @@ def test_a_producer_whose_epochs_are_used_up_is_given_another_id(tmp_path: Path,
         next_ = await world.coordinator.take(ID, 60_000, None)
         assert next_.producer_id != first.producer_id and next_.epoch == 0
         assert world.node.log(*T0).last_stable_offset == (2 if is_open else 0)
+
+    run(tmp_path, work)
+
+
+def test_a_producer_that_used_up_its_epochs_goes_on_with_another_id(tmp_path: Path) -> None:
+    """Whoever asks with the old one afterwards is not taken for one that was not told its new epoch."""
+
+    async def work(world: World) -> None:
+        first = await world.coordinator.take(ID, 60_000, None)
+        last = Identity(first.producer_id, EPOCH_MAX)
+        world.coordinator._put(ID, _at_epoch(world.coordinator.all[ID], EPOCH_MAX))
+        next_ = await world.coordinator.take(ID, 60_000, last)
+        assert next_.producer_id != first.producer_id and next_.epoch == 0
+        assert world.coordinator.all[ID].last_epoch == NO_EPOCH
+        assert await refusal(world.coordinator.take(ID, 60_000, last)) is not None
 
     run(tmp_path, work)
 
