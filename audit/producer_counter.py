@@ -114,6 +114,8 @@ class ProducerCounter:
         self._sequence = 0
         self._unopened_spool_dir = spool_dir
         self._spool_is_full = False
+        self._unlogged: list[tuple[str, object, object]] = []
+        """What is to be logged once the lock is given back: a handler of the log may send, and be counted."""
 
     def _begin_anew(self) -> None:
         """In a process that was forked off the one that counted."""
@@ -140,6 +142,8 @@ class ProducerCounter:
             spool = self._spool
             if spool is not None and row.slot >= 0:
                 spool.words[row.sent_word] = row.sent
+        if self._unlogged:
+            self._log()
         return row, size, fingerprint
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -167,6 +171,8 @@ class ProducerCounter:
                 row.fingerprint &= FINGERPRINT_MASK
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
+        if self._unlogged:
+            self._log()
 
     def acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
         """Counts one message that the brokers acknowledged, for callers that keep no ticket."""
@@ -231,7 +237,7 @@ class ProducerCounter:
             self._spool = Spool(folder, self.instance, self.application, self.host)
         except OSError as error:
             # Counting goes on: an application is not stopped because its audit could not see it die.
-            logger.warning("audit spool unavailable folder=%s error=%s", folder, error)
+            self._unlogged.append(("audit spool unavailable folder=%s error=%s", folder, error))
 
     def _window(self, topic: str, time_ms: int) -> int:
         """Start of the window that a message is counted in."""
@@ -266,15 +272,23 @@ class ProducerCounter:
         """A slot of the spool, or -1 where there is none; that is said once."""
         if self._spool is None:
             return -1
-        problem = f"all {SLOTS} slots are in use"
+        path, problem = self._spool.path, f"all {SLOTS} slots are in use"
         try:
             slot = self._spool.open_slot(self._sequence, topic, start_ms)
         except OSError as error:
-            slot, problem = -1, f"{error.strerror}: {self._spool.path}"
+            slot, problem = -1, error.strerror or str(error)
         if slot < 0 and not self._spool_is_full:
             self._spool_is_full = True
-            logger.warning("audit spool full, further open windows would be lost by a crash error=%s", problem)
+            self._unlogged.append(
+                ("audit spool full, further open windows would be lost by a crash spool=%s error=%s", path, problem)
+            )
         return slot
+
+    def _log(self) -> None:
+        with self._lock:
+            unlogged, self._unlogged = self._unlogged, []
+        for text, *values in unlogged:
+            logger.warning(text, *values)
 
     def _audit_row(self, row: CountedRow, now_ms: int) -> AuditRow:
         return AuditRow(

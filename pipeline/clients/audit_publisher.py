@@ -122,7 +122,8 @@ class AuditPublisher:
         """Ends the thread; what is not published stays where it came from."""
         self._ended = True
         self._wake.set()
-        self._thread.join(min(timeout_s, HELD_UP_S) if self._is_held_up else timeout_s)
+        if threading.current_thread() is not self._thread:  # which it is where `on_delivery` closes the producer
+            self._thread.join(min(timeout_s, HELD_UP_S) if self._is_held_up else timeout_s)
         self._kafka_producer = None
 
     def _run(self) -> None:
@@ -132,7 +133,9 @@ class AuditPublisher:
             if self._ended:
                 return
             try:
-                rows = self._rows()  # which may call back applications, who may offer
+                rows = self._rows()  # which may call back applications, who may offer, or end this
+                if self._ended:
+                    return
                 with self._lock:
                     while self._failed:
                         self._waiting.append(self._failed.popleft())

@@ -15,6 +15,18 @@ from headrace.pipeline.clients.kafka_client import error_text
 logger = logging.getLogger(__name__)
 
 
+def logged(function: Callable[..., object], name: str) -> Callable[..., None]:
+    """A function of the same arguments that raises nothing, where nobody is there whom it concerns."""
+
+    def called(*args: Any) -> None:
+        try:
+            function(*args)
+        except BaseException:  # also `sys.exit`, which would end a thread that others rely on
+            logger.exception("%s failed", name)
+
+    return called
+
+
 class Guarded:
     """Used by the thread of one consumer. The first exception is kept, further ones are logged."""
 

@@ -42,6 +42,7 @@ from headrace.pipeline.clients.errors import (
     ValueRefused,
 )
 from headrace.pipeline.clients.forked import leave_behind, tell_when_forked
+from headrace.pipeline.clients.guarded import logged
 from headrace.pipeline.clients.in_flight import LARGE_BYTES, LOOK_EVERY, InFlight
 from headrace.pipeline.clients.kafka_client import (
     NotReached,
@@ -148,7 +149,7 @@ class Producer:
             raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is shorter than linger_ms={linger_ms} allows")
         self._options = merged(ours, options, REFUSED)
         try:
-            config = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S) | self._options
+            config = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S) | self._options | _callbacks(self._options)
         except NotReached as error:
             raise BrokerUnavailable(str(error)) from error
         self._kafka: Any = made(confluent_kafka.Producer, config)
@@ -467,6 +468,15 @@ class Producer:
         self._closed = "this producer is of another process; a process that forks makes its producer afterwards"
         leave_behind(self._kafka)
         self._left.leave()
+
+
+def _callbacks(options: Options) -> dict[str, Any]:
+    """Functions of the application are called while answers are taken, whose sender is not to suffer from them."""
+    return {
+        name: logged(function, name)
+        for name, function in options.items()
+        if name in ("error_cb", "stats_cb", "throttle_cb") and callable(function)
+    }
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
+from typing import Any
 
 from headrace.avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
 from headrace.avro_schema.message_time import TIME_PROPERTY
@@ -23,11 +25,21 @@ logger = logging.getLogger(__name__)
 LATEST_KEPT_S = 60.0
 """How long the latest version of a subject is taken for the latest."""
 
+GIVEN_MAX = 1_000
+"""Schemas given with messages that are kept, text and value each. An application that makes its schema anew for each
+message pays for that with each, and does not fill the memory."""
+
 FRUITLESS_MAX = 10
 RETRY_S = 0.05
 """A value that does not fit the version at hand has the registry asked at once, whatever was answered before: the
 schema may have changed since. After so many such questions in a row that found nothing newer, the next waits its turn:
 an application that sends nothing but misfits asks twenty times a second and not for every one."""
+
+
+UNANSWERED_S = 5.0
+UNANSWERED_TIMES = 20
+"""A registry that does not answer is left alone for so many times as long as it kept an application waiting: what is
+known goes on to be used meanwhile, and one that hangs takes a twentieth of the time at most."""
 
 
 class Encodings:
@@ -45,6 +57,7 @@ class Encodings:
         self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
         self._latest: dict[str, tuple[Encoding, float]] = {}
         self._fruitless: dict[str, tuple[int, float]] = {}
+        self._unanswered_until = float("-inf")
 
     def of(self, topic: str, schema: str | Schema | None) -> Encoding:
         """The encoding for a message.
@@ -62,12 +75,14 @@ class Encodings:
             encoding = self._given.get((topic, schema))
             if encoding is None:
                 encoding = self._given[topic, schema] = self._register(topic, schema, schema)
+                _forget_oldest(self._given)
             return encoding
         # By identity, since comparing large schemas for every message is slow; the entry keeps the schema alive.
         kept = self._given_values.get((topic, id(schema)))
         if kept is None:
             text = self_contained_text(schema)
             kept = self._given_values[topic, id(schema)] = (schema, self._register(topic, text, schema))
+            _forget_oldest(self._given_values)
         return kept[1]
 
     def newer_than(self, encoding: Encoding) -> Encoding | None:
@@ -77,6 +92,8 @@ class Encodings:
         if latest is not encoding:
             return latest  # another thread has asked meanwhile
         asked, again_at = self._fruitless.get(topic, (0, 0.0))
+        if time.monotonic() < self._unanswered_until:
+            return None
         if asked >= FRUITLESS_MAX and time.monotonic() < again_at:
             return None
         newest = self._ask_for_latest(topic)
@@ -89,6 +106,9 @@ class Encodings:
     def _ask_for_latest(self, topic: str) -> Encoding:
         subject = self._loader.subject_of(topic)
         kept = self._latest.get(topic)
+        asked_at = time.monotonic()
+        if kept is not None and asked_at < self._unanswered_until:
+            return kept[0]
         try:
             registered = self._registry.version(subject, "latest")
         except SubjectNotFound as error:
@@ -101,6 +121,9 @@ class Encodings:
             if kept is None:
                 raise _unavailable(topic, subject, error) from error
             encoding = kept[0]
+            if isinstance(error, UNANSWERED):
+                now = time.monotonic()
+                self._unanswered_until = now + max(UNANSWERED_S, UNANSWERED_TIMES * (now - asked_at))
             logger.warning("latest schema kept subject=%s schema_id=%d error=%s", subject, encoding.schema_id, error)
         else:
             if kept is not None and kept[0].schema_id == registered.schema_id:
@@ -145,6 +168,12 @@ class Encodings:
                 topic=topic,
                 subject=subject,
             ) from error
+
+
+def _forget_oldest(kept: dict[Any, Any]) -> None:
+    while len(kept) > GIVEN_MAX:
+        with suppress(StopIteration, KeyError, RuntimeError):  # another thread does so as well
+            del kept[next(iter(kept))]
 
 
 def _unavailable(topic: str, subject: str, error: RegistryError) -> SchemaUnavailable:

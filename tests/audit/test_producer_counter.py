@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,26 @@ time.sleep(600)
         with spool:
             spool.delete()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_handler_of_the_log_may_send_what_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    counter = ProducerCounter("shop", spool_dir=tmp_path / "file")
+
+    class Sending(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            counter.sent("logs", 0, None, record.getMessage().encode())
+
+    logger, handler = logging.getLogger("headrace.audit.producer_counter"), Sending()
+    logger.addHandler(handler)
+    try:
+        thread = threading.Thread(target=lambda: counter.sent("t", 0, None, b"v"), daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+    finally:
+        logger.removeHandler(handler)
+    assert {row.topic: row.sent for row in counter.take(NOW, Taking.EVERY)} == {"t": 1, "logs": 1}
 
 
 def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

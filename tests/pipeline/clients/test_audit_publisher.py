@@ -31,3 +31,20 @@ def test_who_is_called_back_while_rows_are_collected_may_publish() -> None:
     assert found == [False]
     assert polled == []
     assert publisher.unpublished == 2
+
+
+def test_who_is_called_back_while_rows_are_collected_may_end_it() -> None:
+    ended = threading.Event()
+
+    def rows() -> Iterable[Any]:
+        if not ended.is_set():
+            publisher.end(30)
+            ended.set()
+        return (object(),)
+
+    publisher = AuditPublisher(None, None, None, "audit", "audit-value", rows=rows)  # type: ignore[arg-type]
+    publisher.offer([])
+    assert ended.wait(30)
+    publisher._thread.join(30)
+    assert not publisher._thread.is_alive()
+    assert publisher.unpublished == 0  # the rows are left where they were

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from headrace.avro_schema import parse_schema
 from headrace.pipeline.clients import schemas
-from headrace.pipeline.clients.schemas import FRUITLESS_MAX, RETRY_S, Encodings
+from headrace.pipeline.clients.schemas import FRUITLESS_MAX, RETRY_S, UNANSWERED_TIMES, Encodings
 from headrace.registry.client import RegisteredSchema, RegistryClient
+from headrace.registry.errors import RegistryUnavailable
 from headrace.settings import LoaderSettings
 
 
@@ -62,3 +64,57 @@ def test_nothing_but_misfits_does_not_ask_for_each(monkeypatch: pytest.MonkeyPat
     for _ in range(100):  # what was found begins the count anew
         assert encodings.newer_than(second) is None
     assert registry.asked == 1 + FRUITLESS_MAX + 1 + FRUITLESS_MAX
+
+
+def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(schemas.time, "monotonic", lambda: now)
+
+    class Hanging(OneSubject):
+        is_hanging = False
+
+        def version(self, subject: str, version: object) -> RegisteredSchema:
+            nonlocal now
+            found = super().version(subject, version)
+            if self.is_hanging:
+                now += 30
+                raise RegistryUnavailable("http://127.0.0.1:1", "no answer within 30 s")
+            return found
+
+    registry = Hanging()
+    encodings = Encodings(registry, LoaderSettings())
+    first, other = encodings.of("t", None), encodings.of("other", None)
+    registry.is_hanging = True
+    assert encodings.newer_than(first) is None  # a misfit
+    assert registry.asked == 3
+    now += 30 * UNANSWERED_TIMES - 1
+    assert encodings.of("t", None) is first
+    assert encodings.of("other", None) is other
+    assert encodings.newer_than(first) is None
+    assert registry.asked == 3
+    registry.is_hanging = False
+    registry.register_another()
+    now += 2
+    assert encodings.of("t", None).schema_id == 2
+
+
+def test_schemas_made_anew_for_each_message_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "GIVEN_MAX", 5)
+
+    class Any(OneSubject):
+        def register(self, subject: str, text: str, *args: object, **options: object) -> RegisteredSchema:
+            self.asked += 1
+            return RegisteredSchema(subject=subject, version=1, schema_id=self.asked, text=text)
+
+    registry = Any()
+    encodings = Encodings(registry, LoaderSettings())
+    texts = [json.dumps({"type": "enum", "name": f"E{number}", "symbols": ["A"]}) for number in range(9)]
+    for text in texts:
+        encodings.of("t", text)
+        encodings.of("t", parse_schema(text, source="test"))
+    assert (len(encodings._given), len(encodings._given_values)) == (5, 5)
+    asked = registry.asked
+    encodings.of("t", texts[-1])
+    assert registry.asked == asked
+    encodings.of("t", texts[0])
+    assert registry.asked == asked + 1
