@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.brokers": ("kafka_wire",),
     "pipeline.clients.kafka_client": ("kafka_wire",),
     "pipeline.clients.decoding": ("loader.native",),
-    "pipeline.clients.encoding": ("loader.native.encode",),
+    "pipeline.clients.encoding": ("loader.native", "loader.native.check", "loader.native.encode"),
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.storage": ("loader",),
     "pipeline.worker_daemon": ("loader",),

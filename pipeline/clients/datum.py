@@ -10,21 +10,39 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.avro_schema import Array, Enum, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
 
 Guard = Callable[[Any], bool]
 """True for a value that the encoder takes as it is; False asks for `find_problem`."""
 
-_INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
+INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
     PrimitiveType.INT: (-(2**31), 2**31 - 1),
     PrimitiveType.LONG: (-(2**63), 2**63 - 1),
 }
+_MS_RANGE: Final = (-62_135_596_800_000, 253_402_300_799_999)
+_US_RANGE: Final = (_MS_RANGE[0] * 1000, _MS_RANGE[1] * 1000 + 999)
+LOGICAL_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "date": (-719_162, 2_932_896),
+    "time-millis": (0, 86_399_999),
+    "time-micros": (0, 86_399_999_999),
+    "timestamp-millis": _MS_RANGE,
+    "timestamp-micros": _US_RANGE,
+    "local-timestamp-millis": _MS_RANGE,
+    "local-timestamp-micros": _US_RANGE,
+}
+"""The days of the years 1 to 9999, and the times of a day. A number beyond is most often one of another unit, and
+consumers in Python cannot be given it."""
+
+UUID_TEXT: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
+"""How a UUID is mostly written; Python reads others, too."""
+
 _FLOATS: Final = {PrimitiveType.FLOAT: struct.Struct("<f"), PrimitiveType.DOUBLE: struct.Struct("<d")}
 _FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
 """From here on a double rounds to the infinity of a 32-bit float, which is not the value given."""
@@ -108,10 +126,15 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
         isinstance(value, bool) and node.type is not PrimitiveType.BOOLEAN
     ):
         return _expected(node.logical.name if node.logical else node.type.value, value, path)
-    if node.type in _INT_RANGES and isinstance(value, int):
-        least, most = _INT_RANGES[node.type]
+    if node.type in INT_RANGES and isinstance(value, int):
+        least, most = INT_RANGES[node.type]
         if not least <= value <= most:
-            return Problem(path, f"{value} is outside the range of {node.type}, {least} to {most}")
+            return Problem(path, f"{value!s:.60} is outside the range of {node.type}, {least} to {most}")
+        if node.logical is not None and node.logical.name in LOGICAL_RANGES:
+            least, most = LOGICAL_RANGES[node.logical.name]
+            if not least <= value <= most:
+                sentence = f"{value} is outside the range of {node.logical.name}, {least} to {most}"
+                return Problem(path, f"{sentence}; is it of another unit?")
     if node.type in _FLOATS:
         try:
             _FLOATS[node.type].pack(value)
@@ -119,6 +142,8 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
             return Problem(path, f"{value!r:.60} is outside the range of {node.type}")
     if isinstance(value, str) and not _is_unicode(value):
         return Problem(path, "the text holds half of a surrogate pair and has no UTF-8 form")
+    if isinstance(value, str) and _is_uuid(node) and not _is_uuid_text(value):
+        return _expected("uuid", value, path)
     return None
 
 
@@ -193,6 +218,18 @@ def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str)
     return None
 
 
+def _is_uuid(node: Primitive) -> bool:
+    return node.type is PrimitiveType.STRING and node.logical is not None and node.logical.name == "uuid"
+
+
+def _is_uuid_text(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode("utf-8")
@@ -208,6 +245,45 @@ def _below(path: str, name: str) -> str:
 def _expected(what: str, value: Any, path: str) -> Problem:
     shown = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
     return Problem(path, f"expected {what}, found {shown}")
+
+
+def is_recursive(schema: Schema) -> bool:
+    """Whether a value may hold values of its own type."""
+
+    is_open: set[Name] = set()
+    done: set[Name] = set()
+
+    def is_found(node: Type) -> bool:
+        node = schema.resolve(node)
+        if isinstance(node, (Array, Map)):
+            return is_found(node.items if isinstance(node, Array) else node.values)
+        if isinstance(node, Union):
+            return any(map(is_found, node.branches))
+        if not isinstance(node, Record) or node.name in done:
+            return False
+        if node.name in is_open:
+            return True
+        is_open.add(node.name)
+        found = any(is_found(field.type) for field in node.fields)
+        is_open.remove(node.name)
+        done.add(node.name)
+        return found
+
+    return is_found(schema.root)
+
+
+def is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and dicts are inside each other more than so many times, or inside themselves."""
+    rest = [(value, 0)]
+    while rest:
+        inner, depth = rest.pop()
+        if depth > most:
+            return True
+        if isinstance(inner, Mapping):
+            rest.extend((each, depth + 1) for each in inner.values())
+        elif isinstance(inner, (list, tuple)):
+            rest.extend((each, depth + 1) for each in inner)
+    return False
 
 
 def compile_guard(schema: Schema) -> Guard | None:
@@ -235,13 +311,30 @@ def _compile(schema: Schema, node: Type, inside: frozenset[Any]) -> Guard | None
         return lambda value: value.__class__ is dict and all(map(item, value.values()))
     if isinstance(node, Fixed):
         return lambda value: value.__class__ is bytes
-    # The encoder finds the branch of a union and the symbol of an enum by checking the value.
+    if isinstance(node, Union) and any(_is_narrow(schema.resolve(branch)) for branch in node.branches):
+        return lambda value: value.__class__ is not int and value.__class__ is not str
+    # The encoder finds the branch of another union and the symbol of an enum by checking the value.
     return None
 
 
+def _is_narrow(node: Type) -> bool:
+    """Whether a logical type has less values than its underlying type, which is all that the encoder looks at."""
+    return isinstance(node, Primitive) and (
+        _is_uuid(node) or (node.logical is not None and node.logical.name in LOGICAL_RANGES)
+    )
+
+
+def range_of(node: Primitive) -> tuple[int, int]:
+    """Of the values of a whole number."""
+    ranges = LOGICAL_RANGES.get(node.logical.name) if node.logical is not None else None
+    return INT_RANGES[node.type] if ranges is None else ranges
+
+
 def _compile_primitive(node: Primitive) -> Guard | None:
-    if node.type in _INT_RANGES:
-        least, most = _INT_RANGES[node.type]
+    if _is_uuid(node):
+        return lambda value: value.__class__ is str and UUID_TEXT(value) is not None
+    if node.type in INT_RANGES:
+        least, most = range_of(node)
         return lambda value: value.__class__ is int and least <= value <= most
     if node.type is PrimitiveType.NULL:
         return lambda value: value is None
@@ -260,7 +353,7 @@ def _compile_record(schema: Schema, node: Record, inside: frozenset[Any]) -> Gua
     longs: list[str] = []
     for field in node.fields:
         kind = schema.resolve(field.type)
-        plain = isinstance(kind, Primitive) and not field.has_default
+        plain = isinstance(kind, Primitive) and not field.has_default and not _is_narrow(kind)
         if plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
             ints.append(field.name)
         elif plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
@@ -271,8 +364,8 @@ def _compile_record(schema: Schema, node: Record, inside: frozenset[Any]) -> Gua
                 checks.append((field.name, field.has_default, check))
     if not (checks or ints or longs):
         return None
-    int_least, int_most = _INT_RANGES[PrimitiveType.INT]
-    long_least, long_most = _INT_RANGES[PrimitiveType.LONG]
+    int_least, int_most = INT_RANGES[PrimitiveType.INT]
+    long_least, long_most = INT_RANGES[PrimitiveType.LONG]
 
     def guard(value: Any) -> bool:
         # Integers are checked in loops of this one function: a call per field would cost as much as encoding it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from typing import Any, Final
@@ -22,10 +23,15 @@ from headrace.avro_schema import (
     self_contained_text,
 )
 from headrace.avro_schema.message_time import TimeUnit
+from headrace.loader.native import BadBody, Check, compile_check, the_core
+from headrace.loader.native.check import NESTED_MAX
 from headrace.loader.native.encode import encode_default
-from headrace.pipeline.clients.datum import compile_guard, find_problem
+from headrace.pipeline.clients.branches import compile_choice
+from headrace.pipeline.clients.datum import Problem, compile_guard, find_problem, is_deeper, is_recursive
 from headrace.pipeline.clients.errors import ValueRefused
-from headrace.pipeline.clients.fast_encoder import compile_encoder
+from headrace.pipeline.clients.fast_encoder import MISFITS, compile_encoder
+
+_TOO_DEEP: Final = "its values are inside each other too many times"
 
 _AS_IN_JSON: Final = frozenset({PrimitiveType.BOOLEAN, PrimitiveType.INT, PrimitiveType.LONG, PrimitiveType.STRING})
 
@@ -59,6 +65,10 @@ class Encoding:
         self._prefix = frame(schema_id, b"")
         self.encode = compile_encoder(schema, self._prefix, self._encode_any)
         self._guard = compile_guard(schema)
+        self._choice = compile_choice(schema)
+        # Only of these can a value be more than whoever reads it bears.
+        self._check = _check_of(schema) if is_recursive(schema) else None
+        self._checking = threading.Lock()
         field = find_time_field(schema, time_property, time_fields)
         self._time_field = field
         self.read_time = _time_reader(field, self._decoded_time) if field is not None else None
@@ -66,20 +76,35 @@ class Encoding:
 
     def _encode_any(self, value: Any) -> bytes:
         guard = self._guard
+        if self._check is not None and is_deeper(value, NESTED_MAX):  # fastavro would end the process
+            raise self._refused(_TOO_DEEP, "")
         if guard is not None and not guard(value):
-            problem = find_problem(self._schema, value)
+            problem = self._find_problem(value)
             if problem is not None:
                 raise self._refused(str(problem), problem.path)
         body = BytesIO()
         body.write(self._prefix)
         try:
-            fastavro.schemaless_writer(body, self._compiled, value, strict_allow_default=True)
-        except Exception as error:  # fastavro raises whatever its C code meets: ValueError, TypeError, AttributeError …
-            problem = find_problem(self._schema, value)
+            chosen = value if self._choice is None else self._choice(value)
+            fastavro.schemaless_writer(body, self._compiled, chosen, strict_allow_default=True)
+        except MISFITS as error:
+            problem = self._find_problem(value)
             if problem is None:
                 raise self._refused(str(error) or type(error).__name__, "") from error
             raise self._refused(str(problem), problem.path) from error
+        if self._check is not None:
+            try:
+                with self._checking:
+                    self._check(body.getvalue()[len(self._prefix) :])
+            except BadBody as error:
+                raise self._refused(f"nobody would read it: {error}", "") from error
         return body.getvalue()
+
+    def _find_problem(self, value: Any) -> Problem | None:
+        try:
+            return find_problem(self._schema, value)
+        except RecursionError as error:
+            raise self._refused(_TOO_DEEP, "") from error
 
     def _decoded_time(self, encoded: bytes) -> int | None:
         """What consumers will decode decides, where the value given says nothing plain: a default, a datetime, a chosen
@@ -96,6 +121,18 @@ class Encoding:
             subject=self.subject,
             field=field,
         )
+
+
+def _check_of(schema: Schema) -> Check:
+    try:
+        return compile_check(schema, the_core())
+    except BadBody as error:
+        refused = str(error)  # consumers say the same of each message
+
+    def check(body: bytes) -> None:
+        raise BadBody(refused)
+
+    return check
 
 
 def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:

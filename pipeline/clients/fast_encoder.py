@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from headrace.avro_schema import Array, Enum, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.pipeline.clients.datum import INT_RANGES, LOGICAL_RANGES, UUID_TEXT
 
 NODES_MAX: Final = 2000
 DEPTH_MAX: Final = 12
@@ -62,6 +63,19 @@ def _int(value: int) -> bytes:
     if not -0x80000000 <= value <= 0x7FFFFFFF:
         raise _Unfit
     return _long(value)
+
+
+MISFITS: Final[tuple[type[Exception], ...]] = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    struct.error,
+)
+"""What encoders raise of a value that they do not know what to make of."""
 
 
 class _Unfit(Exception):
@@ -128,14 +142,14 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
         return encode_any
     written = writer.joined([_Part("prefix"), *parts])
     plain = [*lines, f"return join([{', '.join(written)}])"]
-    # Whatever is not plain raises what it will: it is for those who know all that a value may be.
+    # What is not plain is for those who know all that a value may be. A signal handler may raise anything else.
     source = "\n".join(
         [
             "def encode(given):",
             "    value = given",
             "    try:",
             *_indented(_indented(plain)),
-            "    except Exception:",
+            "    except NOT_PLAIN:",
             "        pass",
             "    return encode_any(given)",
         ]
@@ -148,11 +162,13 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
         "int_": _int,
         "long_": _long,
         "utf8": str.encode,
+        "uuid_text": UUID_TEXT,
         "varint": varint,
         "SHORT": _SHORT,
         "EVEN": _EVEN,
         "EVEN_GOES_ON": _EVEN_GOES_ON,
         "Unfit": _Unfit,
+        "NOT_PLAIN": (*MISFITS, _Unfit),
     }
     # Names of the schema stand in the source as Python's own text of them, and nowhere else.
     exec(compile(source, "<encoder of a schema>", "exec"), names)  # noqa: S102
@@ -179,6 +195,12 @@ class _Writer:
             raise _TooMuch
         if isinstance(node, Primitive):
             lines, parts = _PRIMITIVES[node.type]
+            name = node.logical.name if node.logical is not None else ""
+            if node.type in INT_RANGES and name in LOGICAL_RANGES:
+                least, most = LOGICAL_RANGES[name]
+                lines += f"\nif not {least} <= {{value}} <= {most}: raise Unfit"
+            elif node.type is PrimitiveType.STRING and name == "uuid":
+                lines = "if uuid_text({value}) is None: raise Unfit\n" + lines
             return _Code(
                 lines.format(value=value).split("\n"),
                 [_Part(part.expression.format(value=value), part.code) for part in parts],

@@ -1,0 +1,165 @@
+"""Values that a schema's types would let pass, and that nobody could read again, or as another value."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import threading
+import uuid
+from typing import Any
+
+import fastavro
+import pytest
+
+from headrace.avro_schema import parse_schema
+from headrace.pipeline.clients import encoding as encoding_module
+from headrace.pipeline.clients.encoding import Encoding, compiled_schema
+from headrace.pipeline.clients.errors import ValueRefused
+
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+UUID = uuid.UUID("2d0fa971-ee54-4bda-af5a-6358e7382daa")
+DATE = {"type": "int", "logicalType": "date"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "local-timestamp-micros"}
+UUIDS = {"type": "string", "logicalType": "uuid"}
+LIST = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+
+
+def record(kind: Any) -> Any:
+    return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
+
+
+def encoding(schema: Any) -> Encoding:
+    parsed = parse_schema(json.dumps(schema), source="test")
+    return Encoding("t", "t-value", 1, parsed, time_property="", time_fields=())
+
+
+def read_again(schema: Any, value: Any) -> Any:
+    body = encoding(schema).encode(value)[5:]
+    return fastavro.schemaless_reader(
+        io.BytesIO(body), compiled_schema(parse_schema(json.dumps(schema), source="test")), None
+    )
+
+
+@pytest.mark.parametrize("is_optional", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [
+        (DATE, -719_162, 2_932_896),
+        ({"type": "int", "logicalType": "time-millis"}, 0, 86_399_999),
+        ({"type": "long", "logicalType": "time-micros"}, 0, 86_399_999_999),
+        (MILLIS, -62_135_596_800_000, 253_402_300_799_999),
+        ({"type": "long", "logicalType": "timestamp-micros"}, -62_135_596_800_000_000, 253_402_300_799_999_999),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, -62_135_596_800_000, 253_402_300_799_999),
+        (MICROS, -62_135_596_800_000_000, 253_402_300_799_999_999),
+    ],
+)
+def test_numbers_that_are_no_time_are_refused(kind: Any, least: int, most: int, is_optional: bool) -> None:
+    schema = record(["null", kind] if is_optional else kind)
+    for number in (least, most):
+        read_again(schema, {"f": number})
+    for number in (least - 1, most + 1):
+        with pytest.raises(ValueRefused, match=r"is outside the range of .*; is it of another unit") as refused:
+            encoding(schema).encode({"f": number})
+        assert refused.value.field == "f"
+
+
+@pytest.mark.parametrize("kind", [UUIDS, ["null", UUIDS], {"type": "array", "items": UUIDS}])
+def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
+    def given(text: Any) -> Any:
+        return {"f": [text] if isinstance(kind, dict) and "items" in kind else text}
+
+    for text in (str(UUID), str(UUID).upper(), UUID.hex, f"{{{UUID}}}", UUID):
+        assert read_again(record(kind), given(text)) == given(UUID)
+    for text in ("", "nonsense", str(UUID)[:-1], f"{UUID}0"):
+        with pytest.raises(ValueRefused, match="expected uuid, found str"):
+            encoding(record(kind)).encode(given(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (["double", "long"], 2**53 + 1, 2**53 + 1),
+        (["null", "float", "int", "long"], 2**31 - 1, 2**31 - 1),
+        (["null", "float", "int", "long"], 2**31, 2**31),
+        (["double", "int"], -(2**31) - 1, float(-(2**31) - 1)),  # of no whole number there
+        (["double", "long"], 0.5, 0.5),
+        (["double", "boolean", "long"], True, True),
+        ([DATE, MILLIS], NOON, NOON),
+        ([DATE, MILLIS], NOON.date(), NOON.date()),
+        ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
+        (["double", "long"], ("double", 7), 7.0),  # the branch that was said
+        ({"type": "array", "items": ["double", "long"]}, [1, 2**60 + 1, 0.5], [1, 2**60 + 1, 0.5]),
+        (
+            {"type": "map", "values": ["null", "double", "long"]},
+            {"a": 2**60 + 1, "b": None},
+            {"a": 2**60 + 1, "b": None},
+        ),
+        (["null", {"type": "array", "items": ["double", "long"]}], [2**60 + 1], [2**60 + 1]),
+        (["null", {**record(["double", "long"]), "name": "I"}], {"f": 2**60 + 1}, {"f": 2**60 + 1}),
+    ],
+)
+def test_a_union_has_the_branch_that_a_value_survives(kind: Any, value: Any, expected: Any) -> None:
+    found = read_again(record(kind), {"f": value})["f"]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_a_union_within_a_recursive_record_has_it_too() -> None:
+    fields = [{"name": "n", "type": ["null", "N"]}, {"name": "f", "type": ["double", "long"]}]
+    value = {"f": 2**60 + 1, "n": {"f": 2**61 + 1, "n": None}}
+    assert read_again({"type": "record", "name": "N", "fields": fields}, value) == value
+    for misfit in ({"f": 1}, {"f": "x", "n": None}, [], None, {"f": 1, "n": [1]}):
+        with pytest.raises(ValueRefused):
+            encoding({"type": "record", "name": "N", "fields": fields}).encode(misfit)
+
+
+def nested(times: int) -> Any:
+    value: Any = {"n": None}
+    for _ in range(times):
+        value = {"n": value}
+    return value
+
+
+def test_values_inside_each_other_too_often_are_refused_and_end_nothing() -> None:
+    assert read_again(LIST, nested(90)) == nested(90)
+    encode = encoding(LIST).encode
+    for times in (97, 400, 900, 2_000, 100_000):
+        with pytest.raises(ValueRefused, match=r"nested deeper than 96 levels|inside each other too many times"):
+            encode(nested(times))
+    itself: dict[str, Any] = {}
+    itself["n"] = itself
+    with pytest.raises(ValueRefused, match="inside each other too many times"):
+        encode(itself)
+
+
+def test_threads_may_encode_values_of_recursive_types() -> None:
+    encode, expected = encoding(LIST).encode, encoding(LIST).encode(nested(50))
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.extend(encode(nested(50)) for _ in range(50))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 200
+
+
+def test_types_used_twice_at_each_level_take_no_time() -> None:
+    text: Any = "string"
+    for level in range(10):
+        fields = [{"name": "a", "type": text}, {"name": "b", "type": f"R{level - 1}" if level else "string"}]
+        text = {"type": "record", "name": f"R{level}", "fields": fields}
+    encoding(text)
+
+
+@pytest.mark.parametrize("raised", [TimeoutError, KeyboardInterrupt])
+def test_what_a_signal_handler_raises_is_no_misfit(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(encoding_module.fastavro, "schemaless_writer", interrupted)
+    with pytest.raises(raised):
+        encoding(record(["null", "string", "bytes"])).encode({"f": "x"})
