@@ -6,7 +6,8 @@ Everything here is called while the Kafka client is asked for messages, in the t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -56,6 +57,8 @@ class Assignment:
         # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
         self.own: frozenset[Place] = frozenset()
         self._not_begun: frozenset[Place] = frozenset()
+        self.is_being_told = False
+        """Whether the Kafka client calls this now."""
 
     def close(self) -> None:
         """What was finished is committed already, or is not to be."""
@@ -68,11 +71,12 @@ class Assignment:
     def assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         """The group gave these partitions to this member."""
         self._not_begun |= places_of(partitions)
-        try:
-            self.begin(kafka)
-        finally:
-            if self._not_begun:
-                self._assign(kafka, [])  # or confluent-kafka would begin by itself, and elsewhere
+        with self._told():
+            try:
+                self.begin(kafka)
+            finally:
+                if self._not_begun:
+                    self._assign(kafka, [])  # or confluent-kafka would begin by itself, and elsewhere
 
     def begin(self, kafka: Any) -> None:
         """Begins with the partitions that were assigned, if that is still to be done.
@@ -102,12 +106,13 @@ class Assignment:
         places = places_of(partitions)
         if self._commits_before:
             try:
-                self._commits.commit(kafka, places)
+                self._commits.commit(kafka, places, None)
             except SourceUnavailable as error:
                 logger.warning("partitions given back uncommitted, their last messages come again error=%s", error)
         try:
             if self._on_revoke is not None:
-                self._on_revoke(places - self._not_begun)  # while they are still ours, so that it may commit
+                with self._told():
+                    self._on_revoke(places - self._not_begun)  # while they are still ours, so that it may commit
         finally:
             self._give_up(kafka, places)
 
@@ -115,7 +120,16 @@ class Assignment:
         """Others read them already: a commit would take them back."""
         places = self._give_up(kafka, places_of(partitions))
         if self._on_revoke is not None:
-            self._on_revoke(places)
+            with self._told():
+                self._on_revoke(places)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        self.is_being_told = True
+        try:
+            yield
+        finally:
+            self.is_being_told = False
 
     def _assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         if self._is_cooperative:

@@ -37,7 +37,7 @@ from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import ConsumerClosed, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients.fetched import Fetched
 from headrace.pipeline.clients.forked import leave_behind, tell_when_forked
-from headrace.pipeline.clients.group_commits import GroupCommits
+from headrace.pipeline.clients.group_commits import COMMIT_TIMEOUT_S, GroupCommits
 from headrace.pipeline.clients.guarded import Guarded
 from headrace.pipeline.clients.kafka_client import NotReached, Options, error_text, made, reach_brokers
 from headrace.pipeline.clients.partitions import (
@@ -266,7 +266,8 @@ class Consumer:
         if self._group is None:
             raise ValueError("there is no group to commit for")
         with self._used():
-            self._commits.commit(self._kafka, self._assignment.own)
+            timeout_s = None if self._assignment.is_being_told else COMMIT_TIMEOUT_S
+            self._commits.commit(self._kafka, self._assignment.own, timeout_s)
 
     def assignment(self) -> frozenset[Place]:
         """The topics and partitions that this consumer reads now; in a group, those it was given last."""
@@ -360,7 +361,7 @@ class Consumer:
         Raises:
             ConsumerClosed: it is by now.
         """
-        if self._closed:
+        if self._closed and not self._assignment.is_being_told:  # which it is once more while it closes
             raise ConsumerClosed(self._closed)
         self._uses += 1
         try:

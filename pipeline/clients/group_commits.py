@@ -61,8 +61,12 @@ class GroupCommits:
             if self._at_hand is not None and self._at_hand[0] == place:
                 self._at_hand = None
 
-    def commit(self, kafka: Any, places: frozenset[Place], timeout_s: float = COMMIT_TIMEOUT_S) -> None:
+    def commit(self, kafka: Any, places: frozenset[Place], timeout_s: float | None = COMMIT_TIMEOUT_S) -> None:
         """Waits until the group has been told of what was finished of these partitions.
+
+        Args:
+            timeout_s: None in a callback of the Kafka client about partitions. It takes a commit of another thread only
+                when that has returned; and the brokers have just been heard of.
 
         Raises:
             SourceUnavailable: the brokers did not take it, or have not said so within `timeout_s`.
@@ -70,8 +74,13 @@ class GroupCommits:
         offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
         if not offsets:
             return
+
+        def commit() -> list[TopicPartition]:
+            found: list[TopicPartition] = kafka.commit(offsets=offsets, asynchronous=False)
+            return found
+
         try:
-            raise_first_error(self._bounded.call(lambda: kafka.commit(offsets=offsets, asynchronous=False), timeout_s))
+            raise_first_error(commit() if timeout_s is None else self._bounded.call(commit, timeout_s))
         except KafkaException as error:
             raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
         except TimeoutError as error:

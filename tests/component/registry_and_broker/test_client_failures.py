@@ -387,6 +387,22 @@ def test_a_signal_handler_that_ends_a_producer_costs_no_message_and_no_count(
     assert arrived <= sum(row.sent for row in rows) <= sent + 25
 
 
+def test_who_hears_that_partitions_go_may_commit_also_at_the_end(settings: Settings, topic: str) -> None:
+    produce(settings, topic, 3)
+    revoked = []
+
+    def on_revoke(places: frozenset[tuple[str, int]]) -> None:
+        revoked.append(places)
+        consumer.commit()
+
+    consumer = Consumer(settings, topics=[topic], group=topic, on_revoke=on_revoke)
+    assert [next(consumer).value["id"], next(consumer).value["id"]] == [0, 1]
+    consumer.close()
+    assert len(revoked) == 1
+    with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=20) as consumer:
+        assert next(consumer).value["id"] == 2
+
+
 def test_a_broker_that_hangs_keeps_nobody_from_closing(
     lone: tuple[Settings, Service], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

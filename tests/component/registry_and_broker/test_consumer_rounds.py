@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from audit_topic import audit_rows
 from headrace import Consumer, Producer, SourceUnavailable
 from headrace.audit.row import Tier
+from headrace.pipeline.clients import assignment as assignment_module
 from headrace.pipeline.clients import consumer as consumer_module
 from headrace.pipeline.clients import consumer_count
 from headrace.pipeline.clients.consumer import Message
@@ -111,14 +112,14 @@ def test_a_start_that_was_not_found_at_once_is_the_one_begun_at(
     settings: Settings, topic: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [SourceUnavailable("no answer"), SourceUnavailable("no answer")]
-    found = consumer_module.at_commit_or_else
+    found = assignment_module.at_commit_or_else
 
     def find(*asked: Any) -> Any:
         if failures:
             raise failures.pop()
         return found(*asked)
 
-    monkeypatch.setattr(consumer_module, "at_commit_or_else", find)
+    monkeypatch.setattr(assignment_module, "at_commit_or_else", find)
     produce(settings, topic, range(10))
     with member(settings, topic, strategy, auto_commit=True, start_at_ms=1_006) as consumer:
         for _ in range(2):
@@ -142,12 +143,16 @@ def test_partitions_without_a_start_may_move_to_another_member(
         member(settings, topic, cooperative, auto_commit=True) as second,
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(consumer_module, "at_commit_or_else", find)
+            patched.setattr(assignment_module, "at_commit_or_else", find)
             with pytest.raises(SourceUnavailable, match="no answer"):
                 read_until(lambda given: False, first)
             given: list[Message] = []
             deadline = time.monotonic() + PATIENCE_S
-            while len(second.assignment()) < 1 or not first._not_begun or len(first._not_begun) > 1:
+            while (
+                len(second.assignment()) < 1
+                or not first._assignment._not_begun
+                or len(first._assignment._not_begun) > 1
+            ):
                 assert time.monotonic() < deadline
                 given.extend(second)
                 try:
