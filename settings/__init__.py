@@ -5,6 +5,7 @@ finds registry, broker and metastore, also those of a running `headrace up`. Imp
 `hive_ddl`, `pipeline` and `headrace`.
 """
 
+from headrace.settings.home import home_folder, state_folder
 from headrace.settings.loading import (
     CONFIG_PATH_VARIABLE,
     ENVIRONMENT,
@@ -49,7 +50,9 @@ __all__ = [
     "SettingsError",
     "SqlSettings",
     "TopicTable",
+    "home_folder",
     "known_keys",
     "load_settings",
     "setting_origins",
+    "state_folder",
 ]

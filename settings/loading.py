@@ -240,7 +240,10 @@ def _build(found: _Found) -> Settings:
 
 def _beside(file: Path | None, origin: str, text: str) -> Path:
     """A path of the settings file is taken from the file's folder, any other from where the command was started."""
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(f"{text!r} in {origin}: there is no home folder that ~ could stand for") from error
     return path if file is None or origin != str(file) else file.resolve().parent / path
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from headrace.cli.colour import painted, painted_table
 from headrace.pipeline.text_table import table_lines
-from headrace.settings import Settings, load_settings, setting_origins
+from headrace.settings import Settings, home_folder, load_settings, setting_origins
 
 _HEADING = re.compile(r"^(?:usage:|[a-z][^:\n]*:$)", re.MULTILINE)  # of a help's parts
 SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
@@ -171,7 +171,7 @@ def _sources(args: argparse.Namespace) -> dict[str, Any]:
         "config": getattr(args, "config", None),
         "environment": os.environ,
         "working_dir": Path.cwd(),
-        "home": Path.home(),
+        "home": home_folder(),
     }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from headrace.settings import state_folder
 
 HISTORY_LINES_MAX = 2_000
 LEAVING = frozenset({"exit", "quit", "\\q"})
@@ -39,14 +40,17 @@ def statements_typed(name: str) -> Iterator[str]:
                 lines = []
 
 
-def _history_path(name: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "headrace" / f"{name.split()[-1]}-history"
+def _history_path(name: str) -> Path | None:
+    state = state_folder()
+    return None if state is None else state / "headrace" / f"{name.split()[-1]}-history"
 
 
 @contextlib.contextmanager
-def _history(path: Path) -> Iterator[None]:
+def _history(path: Path | None) -> Iterator[None]:
     """Readline's editing, with a history in a file that its owner alone may read; without either where they lack."""
+    if path is None:
+        yield
+        return
     try:
         import readline
     except ImportError:

@@ -7,7 +7,6 @@ meanwhile in its spool, whose place is said here too.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from headrace.audit.row import AuditRow
 from headrace.audit.schema import AUDIT_SCHEMA
 from headrace.audit.spool import SPOOL_FOLDER
 from headrace.registry.client import RegistryClient
-from headrace.settings import Settings
+from headrace.settings import Settings, state_folder
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +41,10 @@ def spool_folders(settings: Settings) -> tuple[Path, ...]:
     `data_dir` and no installation is there, the user's folder for such things is taken.
     """
     in_data = settings.data_dir / SPOOL_FOLDER
-    state = os.environ.get("XDG_STATE_HOME", "")
-    in_home = (Path(state) if state else Path("~/.local/state").expanduser()) / "headrace" / SPOOL_FOLDER
+    state = state_folder()
+    if state is None:
+        return (in_data,)
+    in_home = state / "headrace" / SPOOL_FOLDER
     is_installed = settings.data_dir != Settings().data_dir or settings.data_dir.is_dir()
     return (in_data, in_home) if is_installed else (in_home, in_data)
 

@@ -56,7 +56,7 @@ from headrace.pipeline.clients.record_forms import NOW_MS, as_header_list, as_ke
 from headrace.pipeline.clients.schemas import Encodings
 from headrace.pipeline.clients.uninterrupted import Uninterrupted
 from headrace.registry.client.of_settings import registry_client
-from headrace.settings import Settings, load_settings
+from headrace.settings import Settings, home_folder, load_settings
 
 logger = logging.getLogger(__name__)
 
@@ -496,4 +496,4 @@ _CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flu
 
 def ambient_settings() -> Settings:
     """The settings of the surroundings: `headrace.toml` and the environment, as the command reads them."""
-    return load_settings(environment=os.environ, working_dir=Path.cwd(), home=Path.home())
+    return load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_folder())

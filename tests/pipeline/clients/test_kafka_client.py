@@ -17,7 +17,7 @@ from headrace.pipeline.brokers import kafka_security
 from headrace.pipeline.clients import kafka_client
 from headrace.pipeline.clients.audit_publisher import spool_folders
 from headrace.pipeline.clients.kafka_client import KAFKA_LOGGER, NotReached, error_text, made, merged, reach_brokers
-from headrace.settings import KafkaSettings, Settings
+from headrace.settings import KafkaSettings, Settings, home
 
 
 def options(**kafka: str) -> dict[str, object]:
@@ -167,6 +167,10 @@ def test_counts_are_kept_in_the_data_folder_or_at_home(tmp_path: Path, monkeypat
     assert spool_folders(named) == (tmp_path / "data" / "audit-spool", at_home)
     (tmp_path / "headrace-data").mkdir()
     assert spool_folders(default) == (in_data, at_home)
+    monkeypatch.setattr(home, "home_folder", lambda: None)
+    assert spool_folders(default) == (in_data,)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert spool_folders(default) == (in_data, tmp_path / "state" / "headrace" / "audit-spool")
 
 
 def test_what_is_missing_for_kerberos_is_said() -> None:

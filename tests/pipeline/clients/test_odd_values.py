@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from headrace.avro_schema import parse_schema
-from headrace.pipeline.clients import encoding as encoding_module
+from headrace.pipeline.clients.datum import is_recursive
 from headrace.pipeline.clients.encoding import Encoding, compiled_schema
 from headrace.pipeline.clients.errors import ValueRefused
 
@@ -89,6 +89,7 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
         ([DATE, MILLIS], NOON, NOON),
         ([DATE, MILLIS], NOON.date(), NOON.date()),
         ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
+        ([DATE, "long"], NOON, NOON.date()),  # no time there
         (["double", "long"], ("double", 7), 7.0),  # the branch that was said
         ({"type": "array", "items": ["double", "long"]}, [1, 2**60 + 1, 0.5], [1, 2**60 + 1, 0.5]),
         (
@@ -113,6 +114,20 @@ def test_a_union_within_a_recursive_record_has_it_too() -> None:
     for misfit in ({"f": 1}, {"f": "x", "n": None}, [], None, {"f": 1, "n": [1]}):
         with pytest.raises(ValueRefused):
             encoding({"type": "record", "name": "N", "fields": fields}).encode(misfit)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("string", False),
+        (record(record("int") | {"name": "I"}), False),
+        (record([{"type": "array", "items": LIST}, {"type": "map", "values": "N"}]), True),
+        (LIST, True),
+        ({"type": "map", "values": ["null", LIST]}, True),
+    ],
+)
+def test_types_inside_themselves_are_found(schema: Any, expected: bool) -> None:
+    assert is_recursive(parse_schema(json.dumps(schema), source="test")) is expected
 
 
 def nested(times: int) -> Any:
@@ -160,6 +175,6 @@ def test_what_a_signal_handler_raises_is_no_misfit(
     def interrupted(*args: Any, **options: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(encoding_module.fastavro, "schemaless_writer", interrupted)
+    monkeypatch.setattr(fastavro, "schemaless_writer", interrupted)
     with pytest.raises(raised):
         encoding(record(["null", "string", "bytes"])).encode({"f": "x"})
