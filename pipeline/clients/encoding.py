@@ -151,8 +151,16 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
 
 
 def _parsed(schema: Schema, logical_types: bool) -> Any:
-    text = self_contained_text(schema)
-    return fastavro.parse_schema(json.loads(text, object_hook=None if logical_types else _without_logical_type))
+    """fastavro marks the records that it has parsed, so that they are not parsed again with each message. A root that
+    is an array or a map has no mark, and the changed default of a record in it would be refused."""
+    its_json = json.loads(self_contained_text(schema), object_hook=None if logical_types else _without_logical_type)
+    named: dict[str, Any] = {}
+    parsed = fastavro.parse_schema(its_json, named)
+    for root in parsed if isinstance(parsed, list) else [parsed]:
+        if isinstance(root, dict):
+            root.setdefault("__fastavro_parsed", True)
+            root.setdefault("__named_schemas", named)
+    return parsed
 
 
 def _records(node: Any) -> Iterator[dict[str, Any]]:

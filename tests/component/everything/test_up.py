@@ -224,7 +224,12 @@ def follow_the_page(registry: str, folder: Path) -> None:
     http("POST", registry + path, json.loads(text))
     (folder / "send.py").write_text(block(PAGE, "# send.py"))
     assert run_as_typed("python send.py", folder) == []
-    loaded, asked = [run_as_typed(line, folder) for line in block(PAGE, "headrace load").splitlines()]
+    load, query = block(PAGE, "headrace load").splitlines()
+    loaded = run_as_typed(load, folder)
+    while loaded[-1][-1] == "yields":  # to the load of the schedule, every ten minutes
+        time.sleep(0.5)
+        loaded = run_as_typed(load, folder)
+    asked = run_as_typed(query, folder)
     shown = block(PAGE, "topic  ").splitlines()
     for line in (shown[0], *shown[2:4]):
         assert line.split() in loaded

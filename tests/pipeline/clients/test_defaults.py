@@ -86,6 +86,21 @@ def test_a_default_that_python_has_no_value_for_stays_as_it_is() -> None:
     assert decoded(encoding(record_of()).encode({}), record_of(), schema) == {"f": 10_000_000}
 
 
-def test_defaults_stand_in_records_of_a_union_as_well() -> None:
-    schema = parse_schema(json.dumps(["null", {**INNER, "fields": [{"name": "y", "type": "bytes", "default": "ÿ"}]}]))
-    assert decoded(encoding(schema).encode({}), schema, None) == {"y": b"\xff"}
+ONE_DEFAULT = {**INNER, "fields": [{"name": "y", "type": "bytes", "default": "ÿ"}]}
+
+
+@pytest.mark.parametrize(
+    ("root", "value", "found"),
+    [
+        (["null", ONE_DEFAULT], {}, {"y": b"\xff"}),
+        ({"type": "array", "items": ONE_DEFAULT}, [{}], [{"y": b"\xff"}]),
+        ({"type": "map", "values": ONE_DEFAULT}, {"k": {}}, {"k": {"y": b"\xff"}}),
+        (["null", {"type": "array", "items": ONE_DEFAULT}], [{}], [{"y": b"\xff"}]),
+        (["null", ONE_DEFAULT, {"type": "array", "items": "x.B"}], [{}], [{"y": b"\xff"}]),
+        (["null", {"type": "array", "items": ONE_DEFAULT}, "x.B"], {}, {"y": b"\xff"}),
+    ],
+)
+def test_defaults_stand_in_records_that_are_not_the_root_as_well(root: Any, value: Any, found: Any) -> None:
+    schema = parse_schema(json.dumps(root))
+    assert decoded(encoding(schema).encode(value), schema, None) == found
+    assert decoded(encoding(schema).encode(value), schema, schema) == found
