@@ -45,7 +45,8 @@ class _Reading:
         self._stream.seek(body_at)
         self._version, self._is_flexible = version, is_flexible
         self._encoding = {"version": version, "compact": is_flexible, "tagged": is_flexible}
-        self._names_left = NAMES_MAX
+        # What a list has beyond its first is counted, so that a topic and its one partition are one name.
+        self._names_left = NAMES_MAX - 1
         self._turns = Turns()
 
     async def structure(self, field: Any, data_class: Any) -> Any:

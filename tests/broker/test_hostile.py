@@ -54,7 +54,7 @@ from headrace.broker.protocol.api_versions import (
     ApiVersions,
 )
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, read_header
+from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, NAMES_MAX, read_header
 from headrace.broker.protocol.large_requests import read_in_turns
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
@@ -197,6 +197,16 @@ def test_what_would_take_long_to_read_is_refused(key: int, version: int, raw: by
 def test_a_large_request_that_would_take_long_is_refused(key: int, version: int, raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
         asyncio.run(read_in_turns(REQUESTS[key], raw, 0, version))
+
+
+def test_as_many_names_as_may_be_are_read_and_one_more_is_refused() -> None:
+    def names(count: int) -> bytes:
+        return struct.pack(">i", count) + b"\0\1t" * count
+
+    read = asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX), 0, 0))
+    assert len(read.topics) == NAMES_MAX
+    with pytest.raises(MalformedMessage, match=f"at most {NAMES_MAX} in one request"):
+        asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX + 1), 0, 0))
 
 
 @pytest.mark.parametrize("row", GENERATED, ids=lambda row: row.name)
