@@ -1,8 +1,6 @@
-"""The group coordinator: all groups of this node, their log, and the requests that wait for them.
+"""The group coordinator: what clients ask of the groups of this node, and the requests that wait for them.
 
-Groups and committed offsets are stored in one partition of `__consumer_offsets`. One OffsetCommit is one record
-batch, so by the batch's CRC it is in the log as a whole or not at all, for all its partitions. An answer goes out when
-its batch is in the log and, unless fsync is `none`, on disk.
+An answer goes out when what it tells is in the log and, unless fsync is `none`, on disk.
 
 Offsets that a transaction commits are stored as a batch of its producer, and nobody sees them. When it is committed
 they are stored once more as a commit like any other, before the marker that ends the transaction in this log: so
@@ -17,7 +15,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.broker.config import FsyncMode
@@ -29,39 +27,17 @@ from headrace.broker.coordinator.consumer_group import (
     Topics,
 )
 from headrace.broker.coordinator.consumer_members import JOINS
-from headrace.broker.coordinator.consumer_records import (
-    ConsumerKey,
-    RecordKind,
-    StoredGroup,
-    consumer_entry,
-    encode_consumer_key,
-    keys_of,
-    unstored_entries,
-)
 from headrace.broker.coordinator.group import NAME_CHARS_MAX, SESSION_TIMEOUT_MS_MIN, Group, GroupState
+from headrace.broker.coordinator.group_store import GroupStore, entries_of, tombstones
 from headrace.broker.coordinator.members import Ticket
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
-from headrace.broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
-from headrace.broker.coordinator.records import (
-    CommittedOffset,
-    GroupKey,
-    GroupMetadata,
-    OffsetKey,
-    decode_group,
-    decode_key,
-    decode_offset,
-    encode_group,
-    encode_key,
-    encode_offset,
-)
+from headrace.broker.coordinator.offsets import METADATA_CHARS_MAX, TopicPartition
+from headrace.broker.coordinator.records import CommittedOffset, OffsetKey, encode_key
 from headrace.broker.coordinator.table import Entry, LogTable, in_batches
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
-from headrace.broker.log.opened import opened
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
-from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +56,6 @@ TICK_MS_MAX = 60_000
 
 
 UNUSED = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
-Key = GroupKey | OffsetKey | ConsumerKey
 
 
 class GroupCoordinator:
@@ -100,19 +75,24 @@ class GroupCoordinator:
         consumer_session_timeout_ms: int = CONSUMER_SESSION_TIMEOUT_MS,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
-        self.offsets = OffsetTable()
-        self.groups: dict[str, Group | ConsumerGroup] = {}
-        self._unused_since_ms: dict[str, int] = {}
         self._table = LogTable(log, flusher, fsync, now_ms, unlink=unlink, grows_by=COMPACT_BYTES)
         self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self._topics, self._consumer_session_timeout_ms = topics, consumer_session_timeout_ms
-        self._rebalance_delay_ms, self._session_timeout_ms_min = rebalance_delay_ms, session_timeout_ms_min
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
         self._changed = asyncio.Event()
         self._due_ms: dict[str, int] = {}  # group id -> when its time has something to do, at the earliest
         self._stopped = False
-        self._load()
+        self.store = GroupStore(
+            self._table,
+            now_ms,
+            monotonic_ms,
+            make_classic=lambda group_id: Group(group_id, _new_member_id, rebalance_delay_ms, session_timeout_ms_min),
+            make_consumer=lambda group_id: ConsumerGroup(group_id, consumer_session_timeout_ms),
+        )
+        self.groups, self.offsets = self.store.groups, self.store.offsets
+        for group in self.groups.values():
+            self._note_due(group)
 
     # Members
 
@@ -180,7 +160,7 @@ class GroupCoordinator:
         result = group.heartbeat(request, self._topics, self._monotonic_ms())
         if group.unstored:
             # Together with the end of the classic group that it was before.
-            self._store(group, _tombstones(present) if isinstance(present, Group) else ())
+            self._store_changes(group, tombstones(present) if isinstance(present, Group) else ())
             self.groups[group_id] = group
             self._note_due(group)
         return result
@@ -201,19 +181,18 @@ class GroupCoordinator:
             raise RequestRefused(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id!r} is of the consumer protocol"
             )
-        self._append(_tombstones(group))
-        classic = self.groups[group.group_id] = self._new_group(group.group_id)
-        return classic
+        self._append(tombstones(group))
+        return self.store.add_classic(group.group_id)
 
-    def _store(self, group: ConsumerGroup, gone: Sequence[Entry] = ()) -> None:
+    def _store_changes(self, group: ConsumerGroup, gone: Sequence[Entry] = ()) -> None:
         """Stores what changed, if it did; what cannot be stored is stored with the next change.
 
         Raises:
             RequestRefused: the disk refused it.
         """
         if not group.members:
-            self._unused_since_ms[group.group_id] = self._now_ms()
-        self._append([*gone, *unstored_entries(group, self._unused_since_ms.get(group.group_id, 0))])
+            self.store.note_unused(group.group_id)
+        self._append([*gone, *self.store.unstored_of(group)])
         if group.unstored.epochs:
             logger.info(
                 "group changed group=%s state=%s epoch=%d members=%d",
@@ -261,7 +240,7 @@ class GroupCoordinator:
         if group_id not in self.groups:
             self._add_group(group_id)
         keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self._append(_entries(keyed))
+        self._append(entries_of(keyed))
         # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
         # forced may at worst see an offset that a power failure takes back.
         for key, committed in keyed.items():
@@ -301,7 +280,7 @@ class GroupCoordinator:
         if group_id not in self.groups:
             self._add_group(group_id)
         keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self._table.append(_entries(keyed), producer_id=producer_id, producer_epoch=epoch)
+        self._table.append(entries_of(keyed), producer_id=producer_id, producer_epoch=epoch)
         self.offsets.add_pending(producer_id, epoch, keyed)
         await self._table.forced()
 
@@ -313,7 +292,7 @@ class GroupCoordinator:
         """
         pending = self.offsets.pending(producer_id)
         if is_commit and pending:
-            self._append(_entries(pending))
+            self._append(entries_of(pending))
             for key, committed in pending.items():
                 self.offsets.apply(key, committed)
         self.offsets.drop_pending(producer_id)
@@ -353,10 +332,9 @@ class GroupCoordinator:
         if self.groups.get(group_id) is not group or is_used:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
         group.check_empty()
-        self._append(_tombstones(group))
+        self._append(tombstones(group))
         group.delete()
-        del self.groups[group_id]
-        self._unused_since_ms.pop(group_id, None)
+        self.store.forget(group_id)
         await self._table.forced()
         logger.info("group deleted group=%s", group_id)
 
@@ -396,11 +374,11 @@ class GroupCoordinator:
         for group_id in list(self.groups):
             now_ms, group = self._now_ms(), self.groups.get(group_id)
             if group is not None and group.state in UNUSED:
-                unused_since_ms = self._unused_since_ms.get(group_id, 0)
+                unused_since_ms = self.store.unused_since_ms(group_id)
                 await self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
                 is_unused = group.state in UNUSED and self.groups.get(group_id) is group
                 if is_unused and not self.offsets.of_group(group_id) and not self.offsets.pending_of(group_id):
-                    self._forget_unused(group_id, self._unused_since_ms.get(group_id, 0), now_ms)
+                    self._forget_unused(group_id, self.store.unused_since_ms(group_id), now_ms)
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
         group = self.groups[group_id]
@@ -413,9 +391,8 @@ class GroupCoordinator:
             is_due = (is_old or not is_stored) and not group.expects_members
         if is_due:
             if is_stored:
-                self._append(_tombstones(group))
-            del self.groups[group_id]
-            self._unused_since_ms.pop(group_id, None)
+                self._append(tombstones(group))
+            self.store.forget(group_id)
 
     # Time
 
@@ -444,7 +421,7 @@ class GroupCoordinator:
                 self._due_ms[group_id] = now_ms + TICK_MS_MAX
         if self._table.is_due:
             try:
-                await self._compact()
+                await self.store.compact()
             except (OSError, RequestRefused) as error:
                 logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
 
@@ -460,7 +437,7 @@ class GroupCoordinator:
                 return
             self._note_due(group)
             try:
-                self._store(group)
+                self._store_changes(group)
             except RequestRefused as refused:
                 logger.error("group not stored group=%s reason=%s", group_id, refused)
         else:
@@ -475,18 +452,13 @@ class GroupCoordinator:
         RequestRefused: a group of this id, or one more group, cannot be kept.
         """
         self._check_new_group(group_id, None)
-        group = self.groups[group_id] = self._new_group(group_id)
-        return group
+        return self.store.add_classic(group_id)
 
     def _check_new_group(self, group_id: str, present: Group | None) -> None:
         if len(group_id) > NAME_CHARS_MAX:
             raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
         if present is None and len(self.groups) >= GROUPS_MAX:
             raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
-
-    def _new_group(self, group_id: str) -> Group:
-        self._unused_since_ms[group_id] = self._now_ms()
-        return Group(group_id, _new_member_id, self._rebalance_delay_ms, self._session_timeout_ms_min)
 
     def _ticket(self) -> tuple[Ticket, asyncio.Future[JoinResult | SyncResult]]:
         ticket = next(self._tickets)
@@ -509,9 +481,9 @@ class GroupCoordinator:
         error = ErrorCode.NONE
         if outcome.must_store:
             if group.state is GroupState.EMPTY:
-                self._unused_since_ms[group.group_id] = self._now_ms()
+                self.store.note_unused(group.group_id)
             try:
-                self._append([self._group_entry(group)])
+                self._append([self.store.entry_of(group)])
             except RequestRefused as refused:
                 logger.error("group not stored group=%s reason=%s", group.group_id, refused)
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -543,106 +515,6 @@ class GroupCoordinator:
         self._table.append(entries)
         if self._table.is_due:
             self._changed.set()
-
-    def _group_entry(self, group: Group) -> Entry:
-        changed_at_ms = self._unused_since_ms.get(group.group_id, 0)
-        return encode_key(GroupKey(group.group_id)), encode_group(group, changed_at_ms)
-
-    async def _compact(self) -> None:
-        before, after = await self._table.compact(self._alive(), self._row_of, self._append_pending)
-        logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, after)
-
-    def _alive(self) -> Iterator[Key]:
-        for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:
-            group = self.groups.get(group_id)
-            if isinstance(group, ConsumerGroup):
-                yield from keys_of(group)
-            else:
-                yield GroupKey(group_id)
-            yield from [OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id)]
-
-    def _row_of(self, key: Key) -> Entry | None:
-        if isinstance(key, OffsetKey):
-            committed = self.offsets.get(key)
-            return (encode_key(key), encode_offset(committed)) if committed is not None else None
-        group = self.groups.get(key.group_id)
-        if isinstance(key, ConsumerKey):
-            if not isinstance(group, ConsumerGroup) or (key.member_id and key.member_id not in group.members):
-                return None
-            return consumer_entry(group, key, self._unused_since_ms.get(key.group_id, 0))
-        # Of one that nobody joined nothing is stored: it would come back with each start after it was forgotten.
-        return self._group_entry(group) if isinstance(group, Group) and group.generation else None
-
-    def _append_pending(self) -> None:
-        for producer_id, epoch, offsets in self.offsets.all_pending():
-            self._table.append(_entries(offsets), producer_id=producer_id, producer_epoch=epoch)
-
-    def _load(self) -> None:
-        """Folds the log into groups and offsets."""
-        metadata: dict[str, GroupMetadata] = {}
-        consumers: dict[str, StoredGroup] = {}
-        for placed, batch in self._table.batches():
-            if placed.header.attributes & CONTROL:
-                self.offsets.drop_pending(placed.header.producer_id)
-                continue
-            try:
-                if placed.header.attributes & TRANSACTIONAL:
-                    self._load_pending(placed.header.producer_id, placed.header.producer_epoch, batch)
-                    continue
-                for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
-                    key = decode_key(raw_key or b"")
-                    if isinstance(key, OffsetKey):
-                        self.offsets.apply(key, decode_offset(value) if value is not None else None)
-                    elif isinstance(key, ConsumerKey):
-                        consumers.setdefault(key.group_id, StoredGroup()).apply(key, value)
-                        if key.kind is RecordKind.GROUP and value is None:
-                            del consumers[key.group_id]
-                    elif key is not None and value is None:
-                        metadata.pop(key.group_id, None)
-                    elif key is not None and value is not None:
-                        metadata[key.group_id] = decode_group(value)
-            except (MalformedMessage, CorruptBatch) as error:
-                logger.error("offsets of groups skipped offset=%d reason=%s", placed.header.base_offset, error)
-        now_ms = self._monotonic_ms()
-        for group_id, kept in consumers.items():
-            self._restore_consumers(group_id, kept, now_ms)
-        for group_id in {*metadata, *self.offsets.groups(), *self.offsets.pending_groups()} - consumers.keys():
-            group = self.groups[group_id] = self._new_group(group_id)
-            # Of one that never had members offsets alone are stored, each with its time: a start is no use of them.
-            self._unused_since_ms[group_id] = 0
-            stored = metadata.get(group_id)
-            if stored is not None:
-                self._unused_since_ms[group_id] = stored.changed_at_ms
-                group.protocol_type = stored.protocol_type or None
-                group.generation, group.protocol, group.leader = stored.generation, stored.protocol, stored.leader
-                group.restore(stored.members, now_ms)
-                self._note_due(group)
-
-    def _restore_consumers(self, group_id: str, stored: StoredGroup, now_ms: int) -> None:
-        group = self.groups[group_id] = ConsumerGroup(group_id, self._consumer_session_timeout_ms)
-        self._unused_since_ms[group_id] = stored.changed_at_ms
-        group.epoch, group.target_epoch, group.target = stored.epoch, stored.target_epoch, stored.target
-        group.restore(stored.whole_members(), now_ms)
-        self._note_due(group)
-
-    def _load_pending(self, producer_id: int, epoch: int, batch: bytes) -> None:
-        found: dict[OffsetKey, CommittedOffset] = {}
-        for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
-            key = decode_key(raw_key or b"")
-            if isinstance(key, OffsetKey) and value is not None:
-                found[key] = decode_offset(value)
-        self.offsets.add_pending(producer_id, epoch, found)
-
-
-def _tombstones(group: Group | ConsumerGroup) -> list[Entry]:
-    if isinstance(group, Group):
-        return [(encode_key(GroupKey(group.group_id)), None)]
-    # The group's own last: after it nothing is known of the group.
-    return [(encode_consumer_key(key), None) for key in reversed(list(keys_of(group)))]
-
-
-def _entries(offsets: Mapping[OffsetKey, CommittedOffset]) -> list[Entry]:
-    return [(encode_key(key), encode_offset(committed)) for key, committed in offsets.items()]
 
 
 def _new_member_id(prefix: str) -> str:

@@ -106,7 +106,7 @@ def test_groups_go_on_after_a_kill(tmp_path: Path) -> None:
         group = node.groups.groups["g"]
         assert isinstance(group, ConsumerGroup)
         assert (str(group.state), group.epoch) == ("Stable", 2)
-        await node.groups._compact()
+        await node.groups.store.compact()
 
     async def emptied(node: BrokerNode) -> None:
         for member_id in ("m", "n"):

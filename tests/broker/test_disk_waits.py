@@ -74,7 +74,7 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
         clock[0] += 10 * SHORT_MS
         await node.upkeep.keep_house()
         assert not node.log("plain", 0).closed
-        await node.groups._compact()
+        await node.groups.store.compact()
         await node.changes.alter_topic("plain", lambda _: {"retention.ms": "5"})
         await node.changes.add_partitions("plain", 2)
         node.log("plain", 0).advance_log_start(3)

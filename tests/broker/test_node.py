@@ -219,7 +219,7 @@ def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_co
 
     async def later(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g")
-        await node.groups._compact()
+        await node.groups.store.compact()
         await node.groups.keep_house()
         assert node.groups.offsets.of_group("g")
 
@@ -270,7 +270,7 @@ def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
     async def first(node: BrokerNode) -> None:
         for number in range(40):
             await node.groups.commit(f"g{number:02}", {("t", 0): offset(number)})
-        compaction = asyncio.ensure_future(node.groups._compact())
+        compaction = asyncio.ensure_future(node.groups.store.compact())
         for number in range(0, 40, 4):
             await asyncio.sleep(0)
             node.groups._append([(encode_key(OffsetKey(f"g{number:02}", "t", 0)), encode_offset(offset(100 + number)))])

@@ -53,7 +53,7 @@ async def whole_life(life: Life) -> None:
         await life.send_idempotent(KEPT, number, producer_id)
     for number in range(2, 14):
         await life.commit(number)
-    await life.node.groups._compact()
+    await life.node.groups.store.compact()
     await life.stop()
 
     life.start()

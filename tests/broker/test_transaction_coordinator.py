@@ -668,12 +668,12 @@ def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, i
         users.append(await world.begin())
         await world.node.groups.commit("g", {T0: offset(3)})
         await commit_later(world, users[0], 7)
-        await world.node.groups._compact()
+        await world.node.groups.store.compact()
         assert len(world.node.log(*OFFSETS_PARTITION).closed) == 0
 
     async def second(world: World) -> None:
         assert committed_offset(world) == 3
-        compacting = asyncio.ensure_future(world.node.groups._compact())
+        compacting = asyncio.ensure_future(world.node.groups.store.compact())
         await asyncio.sleep(0)
         await world.coordinator.end(ID, users[0], is_commit=is_commit)
         await compacting

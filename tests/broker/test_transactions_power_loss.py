@@ -99,7 +99,7 @@ async def transactional_life(life: Life) -> None:
     await life.node.transactions.look()
     await life.end(3, "two", two, is_commit=True)
     await life.end(5, "one", one, is_commit=True)
-    await life.node.groups._compact()
+    await life.node.groups.store.compact()
     await life.begin(6, "one", one, PLACES[0], offset=6)
     one = await life.node.transactions.take("one", 60_000, None)
     await life.begin(7, "one", one, *PLACES, offset=7)
