@@ -48,12 +48,14 @@ TABLES_PER_RUN_MAX: Final = 500
 class TopicCompleteness:
     """Instants in ms since 1970, 0 for none. The table is complete up to `until_ms`, and says `told_ms`.
 
-    `ends` are offsets after the last messages of the partitions at `asked_ms`, where these have not been reached yet.
+    `refused_ms` is what it was to say last, if it could not be told. `ends` are offsets after the last messages of the
+    partitions at `asked_ms`, where these have not been reached yet.
     """
 
     topic_id: str
     until_ms: int = 0
     told_ms: int = 0
+    refused_ms: int = 0
     asked_ms: int = 0
     ends: Mapping[int, int] = field(default_factory=dict)
 
@@ -81,7 +83,7 @@ def advanced(
     if max(known.until_ms, known.told_ms, known.asked_ms) > asked_ms:
         known = TopicCompleteness(known.topic_id)
     if known.topic_id != state.topic_id:
-        known = TopicCompleteness(state.topic_id, known.until_ms, known.told_ms)
+        known = TopicCompleteness(state.topic_id, known.until_ms, known.told_ms, known.refused_ms)
     if found is not None and found.topic_id not in ("", state.topic_id):
         return known
     ends = _ends(found)
@@ -111,7 +113,7 @@ def _has_reached(state: TopicState, ends: Mapping[int, int]) -> bool:
 
 def _until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
     until_ms = max(known.until_ms, instant_ms - instant_ms % STEP_MS)
-    return TopicCompleteness(known.topic_id, until_ms, known.told_ms)
+    return TopicCompleteness(known.topic_id, until_ms, known.told_ms, known.refused_ms)
 
 
 def instant_text(instant_ms: int) -> str:
@@ -162,21 +164,26 @@ class CompleteUntil:
             )
             for topic, known in state.topics.items()
         }
-        due = sorted((one.told_ms, topic) for topic, one in topics.items() if one.until_ms > one.told_ms)
+        # Those that would not be told come behind those that wait for as long: others' trouble is not theirs.
+        due = sorted(
+            (max(one.told_ms, one.refused_ms), topic) for topic, one in topics.items() if one.until_ms > one.told_ms
+        )
         if due:
             logger.info("phase_started phase=complete_until tables=%d", min(len(due), TABLES_PER_RUN_MAX))
         refused: list[str] = []
         warnings: tuple[str, ...] = ()
         try:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
+                known, is_told = topics[topic], False
                 try:
-                    if self._tell(topic, state.topics[topic], topics[topic].until_ms, asked_ms, work_id):
-                        topics[topic] = dataclasses.replace(topics[topic], told_ms=topics[topic].until_ms)
+                    is_told = self._tell(topic, state.topics[topic], known.until_ms, asked_ms, work_id)
                 except (MetastoreUnavailable, SessionFailed):
                     raise  # every further table would wait for it as long
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
                     refused.append(f"topic {topic}: {error}")  # its own trouble; the other tables are told
+                told_ms, refused_ms = (known.until_ms, 0) if is_told else (known.told_ms, known.until_ms)
+                topics[topic] = dataclasses.replace(known, told_ms=told_ms, refused_ms=refused_ms)
         # Whatever it is, the files are where they belong, and the sentence goes to the report.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)

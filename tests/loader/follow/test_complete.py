@@ -287,3 +287,29 @@ def test_many_tables_are_told_in_several_runs(world: World, monkeypatch: pytest.
         load(world)
         tables = world.hive.tables.values()
         assert sum(COMPLETE_UNTIL in table.properties for table in tables) == expected
+
+
+def test_tables_that_cannot_be_told_do_not_hold_up_those_behind_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
+    for name in ("apples", "bananas", "cherries", "dates"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    for _ in range(3):
+        load(world)
+    execute = world.hive.execute
+
+    def refused(op: object) -> None:
+        if isinstance(op, SetProperties) and op.name in ("apples", "bananas"):
+            raise StatementRefused(f"the table headrace.{op.name}", "no room")
+        execute(op)
+
+    monkeypatch.setattr(world.hive, "execute", refused)
+    for hour in (1, 2):
+        world.clock_ms += STEP_MS
+        for _ in range(3):
+            load(world)
+        told = {name: table.properties[COMPLETE_UNTIL] for (_, name), table in world.hive.tables.items()}
+        then, now = instant_text(T0), instant_text(T0 + hour * STEP_MS)
+        assert told == {"apples": then, "bananas": then, "cherries": now, "dates": now, "orders": now}
