@@ -9,6 +9,10 @@ condition ignores it in silence, so before the first change a view of our own is
 where that is not refused, late writers are not either, and one line in the log says so. So it does where this could
 not be told; the condition is sent in any case.
 
+A look at a table that is being changed may show some properties of before and the revision of after, where the
+metastore is on Derby (rows are locked one by one). The condition is exact there too, since the metastore has the
+database compare it; what was planned by such a look is planned anew by the next load.
+
 A connection that broke is not used again: what it is asked next waits for an answer to what came before.
 """
 
