@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TOPIC
 from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
@@ -313,3 +314,18 @@ def test_tables_that_cannot_be_told_do_not_hold_up_those_behind_them(
         told = {name: table.properties[COMPLETE_UNTIL] for (_, name), table in world.hive.tables.items()}
         then, now = instant_text(T0), instant_text(T0 + hour * STEP_MS)
         assert told == {"apples": then, "bananas": then, "cherries": now, "dates": now, "orders": now}
+
+
+def test_tables_that_say_it_already_are_not_looked_at(world: World) -> None:
+    load(world)
+
+    def opened() -> Executor:
+        raise AssertionError("the metastore was asked")
+
+    ports = world.ports()
+    until = dataclasses.replace(ports.complete_until, executor=opened)
+    same = {"orders": found(10)}
+    state = ports.log.read_state()
+    assert until.note(state, same, T0 + MINUTE_MS, failed=frozenset(), work_id="w") == ()
+    (warning,) = until.note(state, same, T0 + STEP_MS, failed=frozenset(), work_id="w")
+    assert "the metastore was asked" in warning
