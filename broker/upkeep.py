@@ -115,7 +115,9 @@ class Upkeep:
 
         # What goes for its age goes by an index, so that is compared with the batches first.
         for segment in log.closed[expired(UNLIMITED) : expired(retention_ms)]:
-            facts = await asyncio.get_running_loop().run_in_executor(self._executor, facts_of, segment)
+            facts = await asyncio.get_running_loop().run_in_executor(
+                self._executor, facts_of, segment.folder, segment.base_offset, segment.size
+            )
             if self._logs.get(key) is not log:
                 return
             is_there = segment in log.closed and not log.is_being_replaced

@@ -16,10 +16,10 @@ from functools import partial
 
 from headrace.broker.log.compaction import Pace
 from headrace.broker.log.files import FileSlice
-from headrace.broker.log.index import TimeEntry, floor_time_in_file
+from headrace.broker.log.index import TimeEntry, floor_position_in_file, time_below_in_file
 from headrace.broker.log.opened import RECORDS_OPENED_MAX, opened
 from headrace.broker.log.partition_log import PartitionLog
-from headrace.broker.log.segment import INDEX, TIME_INDEX, ClosedSegment, is_in_log
+from headrace.broker.log.segment import INDEX, LOG, TIME_INDEX, ClosedSegment, is_in_log, segment_path
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import CODEC_MASK, NO_HEADERS, BatchHeader, Record, times_of
 
@@ -159,15 +159,26 @@ def _segments(log: PartitionLog, timestamp_ms: int) -> Iterator[tuple[int, TimeE
     yield (
         active.next_offset,
         active.largest,
-        lambda: active.base_offset + active.time_index.floor(timestamp_ms),
+        partial(_start_in_active, log, timestamp_ms),
     )
 
 
+def _start_in_active(log: PartitionLog, timestamp_ms: int) -> int:
+    base, size = log.active.base_offset, log.active.size
+    entry = log.active.time_index.below(timestamp_ms)
+    if entry is not None:
+        position = log.position_in_active(entry.offset)
+        if not is_in_log(segment_path(log.folder, base, LOG), base, size, position, entry):
+            log.rebuild_active_indexes()
+        entry = log.active.time_index.below(timestamp_ms)
+    return base + (entry.offset if entry is not None else 0)
+
+
 def _start_in_closed(log: PartitionLog, segment: ClosedSegment, timestamp_ms: int) -> int:
-    entry = floor_time_in_file(segment.path(TIME_INDEX), timestamp_ms)
-    if entry is not None and not is_in_log(
-        segment.path(), segment.base_offset, segment.size, segment.path(INDEX), entry
-    ):
-        log.rebuild_indexes(segment)
-        entry = floor_time_in_file(segment.path(TIME_INDEX), timestamp_ms)
+    entry = time_below_in_file(segment.path(TIME_INDEX), timestamp_ms)
+    if entry is not None:
+        position = floor_position_in_file(segment.path(INDEX), entry.offset)
+        if not is_in_log(segment.path(), segment.base_offset, segment.size, position, entry):
+            log.rebuild_indexes(segment)
+            entry = time_below_in_file(segment.path(TIME_INDEX), timestamp_ms)
     return segment.base_offset + (entry.offset if entry is not None else 0)

@@ -59,15 +59,15 @@ class OffsetIndex:
         self._offsets.append(offset)
         self._positions.append(position)
 
-    def floor(self, offset: int) -> int:
-        """The position of the last entry at or below `offset`; 0 when there is none."""
+    def floor(self, offset: int) -> OffsetEntry | None:
+        """The last entry at or below `offset`; None, for the whole segment, without one."""
         at = bisect_right(self._offsets, offset)
-        return self._positions[at - 1] if at else 0
+        return OffsetEntry(self._offsets[at - 1], self._positions[at - 1]) if at else None
 
-    def offset_at(self, position: int) -> int | None:
-        """The last offset of some batch at or behind a position, the first that is known of; None without one."""
+    def first_from(self, position: int) -> OffsetEntry | None:
+        """The first entry of a batch at or behind a position; None without one."""
         at = bisect_left(self._positions, position)
-        return self._offsets[at] if at < len(self._positions) else None
+        return OffsetEntry(self._offsets[at], self._positions[at]) if at < len(self._positions) else None
 
     @property
     def last_position(self) -> int:
@@ -109,10 +109,10 @@ class TimeIndex:
             self._timestamps.append(entry.timestamp_ms)
             self._offsets.append(entry.offset)
 
-    def floor(self, timestamp_ms: int) -> int:
-        """The relative offset of the last entry at or below `timestamp_ms`; 0 when there is none."""
-        at = bisect_right(self._timestamps, timestamp_ms)
-        return self._offsets[at - 1] if at else 0
+    def below(self, timestamp_ms: int) -> TimeEntry | None:
+        """The last entry below `timestamp_ms`; None, for the whole segment, without one."""
+        at = bisect_left(self._timestamps, timestamp_ms)
+        return TimeEntry(self._timestamps[at - 1], self._offsets[at - 1]) if at else None
 
     @property
     def last(self) -> TimeEntry | None:
@@ -142,25 +142,25 @@ def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
 
 
 def floor_position_in_file(path: Path, offset: int) -> int:
-    """`OffsetIndex.floor` on the file of a closed segment; 0, the whole segment, when there is no such file."""
+    """As `floor_entry_in_file`, and 0, for the whole segment, without an entry."""
     found = floor_entry_in_file(path, offset)
     return found.position if found is not None else 0
 
 
-def offset_at_in_file(path: Path, position: int) -> int | None:
-    """`OffsetIndex.offset_at` on the file of a closed segment; None also when there is no such file."""
+def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
+    """`OffsetIndex.first_from` on the file of a closed segment; None also when there is no such file."""
     try:
         entries = _FileEntries(path, _OFFSET_ENTRY)
     except FileNotFoundError:
         return None
     with contextlib.closing(entries):
         at = bisect_left(entries, position, key=lambda found: found[1])
-        return entries[at][0] if at < len(entries) else None
+        return OffsetEntry(*entries[at]) if at < len(entries) else None
 
 
-def floor_time_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
-    """The last entry at or below `timestamp_ms` of a closed segment's file; None without one."""
-    found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms)
+def time_below_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
+    """`TimeIndex.below` on the file of a closed segment; None also when there is no such file."""
+    found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms - 1)
     return TimeEntry(*found) if found is not None else None
 
 

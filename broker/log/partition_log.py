@@ -30,9 +30,10 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
 from headrace.broker.log.files import FileSlice, OpenFiles, read_at, sync_folder, write_fully
 from headrace.broker.log.index import (
+    OffsetEntry,
+    first_entry_in_file,
     floor_entry_in_file,
     floor_position_in_file,
-    offset_at_in_file,
 )
 from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.broker.log.producer_state import ProducerStates
@@ -447,11 +448,11 @@ class PartitionLog:
     def _offset_at(self, base: int, position: int) -> int:
         """An offset that nothing before this position of a segment reaches, close behind it where an index tells."""
         if base == self.active.base_offset:
-            relative = self.active.index.offset_at(position)
-            return self.log_end_offset if relative is None else base + relative
-        segment = self.closed[bisect_right(self.closed, base, key=lambda segment: segment.base_offset) - 1]
-        relative = offset_at_in_file(segment.path(INDEX), position)
-        return segment.next_offset if relative is None else base + relative
+            entry, size, end = self.active.index.first_from(position), self.active.size, self.log_end_offset
+        else:
+            segment = self.closed[bisect_right(self.closed, base, key=lambda segment: segment.base_offset) - 1]
+            entry, size, end = first_entry_in_file(segment.path(INDEX), position), segment.size, segment.next_offset
+        return base + entry.offset if entry is not None and self._is_true(base, size, entry) else end
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The transactions that were aborted and have something in [start, end)."""
@@ -475,7 +476,7 @@ class PartitionLog:
                 position = self._position(segment, max(offset - segment.base_offset, 0))
                 yield segment.base_offset, _readable(segment.base_offset, segment.size, bound), position
         active = self.active
-        position = active.index.floor(max(offset - active.base_offset, 0))
+        position = self.position_in_active(max(offset - active.base_offset, 0))
         yield active.base_offset, _readable(active.base_offset, active.size, bound), position
 
     def _position(self, segment: ClosedSegment, relative: int) -> int:
@@ -483,11 +484,23 @@ class PartitionLog:
         entry = floor_entry_in_file(segment.path(INDEX), relative)
         if entry is None:
             return 0
-        found = header_at(self._files.fd(segment.path()), entry.position, segment.size)
-        if found is not None and found.magic == MAGIC and found.last_offset - segment.base_offset == entry.offset:
+        if self._is_true(segment.base_offset, segment.size, entry):
             return entry.position
         self.rebuild_indexes(segment)
         return floor_position_in_file(segment.path(INDEX), relative)
+
+    def position_in_active(self, relative: int) -> int:
+        """As `_position`, in the last segment, whose indexes were a file when the broker started."""
+        entry = self.active.index.floor(relative)
+        if entry is not None and not self._is_true(self.active.base_offset, self.active.size, entry):
+            self.rebuild_active_indexes()
+            entry = self.active.index.floor(relative)
+        return entry.position if entry is not None else 0
+
+    def _is_true(self, base: int, size: int, entry: OffsetEntry) -> bool:
+        """Does the batch that an index tells of begin there, and end with that offset?"""
+        found = header_at(self._files.fd(self._log_path(base)), entry.position, size)
+        return found is not None and found.magic == MAGIC and found.last_offset - base == entry.offset
 
     def rebuild_indexes(self, segment: ClosedSegment) -> None:
         """Makes the indexes of a closed segment anew from its batches.
@@ -495,12 +508,18 @@ class PartitionLog:
         Raises:
             OSError: they could not be written.
         """
-        facts = facts_of(segment)
+        facts = facts_of(self.folder, segment.base_offset, segment.size)
         write_indexes(self.folder, facts)
         self._note_unforced(*(segment.path(suffix) for suffix in INDEX_SUFFIXES))
         at = self.closed.index(segment)
         self.closed[at] = ClosedSegment.of(self.folder, facts, segment.next_offset)
         logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
+
+    def rebuild_active_indexes(self) -> None:
+        """As `rebuild_indexes`, of the last segment: they are written when it is closed."""
+        facts = facts_of(self.folder, self.active.base_offset, self.active.size)
+        self.active.index, self.active.time_index = facts.index, facts.time_index
+        logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, self.active.base_offset)
 
     @property
     def _hidden_bytes(self) -> int:

@@ -30,6 +30,7 @@ from headrace.broker.log.index import (
     TIME_ENTRY_BYTES,
     OffsetIndex,
     TimeIndex,
+    floor_position_in_file,
     last_time_entry_in_file,
 )
 from headrace.broker.log.leader_epochs import FIRST_EPOCH, LeaderEpochs, read_leader_epochs
@@ -252,9 +253,9 @@ def _closed(folder: Path, base: int, size: int, following: int) -> SegmentFacts 
             return None
     largest = last_time_entry_in_file(segment_path(folder, base, TIME_INDEX))
     log = segment_path(folder, base, LOG)
-    if largest is None or not is_in_log(log, base, size, index, largest):
+    if largest is None or not is_in_log(log, base, size, floor_position_in_file(index, largest.offset), largest):
         return None
-    if not ends_at(log, base, size, index, following):
+    if not ends_at(log, size, floor_position_in_file(index, following - base), following, largest):
         return None
     return SegmentFacts(base, following, size, largest, aborted=aborted_in(folder, base, size))
 
@@ -271,7 +272,8 @@ def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
     if index is None or time_index is None or time_index.last is None:
         return None
     largest = time_index.last
-    if not is_in_log(segment_path(folder, base, LOG), base, size, segment_path(folder, base, INDEX), largest):
+    entry = index.floor(largest.offset)
+    if not is_in_log(segment_path(folder, base, LOG), base, size, entry.position if entry else 0, largest):
         return None
     facts = SegmentFacts(base, base, index.last_position, largest, index, time_index)
     fd = os.open(segment_path(folder, base, LOG), os.O_RDONLY)

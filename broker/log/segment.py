@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.broker.log.files import read_at
-from headrace.broker.log.index import TimeEntry, floor_position_in_file
+from headrace.broker.log.index import TimeEntry
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts, walk_batches
 from headrace.broker.log.transactions import (
     AbortedBlock,
@@ -99,12 +99,12 @@ def write_indexes(folder: Path, facts: SegmentFacts) -> None:
         segment_path(folder, facts.base_offset, suffix).write_bytes(content)
 
 
-def facts_of(segment: ClosedSegment) -> SegmentFacts:
-    """What the headers of a closed segment's batches say of it. May be called by a thread of its own."""
-    facts = SegmentFacts(segment.base_offset, segment.base_offset)
-    fd = os.open(segment.path(), os.O_RDONLY)
+def facts_of(folder: Path, base_offset: int, size: int) -> SegmentFacts:
+    """What the headers of a segment's batches say of it. May be called by a thread of its own."""
+    facts = SegmentFacts(base_offset, base_offset)
+    fd = os.open(segment_path(folder, base_offset, LOG), os.O_RDONLY)
     try:
-        for placed in walk_file(fd, 0, segment.size):
+        for placed in walk_file(fd, 0, size):
             facts.add(placed.header, _if_marker(fd, placed))
     finally:
         os.close(fd)
@@ -165,9 +165,8 @@ def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
     return read_batch_header(read_at(fd, HEADER_BYTES, position))
 
 
-def is_in_log(path: Path, base_offset: int, size: int, index: Path, entry: TimeEntry) -> bool:
-    """Is there a batch where an index says so, that ends at the entry's offset and has its timestamp?"""
-    position = floor_position_in_file(index, entry.offset)
+def is_in_log(path: Path, base_offset: int, size: int, position: int, entry: TimeEntry) -> bool:
+    """Is there a batch, from a position on, that ends at the entry's offset and has its timestamp?"""
     if not 0 <= position < size:
         return False
     fd = os.open(path, os.O_RDONLY)
@@ -181,13 +180,14 @@ def is_in_log(path: Path, base_offset: int, size: int, index: Path, entry: TimeE
     return False
 
 
-def ends_at(path: Path, base_offset: int, size: int, index: Path, next_offset: int) -> bool:
-    """Is the last batch of a closed segment whole, as far as its header tells, and the one before `next_offset`?"""
+def ends_at(path: Path, size: int, position: int, next_offset: int, largest: TimeEntry) -> bool:
+    """Is the last batch of a closed segment whole, as far as its header tells, and the one before `next_offset`? And is
+    none from the position on later than the largest timestamp that is known?"""
     fd = os.open(path, os.O_RDONLY)
     try:
         last = None
-        for last in walk_file(fd, floor_position_in_file(index, next_offset - base_offset), size):
-            if last.header.magic != MAGIC:
+        for last in walk_file(fd, position, size):
+            if last.header.magic != MAGIC or last.header.max_timestamp > largest.timestamp_ms:
                 return False
     finally:
         os.close(fd)

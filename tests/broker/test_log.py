@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker_samples import NOW_MS, append, batch, contents, find_timestamp, header_of, opened, with_attributes
 from headrace.broker.errors import LogDamaged, RequestRefused
 from headrace.broker.log.by_time import largest_timestamp_ms
-from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.produced import check_produced
@@ -487,6 +487,48 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
     assert log.needs_flush, "the indexes made anew are forced again"
 
 
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_bit_that_flipped_in_an_index_hides_nothing(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Of a closed segment or the last one: readers begin where they would without it, and what they are told of goes
+    as far as what they read."""
+    folder = tmp_path_factory.mktemp("log")
+    limits = LogLimits(segment_bytes_max=data.draw(st.sampled_from([15_000, 1 << 30])))
+    log = filled(folder, 600, limits)
+    for path in log.close():
+        assert path.exists()
+    path = segment_path(
+        folder, data.draw(st.sampled_from(base_offsets(folder))), data.draw(st.sampled_from([INDEX, TIME_INDEX]))
+    )
+    raw = bytearray(path.read_bytes())
+    if raw:
+        bit = data.draw(st.integers(0, len(raw) * 8 - 1))
+        raw[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+    again = opened(folder, is_clean=True, limits=limits).log
+    for number in range(0, 600, 5):
+        assert read_batch_header(again.read(number, 1, whole_first=True)).base_offset == number
+        found = find_timestamp(again, NOW_MS + number)
+        assert found is not None and found.offset == number
+        records, base, end = again._read(number, 5000, True, again._visible)
+        *_, last = walk_batches(memoryview(bytes(records)))
+        assert last.header.last_offset < again._offset_at(base, end)
+
+
+@pytest.mark.parametrize("entries_lost", [1, 2])
+def test_a_time_index_that_lost_its_end_is_noticed_at_the_start(tmp_path: Path, entries_lost: int) -> None:
+    log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
+    true = [segment.largest for segment in log.closed]
+    log.close()
+    for segment in log.closed:
+        path = segment.path(TIME_INDEX)
+        path.write_bytes(path.read_bytes()[: -entries_lost * TIME_ENTRY_BYTES])
+    again = opened(tmp_path, is_clean=True).log
+    assert [segment.largest for segment in again.closed] == true
+
+
 def test_what_spares_the_next_start_time_is_forced_too(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     assert {tmp_path, tmp_path / FILE_NAME, segment_path(tmp_path, 0, LOG)} == set(log.flush_job().paths)
@@ -713,8 +755,11 @@ def test_index_files_have_kafkas_layout() -> None:
     times.add(TimeEntry(2000, 9))
     assert index.to_bytes() == struct.pack(">iiii", 5, 4200, 9, 9000)
     assert times.to_bytes() == struct.pack(">qiqi", 1000, 5, 2000, 9)
-    assert [index.floor(offset) for offset in (4, 5, 8, 9, 100)] == [0, 4200, 4200, 9000, 9000]
-    assert [times.floor(timestamp) for timestamp in (999, 1000, 1999, 2000)] == [0, 5, 5, 9]
+    first, second = OffsetEntry(5, 4200), OffsetEntry(9, 9000)
+    assert [index.floor(offset) for offset in (4, 5, 8, 9, 100)] == [None, first, first, second, second]
+    assert [index.first_from(position) for position in (4200, 4201, 9000, 9001)] == [first, second, second, None]
+    early, late = TimeEntry(1000, 5), TimeEntry(2000, 9)
+    assert [times.below(timestamp) for timestamp in (1000, 1001, 2000, 2001)] == [None, early, early, late]
     assert OffsetIndex.from_bytes(index.to_bytes(), 9000) is None, "an entry must not point past the log"
     assert OffsetIndex.from_bytes(struct.pack(">iiii", 5, 4200, 4, 9000), 10_000) is None
 

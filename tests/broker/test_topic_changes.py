@@ -338,8 +338,8 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
             await node.changes.delete_topic(node.topic("t"))
             assert await node.changes.create_topics([new("t")]) == {}
 
-        def meanwhile(argument: Any) -> Any:
-            found = real(argument)
+        def meanwhile(*arguments: Any) -> Any:
+            found = real(*arguments)
             if node.logs["t", 0] is old:
                 asyncio.run_coroutine_threadsafe(replaced(), loop).result(PATIENCE_S)
             return found
