@@ -220,7 +220,9 @@ def _name(context: RequestContext, topic: TopicKey) -> str:
 def _read(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, waits_for: Collection[Place] = ()
 ) -> _Found:
-    most = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
+    # Of a client with a rate one answer is what lasts for a second, so that it does not wait long for the next.
+    most = min(max(request.bytes_max, 0), context.node.config.bytes_per_second_max or RESPONSE_BYTES_MAX)
+    most = min(most, RESPONSE_BYTES_MAX)
     reading = _Reading(most, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED, waits_for=waits_for)
     wanted_topics = request.topics if session is None else session.due(context.node.logs, partial(_name, context))
     topics = []

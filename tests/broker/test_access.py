@@ -52,6 +52,7 @@ from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, P
 from headrace.broker.rates import BURST_S, CLIENTS_MAX, Rates
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
+from headrace.kafka_wire.record_batch import read_batch_header
 
 PASSWORD = "p4ss, =w$rd!"
 OTHER_PASSWORD = "gu3ss-of-s0mebody"
@@ -874,6 +875,38 @@ def test_who_sends_faster_than_its_rate_waits_and_others_do_not(tmp_path: Path) 
         assert loop.time() - began_s >= 0.4
 
     with_server(tmp_path, work, bytes_per_second_max=1_000_000)
+
+
+def test_who_is_beyond_its_rate_stays_a_member_of_its_group(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        assert await client.ask(api.METADATA, 1, struct.pack(">i", 0))
+        server.connections.rates.take("127.0.0.1", 3600 * 1_000_000, asyncio.get_running_loop().time())  # type: ignore[union-attr]
+        heartbeat = struct.pack(">h1sih1s", 1, b"g", 1, 1, b"m")
+        for _ in range(2):
+            told = await client.ask(api.HEARTBEAT, 0, heartbeat)
+            assert told.endswith(struct.pack(">h", ErrorCode.UNKNOWN_MEMBER_ID))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.ask(api.METADATA, 1, struct.pack(">i", 0))
+
+    with_server(tmp_path, work, bytes_per_second_max=1_000_000)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(1, 1), (1000, 3), (0, 10)])
+def test_an_answer_has_what_lasts_for_a_second(tmp_path: Path, rate: int, expected: int) -> None:
+    """But at least one batch; a last one may be cut off."""
+
+    async def work(server: BrokerServer, client: Client) -> None:
+        node = server.node
+        node.changes.create_topic("t", 1, {})
+        for _ in range(10):
+            one = batch(b"x" * 200)
+            node.log("t", 0).append(one, read_batch_header(one), NOW_MS)
+        wanted = struct.pack(">iiiibih1siiqi", -1, 0, 1, 1 << 20, 0, 1, 1, b"t", 1, 0, 0, 1 << 20)
+        told = await client.ask(api.FETCH, 4, wanted)
+        assert told.count(b"x" * 200) == expected
+
+    with_server(tmp_path, work, bytes_per_second_max=rate)
 
 
 def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
