@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
 
 TopicPartition = tuple[str, int]
+Value = TypeVar("Value")
 
 RETENTION_MS = 7 * 86_400_000
 """A group's offsets go this long after it was last used: Kafka's `offsets.retention.minutes`."""
@@ -23,66 +23,121 @@ class _Pending:
     offsets: dict[OffsetKey, CommittedOffset] = field(default_factory=dict)
 
 
+class _Places(Generic[Value]):
+    """Values by group, topic and partition; those of a topic are found without a look at what else groups have."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, Value]]] = {}
+        self._groups_of: dict[str, dict[str, None]] = {}  # topic -> ids of groups
+
+    def groups(self) -> Set[str]:
+        return self._groups.keys()
+
+    def get(self, key: OffsetKey) -> Value | None:
+        return self._groups.get(key.group_id, {}).get(key.topic, {}).get(key.partition)
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, Value]:
+        return _OfGroup(self._groups.get(group_id, {}))
+
+    def of_topic(self, topic: str) -> Iterator[OffsetKey]:
+        for group_id in self._groups_of.get(topic, ()):
+            for partition in self._groups[group_id][topic]:
+                yield OffsetKey(group_id, topic, partition)
+
+    def put(self, key: OffsetKey, value: Value) -> None:
+        topics = self._groups.setdefault(key.group_id, {})
+        if key.topic not in topics:
+            topics[key.topic] = {}
+            self._groups_of.setdefault(key.topic, {})[key.group_id] = None
+        topics[key.topic][key.partition] = value
+
+    def pop(self, key: OffsetKey) -> Value | None:
+        partitions = self._groups.get(key.group_id, {}).get(key.topic)
+        if partitions is None:
+            return None
+        value = partitions.pop(key.partition, None)
+        if not partitions:
+            self._drop(key.group_id, key.topic)
+        return value
+
+    def _drop(self, group_id: str, topic: str) -> None:
+        topics, groups = self._groups[group_id], self._groups_of[topic]
+        del topics[topic], groups[group_id]
+        if not topics:
+            del self._groups[group_id]
+        if not groups:
+            del self._groups_of[topic]
+
+
+class _OfGroup(Mapping[TopicPartition, Value]):
+    """What a group has, seen as it is at any time."""
+
+    __slots__ = ("_topics",)
+
+    def __init__(self, topics: Mapping[str, Mapping[int, Value]]) -> None:
+        self._topics = topics
+
+    def __getitem__(self, place: TopicPartition) -> Value:
+        topic, partition = place
+        return self._topics[topic][partition]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return ((topic, partition) for topic, partitions in self._topics.items() for partition in partitions)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._topics.values()))
+
+
 class OffsetTable:
     """Group -> partition -> committed offset; and by producers, what their open transactions are to commit."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self._of_topics: Counter[str] = Counter()
+        self._committed: _Places[CommittedOffset] = _Places()
         self._pending: dict[int, _Pending] = {}
+        # The ids of all producers by what they are to commit: a commit looks for its own places among thousands.
+        self._producers: _Places[set[int]] = _Places()
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
         """Folds one record; None deletes. Whatever transactions are to commit for the same place is outdated."""
-        for pending in self._pending.values():
-            pending.offsets.pop(key, None)
-        place = (key.topic, key.partition)
+        for producer_id in self._producers.pop(key) or ():
+            del self._pending[producer_id].offsets[key]
         if committed is not None:
-            offsets = self._groups.setdefault(key.group_id, {})
-            self._of_topics[key.topic] += place not in offsets
-            offsets[place] = committed
-            return
-        offsets = self._groups.get(key.group_id, {})
-        if offsets.pop(place, None) is not None:
-            self._of_topics[key.topic] -= 1
-            if not self._of_topics[key.topic]:
-                del self._of_topics[key.topic]
-        if not offsets:
-            self._groups.pop(key.group_id, None)
+            self._committed.put(key, committed)
+        else:
+            self._committed.pop(key)
 
     def get(self, key: OffsetKey) -> CommittedOffset | None:
-        return self._groups.get(key.group_id, {}).get((key.topic, key.partition))
+        return self._committed.get(key)
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        return MappingProxyType(self._groups.get(group_id, {}))
+        return self._committed.of_group(group_id)
 
     def groups(self) -> Iterator[str]:
-        return iter(self._groups)
-
-    def entries(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        for group_id, offsets in self._groups.items():
-            for (topic, partition), committed in offsets.items():
-                yield OffsetKey(group_id, topic, partition), committed
+        return iter(self._committed.groups())
 
     def of_topic(self, topic: str) -> list[OffsetKey]:
         """Also of what is not committed yet."""
-        pending = {key for each in self._pending.values() for key in each.offsets if key.topic == topic}
-        if topic not in self._of_topics:
-            return list(pending)
-        committed = [
-            OffsetKey(group_id, topic, partition)
-            for group_id, offsets in self._groups.items()
-            for name, partition in offsets
-            if name == topic
-        ]
-        return committed + list(pending.difference(committed))
+        return list(dict.fromkeys([*self._committed.of_topic(topic), *self._producers.of_topic(topic)]))
 
     # What is not committed yet
 
     def add_pending(self, producer_id: int, epoch: int, offsets: Mapping[OffsetKey, CommittedOffset]) -> None:
         self._pending.setdefault(producer_id, _Pending(epoch)).offsets.update(offsets)
+        for key in offsets:
+            producers = self._producers.get(key)
+            if producers is None:
+                self._producers.put(key, {producer_id})
+            else:
+                producers.add(producer_id)
 
     def drop_pending(self, producer_id: int) -> None:
-        self._pending.pop(producer_id, None)
+        pending = self._pending.pop(producer_id, None)
+        for key in pending.offsets if pending is not None else ():
+            producers = self._producers.get(key)
+            assert producers is not None
+            producers.remove(producer_id)
+            if not producers:
+                self._producers.pop(key)
 
     def pending(self, producer_id: int) -> Mapping[OffsetKey, CommittedOffset]:
         pending = self._pending.get(producer_id)
@@ -92,13 +147,12 @@ class OffsetTable:
         """(producer id, epoch, offsets) of every transaction that is to commit any."""
         return [(producer_id, each.epoch, each.offsets) for producer_id, each in self._pending.items() if each.offsets]
 
-    def pending_groups(self) -> set[str]:
-        return {key.group_id for each in self._pending.values() for key in each.offsets}
+    def pending_groups(self) -> Set[str]:
+        return self._producers.groups()
 
-    def pending_of(self, group_id: str) -> set[TopicPartition]:
+    def pending_of(self, group_id: str) -> Set[TopicPartition]:
         """Of which partitions open transactions are to commit offsets for a group."""
-        keys = (key for each in self._pending.values() for key in each.offsets)
-        return {(key.topic, key.partition) for key in keys if key.group_id == group_id}
+        return self._producers.of_group(group_id).keys()
 
     @staticmethod
     def is_expired(last_used_ms: int, now_ms: int) -> bool:
@@ -108,6 +162,6 @@ class OffsetTable:
         """The offsets of a group without members that nobody used for RETENTION_MS."""
         return [
             OffsetKey(group_id, topic, partition)
-            for (topic, partition), committed in self._groups.get(group_id, {}).items()
+            for (topic, partition), committed in self.of_group(group_id).items()
             if self.is_expired(max(committed.committed_at_ms, unused_since_ms), now_ms)
         ]

@@ -1,0 +1,94 @@
+"""Committed offsets in memory: the table is what its plain definition says, and finds its places among many others."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_samples import NOW_MS
+from headrace.broker.coordinator.offsets import OffsetTable
+from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
+
+KEYS = st.builds(OffsetKey, st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1))
+PRODUCERS = st.integers(1, 3)
+OFFSETS = st.builds(CommittedOffset, st.integers(0, 9), st.just(-1), st.just(""), st.just(NOW_MS))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("apply"), KEYS, st.none() | OFFSETS),
+        st.tuples(st.just("add"), PRODUCERS, st.dictionaries(KEYS, OFFSETS)),
+        st.tuples(st.just("drop"), PRODUCERS, st.none()),
+    ),
+    max_size=30,
+)
+
+
+class PlainTable:
+    """The definition, without a thought of what it costs."""
+
+    def __init__(self) -> None:
+        self.committed: dict[OffsetKey, CommittedOffset] = {}
+        self.pending: dict[int, dict[OffsetKey, CommittedOffset]] = {}
+
+    def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
+        for offsets in self.pending.values():
+            offsets.pop(key, None)
+        self.committed.pop(key, None)
+        if committed is not None:
+            self.committed[key] = committed
+
+    def add(self, producer_id: int, offsets: dict[OffsetKey, CommittedOffset]) -> None:
+        self.pending.setdefault(producer_id, {}).update(offsets)
+
+    def drop(self, producer_id: int, nothing: None) -> None:
+        self.pending.pop(producer_id, None)
+
+    @property
+    def pending_keys(self) -> set[OffsetKey]:
+        return {key for offsets in self.pending.values() for key in offsets}
+
+
+def places(keys: set[OffsetKey], group_id: str) -> set[tuple[str, int]]:
+    return {(key.topic, key.partition) for key in keys if key.group_id == group_id}
+
+
+@given(STEPS)
+def test_the_table_is_what_its_definition_says(steps: list[tuple[str, object, object]]) -> None:
+    table, plain = OffsetTable(), PlainTable()
+    for name, what, value in steps:
+        getattr(plain, name)(what, value)
+        if name == "apply":
+            table.apply(what, value)  # type: ignore[arg-type]
+        elif name == "add":
+            table.add_pending(what, 0, value)  # type: ignore[arg-type]
+        else:
+            table.drop_pending(what)  # type: ignore[arg-type]
+        known = plain.committed.keys() | plain.pending_keys
+        assert set(table.groups()) == {key.group_id for key in plain.committed}
+        assert set(table.pending_groups()) == {key.group_id for key in plain.pending_keys}
+        for group_id in "gh":
+            of_group = {
+                (key.topic, key.partition): value for key, value in plain.committed.items() if key.group_id == group_id
+            }
+            assert table.of_group(group_id) == of_group and len(table.of_group(group_id)) == len(of_group)
+            assert table.pending_of(group_id) == places(plain.pending_keys, group_id)
+        for topic in "tu":
+            found = table.of_topic(topic)
+            assert len(found) == len(set(found)) and set(found) == {key for key in known if key.topic == topic}
+        assert {key: table.get(key) for key in plain.committed} == plain.committed
+        for producer_id in (1, 2, 3):
+            assert table.pending(producer_id) == plain.pending.get(producer_id, {})
+
+
+def test_a_commit_looks_at_no_transactions_that_do_not_concern_it() -> None:
+    """With a look at each of them it takes seconds."""
+    table, count = OffsetTable(), 5000
+    committed = CommittedOffset(1, -1, "", NOW_MS)
+    for number in range(count):
+        table.add_pending(number, 0, {OffsetKey(f"g{number}", "t", 0): committed})
+    began_s = time.thread_time()
+    for number in range(count):
+        table.apply(OffsetKey("other", "t", number), committed)
+        assert table.pending_of(f"g{number}") == {("t", 0)}
+    assert time.thread_time() - began_s < 0.5
