@@ -288,6 +288,7 @@ class BrokerNode:
             leader_epoch=self.topics.leader_epoch,
             had_epochs=self.topics.had_epochs,
             sets_aside=self.config.sets_damaged_aside,
+            checks_forced=topic.is_internal,
             now_ms=self.now_ms(),
         )
         if opened.log.needs_flush:

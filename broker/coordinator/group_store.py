@@ -7,6 +7,7 @@ is in the log as a whole or not at all, for all its partitions.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from headrace.broker.coordinator.consumer_group import ConsumerGroup
@@ -134,6 +135,7 @@ class GroupStore:
         """Folds the log into groups and offsets."""
         metadata: dict[str, GroupMetadata] = {}
         consumers: dict[str, StoredGroup] = {}
+        unknown: Counter[int] = Counter()
         for placed, batch in self.table.batches():
             if placed.header.attributes & CONTROL:
                 self.offsets.drop_pending(placed.header.producer_id)
@@ -150,12 +152,16 @@ class GroupStore:
                         consumers.setdefault(key.group_id, StoredGroup()).apply(key, value)
                         if key.kind is RecordKind.GROUP and value is None:
                             del consumers[key.group_id]
-                    elif key is not None and value is None:
+                    elif isinstance(key, int):
+                        unknown[key] += 1
+                    elif value is None:
                         metadata.pop(key.group_id, None)
-                    elif key is not None and value is not None:
+                    else:
                         metadata[key.group_id] = decode_group(value)
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error("offsets of groups skipped offset=%d reason=%s", placed.header.base_offset, error)
+        for kind, count in unknown.items():
+            logger.error("records of groups skipped kind=%d count=%d reason=no kind that is known", kind, count)
         now_ms = monotonic_ms()  # sessions begin when the groups can be asked for
         for group_id, kept in consumers.items():
             self._restore_consumers(group_id, kept, now_ms)

@@ -66,8 +66,8 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
     return bytes(writer.buffer)
 
 
-def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
-    """Returns the key, or None for a kind of record that this version does not know.
+def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | int:
+    """A key, or the number of a kind of record that this version does not know.
 
     Raises:
         MalformedMessage: the bytes are cut off.
@@ -76,7 +76,10 @@ def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     version = reader.i16()
     if version in (0, OFFSET_KEY):
         return OffsetKey(reader.string(), reader.string(), reader.i32())
-    return GroupKey(reader.string()) if version == GROUP_KEY else decode_consumer_key(version, reader)
+    if version == GROUP_KEY:
+        return GroupKey(reader.string())
+    consumer_key = decode_consumer_key(version, reader)
+    return consumer_key if consumer_key is not None else version
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:

@@ -49,7 +49,7 @@ class LogTable:
         self._grows_by = self._compact_above = grows_by
 
     def batches(self) -> Iterator[tuple[PlacedBatch, bytes]]:
-        """Everything there is, from the start."""
+        """Everything there is, from the start; that it passes its CRCs was seen to when the log was opened."""
         return self.log.batches(self.log.log_start_offset)
 
     def append(self, entries: Sequence[Entry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:

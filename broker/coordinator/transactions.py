@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -381,6 +382,7 @@ class TransactionCoordinator:
         return (encode_id_key(transactional_id), encode_transaction(present)) if present is not None else None
 
     def _load(self, table: LogTable) -> None:
+        unknown: Counter[int] = Counter()
         for placed, batch in table.batches():
             try:
                 for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
@@ -391,8 +393,12 @@ class TransactionCoordinator:
                         self._transactions.pop(key, None)
                     elif isinstance(key, str) and value is not None:
                         self._transactions[key] = decode_transaction(value)
+                    elif isinstance(key, int) and key != BOOT_KEY:
+                        unknown[key] += 1
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error("transactional ids skipped offset=%d reason=%s", placed.header.base_offset, error)
+        for kind, count in unknown.items():
+            logger.error("records of transactions skipped kind=%d count=%d reason=no kind that is known", kind, count)
 
     def _fence_all(self) -> None:
         """Decides that all ongoing transactions are aborted; their markers are written by the first look."""

@@ -10,6 +10,9 @@ below the recovery point as they are: compaction leaves such logs. A segment tha
 begins all the same; compaction keeps its last batch, emptied if need be, and what was set aside is made up for by one.
 So a segment that ends early has lost its last batches, be they whole.
 
+Logs that the broker itself goes by are read whole at every start, and each batch must pass its CRC wherever it is:
+their readers check it for messages, and nobody would for these.
+
 Indexes of what was read are rebuilt, and so are those that do not fit their log.
 """
 
@@ -54,6 +57,7 @@ from headrace.broker.log.segment import (
     walk_file,
     write_indexes,
 )
+from headrace.kafka_wire.record_batch import has_valid_crc
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ def open_log(
     leader_epoch: int,
     had_epochs: bool = True,
     sets_aside: bool = False,
+    checks_forced: bool = False,
     now_ms: int,
 ) -> OpenLog:
     """Opens, and if need be repairs, the log in `folder`, which must exist.
@@ -86,6 +91,7 @@ def open_log(
         leader_epoch: of what will be appended; all that is there is of it or of older ones.
         had_epochs: whether whoever wrote the log counted epochs; else all of it is of the first one.
         sets_aside: whether what is damaged below the recovery point is set aside.
+        checks_forced: whether a batch below it that fails its CRC is damage, too.
 
     Raises:
         LogDamaged: it is damaged there, and nothing is to be set aside.
@@ -97,13 +103,15 @@ def open_log(
     on_file = read_leader_epochs(folder)
     known = [(FIRST_EPOCH, bases[0])] if on_file is None else list(on_file)
     epochs = LeaderEpochs(known)
-    reading = _Reading(folder, recovery_point, epochs, leader_epoch, sets_aside)
+    reading = _Reading(folder, recovery_point, epochs, leader_epoch, sets_aside, checks_forced)
     is_read_whole = on_file is None and had_epochs
     segments: list[SegmentFacts] = []
     for at, base in enumerate(bases):
         later = bases[at + 1 :]
         is_trusted = is_clean or bool(later and later[0] <= reading.forced_to)
-        facts = _trusted(folder, base, *later[:1]) if is_trusted and not is_read_whole else None
+        if is_read_whole or (checks_forced and not _passes_crc(segment_path(folder, base, LOG))):
+            is_trusted = False
+        facts = _trusted(folder, base, *later[:1]) if is_trusted else None
         segments.append(facts or reading.read(base, later))
         if reading.is_cut:
             break
@@ -145,6 +153,7 @@ class _Reading:
     epochs: LeaderEpochs
     newest_epoch: int
     sets_aside: bool
+    checks_forced: bool
     truncated_bytes: int = 0
     is_cut: bool = False
     unforced: list[Path] = field(default_factory=list)
@@ -166,6 +175,7 @@ class _Reading:
             self.forced_to,
             following,
             may_have_holes=self.recovery_point is None and following is not None,
+            checks_forced=self.checks_forced,
         )
         path = segment_path(self.folder, base, LOG)
         scan = _scan(path, base, expected)
@@ -236,6 +246,18 @@ def _scan(path: Path, base_offset: int, expected: Expected) -> Scan:
         memoryview(mapped) as view,
     ):
         return scan_segment(view, base_offset, expected)
+
+
+def _passes_crc(path: Path) -> bool:
+    """Does every batch of a file? What is no batch ends the reading, and is for the rest of recovery to notice."""
+    if not path.exists() or path.stat().st_size == 0:
+        return True
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        return all(has_valid_crc(view[at : at + header.size], header) for at, header in walk_batches(view))
 
 
 def _trusted(folder: Path, base: int, following: int | None = None) -> SegmentFacts | None:

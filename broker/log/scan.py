@@ -83,6 +83,7 @@ class Expected:
         end: the base offset of the next segment, None in the last one.
         may_have_holes: offsets may be missing between batches above `forced_to` too. Compaction leaves such holes, but
             only below: elsewhere a hole is a loss, or the base offset, which no CRC covers, is wrong.
+        checks_forced: batches below `forced_to` must pass their CRC, too.
     """
 
     epochs: LeaderEpochs
@@ -90,6 +91,7 @@ class Expected:
     forced_to: int = 0
     end: int | None = None
     may_have_holes: bool = False
+    checks_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _fault(view: memoryview, at: int, next_offset: int, expected: Expected) -> s
         return "the batch is cut off"
     # The CRC does not cover the base offset.
     is_forced = header.base_offset < expected.forced_to
-    if not is_forced and not has_valid_crc(view[at : at + header.size], header):
+    if (expected.checks_forced or not is_forced) and not has_valid_crc(view[at : at + header.size], header):
         return "the batch fails its CRC"
     if header.base_offset < next_offset or header.last_offset_delta < 0:
         return f"offset {header.base_offset} where {next_offset} was due"

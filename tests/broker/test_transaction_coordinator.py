@@ -36,7 +36,7 @@ from headrace.broker.coordinator.transaction import (
 )
 from headrace.broker.coordinator.transaction_records import decode_transaction, encode_transaction
 from headrace.broker.data_folder import CLEAN_MARKER
-from headrace.broker.errors import RequestRefused
+from headrace.broker.errors import LogDamaged, RequestRefused
 from headrace.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -499,6 +499,30 @@ def test_after_a_clean_stop_the_machine_may_go_down(tmp_path: Path, monkeypatch:
     run(tmp_path, first)
     monkeypatch.setattr(node_module, "boot_id", lambda: "another")
     run(tmp_path, second)
+
+
+def test_a_flipped_bit_in_a_row_lets_no_fenced_producer_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    users: list[Identity] = []
+
+    async def first(world: World) -> None:
+        users.extend([await world.coordinator.take(ID, 60_000, None) for _ in range(3)])
+        # A kind that this version does not know.
+        append(world.node.log(TRANSACTIONS_TOPIC, 0), keyed_batch((b"\0\7?", b"")))
+
+    async def second(world: World) -> None:
+        # What is set aside is the newest row alone, and said.
+        assert world.coordinator.all[ID].epoch == users[1].epoch
+
+    run(tmp_path, first)
+    path = tmp_path / f"{TRANSACTIONS_TOPIC}-0" / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(struct.pack(">qh", *users[2])) + 9] ^= 2
+    path.write_bytes(raw)
+    with pytest.raises(LogDamaged, match=f"{path}.* fails its CRC at byte"):
+        run(tmp_path, second)
+    run(tmp_path, second, sets_damaged_aside=True)
+    assert path.with_name(path.name + ".corrupt").exists() and "log damaged" in caplog.text
+    assert "records of transactions skipped kind=7 count=1" in caplog.text
 
 
 def test_what_is_open_and_of_nobody_is_aborted_at_the_start(tmp_path: Path) -> None:
