@@ -38,6 +38,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -344,16 +345,15 @@ class GroupCoordinator:
         Raises:
             RequestRefused: that could not be stored.
         """
-        doomed = self.offsets.of_topic(topic)
-        for key in doomed:
-            self.offsets.apply(key, None)
-        for some in in_batches(doomed):
+        is_any = False
+        for some in in_batches(self.offsets.forget_topic(topic)):
+            is_any = True
             # Not those that were committed meanwhile in a new topic of the name.
             gone = [key for key in some if self.offsets.get(key) is None]
             if gone:
                 self._append([(encode_key(key), None) for key in gone])
             await asyncio.sleep(0)
-        if doomed:
+        if is_any:
             await self._table.forced()
 
     def forget_before(self, topic: str) -> None:
@@ -371,7 +371,9 @@ class GroupCoordinator:
 
     async def keep_house(self) -> None:
         """Expires offsets of groups that nobody uses any more, and compacts the log when it is due."""
+        turns = Turns()
         for group_id in list(self.groups):
+            await turns.give()
             now_ms, group = self._now_ms(), self.groups.get(group_id)
             if group is not None and group.state in UNUSED:
                 unused_since_ms = self.store.unused_since_ms(group_id)

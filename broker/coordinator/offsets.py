@@ -60,13 +60,19 @@ class _Places(Generic[Value]):
             self._drop(key.group_id, key.topic)
         return value
 
-    def _drop(self, group_id: str, topic: str) -> None:
+    def pop_topic(self, topic: str) -> dict[str, dict[int, Value]]:
+        """What groups had of it, by their ids."""
+        return {group_id: self._drop(group_id, topic) for group_id in tuple(self._groups_of.get(topic, ()))}
+
+    def _drop(self, group_id: str, topic: str) -> dict[int, Value]:
         topics, groups = self._groups[group_id], self._groups_of[topic]
-        del topics[topic], groups[group_id]
+        partitions = topics.pop(topic)
+        del groups[group_id]
         if not topics:
             del self._groups[group_id]
         if not groups:
             del self._groups_of[topic]
+        return partitions
 
 
 class _OfGroup(Mapping[TopicPartition, Value]):
@@ -119,6 +125,20 @@ class OffsetTable:
         """Also of what is not committed yet."""
         return list(dict.fromkeys([*self._committed.of_topic(topic), *self._producers.of_topic(topic)]))
 
+    def forget_topic(self, topic: str) -> Iterator[OffsetKey]:
+        """Takes out at once whatever there is of a topic, committed or not; returns of what, to be gone through in
+        turns: there may be some hundred thousand."""
+        pending, committed = self._producers.pop_topic(topic), self._committed.pop_topic(topic)
+        for group_id, partitions in pending.items():
+            for partition, producer_ids in partitions.items():
+                for producer_id in producer_ids:
+                    del self._pending[producer_id].offsets[OffsetKey(group_id, topic, partition)]
+        return (
+            OffsetKey(group_id, topic, partition)
+            for group_id in tuple({**committed, **pending})
+            for partition in {**committed.pop(group_id, {}), **pending.pop(group_id, {})}
+        )
+
     # What is not committed yet
 
     def add_pending(self, producer_id: int, epoch: int, offsets: Mapping[OffsetKey, CommittedOffset]) -> None:
@@ -160,6 +180,8 @@ class OffsetTable:
 
     def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
         """The offsets of a group without members that nobody used for RETENTION_MS."""
+        if not self.is_expired(unused_since_ms, now_ms):
+            return []
         return [
             OffsetKey(group_id, topic, partition)
             for (topic, partition), committed in self.of_group(group_id).items()

@@ -99,8 +99,7 @@ class LogTable:
         self._compact_above = before + self._grows_by
         self.log.roll(self._now_ms())
         older = len(self.log.closed)
-        remaining = iter(keys)
-        while some := list(itertools.islice(remaining, BATCH_RECORDS_MAX)):
+        for some in in_batches(keys):
             alive = [row for row in map(row_of, some) if row is not None]
             if alive:
                 self.append(alive)
@@ -115,5 +114,7 @@ class LogTable:
         return before, self.log.size
 
 
-def in_batches(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    return (keys[at : at + BATCH_RECORDS_MAX] for at in range(0, len(keys), BATCH_RECORDS_MAX))
+def in_batches(keys: Iterable[Key]) -> Iterator[Sequence[Key]]:
+    remaining = iter(keys)
+    while some := list(itertools.islice(remaining, BATCH_RECORDS_MAX)):
+        yield some

@@ -437,6 +437,22 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
     assert turns > 3
 
 
+def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of them expires; there may be thousands, with some thousand offsets each."""
+    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+
+    async def work(node: BrokerNode) -> None:
+        for number in range(5):
+            await node.groups.commit(f"g{number}", {("t", 0): offset(1)})
+        keeping, turns = asyncio.ensure_future(node.groups.keep_house()), 0
+        while not keeping.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 5 and len(list(node.groups.offsets.groups())) == 5
+
+    run(tmp_path, work)
+
+
 def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_samples import NOW_MS
-from headrace.broker.coordinator.offsets import OffsetTable
+from headrace.broker.coordinator.offsets import RETENTION_MS, OffsetTable
 from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
 
 KEYS = st.builds(OffsetKey, st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1))
@@ -19,6 +20,7 @@ STEPS = st.lists(
         st.tuples(st.just("apply"), KEYS, st.none() | OFFSETS),
         st.tuples(st.just("add"), PRODUCERS, st.dictionaries(KEYS, OFFSETS)),
         st.tuples(st.just("drop"), PRODUCERS, st.none()),
+        st.tuples(st.just("forget"), st.sampled_from("tu"), st.none()),
     ),
     max_size=30,
 )
@@ -41,6 +43,10 @@ class PlainTable:
     def add(self, producer_id: int, offsets: dict[OffsetKey, CommittedOffset]) -> None:
         self.pending.setdefault(producer_id, {}).update(offsets)
 
+    def forget(self, topic: str, nothing: None) -> None:
+        for key in [key for key in self.committed.keys() | self.pending_keys if key.topic == topic]:
+            self.apply(key, None)
+
     def drop(self, producer_id: int, nothing: None) -> None:
         self.pending.pop(producer_id, None)
 
@@ -57,11 +63,15 @@ def places(keys: set[OffsetKey], group_id: str) -> set[tuple[str, int]]:
 def test_the_table_is_what_its_definition_says(steps: list[tuple[str, object, object]]) -> None:
     table, plain = OffsetTable(), PlainTable()
     for name, what, value in steps:
+        before = plain.committed.keys() | plain.pending_keys
         getattr(plain, name)(what, value)
         if name == "apply":
             table.apply(what, value)  # type: ignore[arg-type]
         elif name == "add":
             table.add_pending(what, 0, value)  # type: ignore[arg-type]
+        elif name == "forget":
+            forgotten = table.forget_topic(what)  # type: ignore[arg-type]
+            assert Counter(forgotten) == Counter(key for key in before if key.topic == what)
         else:
             table.drop_pending(what)  # type: ignore[arg-type]
         known = plain.committed.keys() | plain.pending_keys
@@ -92,3 +102,26 @@ def test_a_commit_looks_at_no_transactions_that_do_not_concern_it() -> None:
         table.apply(OffsetKey("other", "t", number), committed)
         assert table.pending_of(f"g{number}") == {("t", 0)}
     assert time.thread_time() - began_s < 0.5
+
+
+def test_what_is_there_of_a_topic_is_found_without_a_look_at_the_rest() -> None:
+    table, committed = OffsetTable(), CommittedOffset(1, -1, "", NOW_MS)
+    for number in range(200_000):
+        table.apply(OffsetKey(f"g{number % 20}", "large", number), committed)
+    table.apply(OffsetKey("g0", "t", 0), committed)
+    began_s = time.thread_time()
+    for _ in range(20):
+        assert table.of_topic("t") == [OffsetKey("g0", "t", 0)] and not table.of_topic("u")
+    forgotten = table.forget_topic("large")
+    assert set(table.groups()) == {"g0"}
+    assert time.thread_time() - began_s < 0.05
+    assert sum(1 for _ in forgotten) == 200_000
+
+
+def test_nothing_is_looked_at_of_a_group_that_was_used() -> None:
+    table = OffsetTable()
+    for at_ms, topic in ((NOW_MS, "old"), (NOW_MS + 10, "newer")):
+        table.apply(OffsetKey("g", topic, 0), CommittedOffset(1, -1, "", at_ms))
+    later_ms = NOW_MS + RETENTION_MS + 1
+    assert table.expired("g", 0, later_ms) == [OffsetKey("g", "old", 0)]
+    assert table.expired("g", NOW_MS + 1, later_ms) == []
