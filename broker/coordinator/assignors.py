@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TopicIdPartition = tuple[bytes, int]
 """The bytes of a topic's id, since groups compare many: objects of `uuid.UUID` take ten times as long."""
@@ -42,63 +42,91 @@ def assign_range(topics: Sequence[SubscribedTopic], present: Mapping[str, Set[To
 
 
 def assign_uniform(topics: Sequence[SubscribedTopic], present: Mapping[str, Set[TopicIdPartition]]) -> Assignment:
-    held = _kept(topics, present)
-    loads = Counter({member_id: sum(map(len, of_topics.values())) for member_id, of_topics in held.items()})
+    by_members: dict[tuple[str, ...], list[SubscribedTopic]] = {}
+    for topic in topics:
+        by_members.setdefault(topic.members, []).append(topic)
     # Who has few to choose from chooses first, or others would have taken what only they can read.
-    for topic in sorted(topics, key=lambda topic: len(topic.members)):
-        _hand_out(topic, held, loads)
-    while sum(_balance(topic, held, loads) for topic in topics):
-        # A partition that is moved makes room for one of another topic; each move makes the loads more alike.
+    shares = [_Share(members, by_members[members]) for members in sorted(by_members, key=len)]
+    _keep(shares, present)
+    loads = Counter({member_id: 0 for share in shares for member_id in share.members})
+    for share in shares:
+        for member_id, partitions in share.held.items():
+            loads[member_id] += len(partitions)
+    for share in shares:
+        _hand_out(share, loads)
+    while sum(_balance(share, loads) for share in shares):
+        # A partition that is moved makes room for one of another share; each move makes the loads more alike.
         continue
-    return _frozen(
-        {
-            member_id: [(topic_id, index) for topic_id, indexes in of_topics.items() for index in indexes]
-            for member_id, of_topics in held.items()
-        }
-    )
+    found: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in loads}
+    for share in shares:
+        for member_id, partitions in share.held.items():
+            found[member_id] += partitions
+    return _frozen(found)
 
 
-_Held = dict[str, dict[bytes, list[int]]]
+@dataclass(slots=True)
+class _Share:
+    """The topics of the same subscribers, among which it makes no difference which one a partition is of.
+
+    There may be thousands of topics and a thousand members, and few shares. Of what a member has in `held`, that which
+    it had before comes first.
+    """
+
+    members: tuple[str, ...]
+    topics: Sequence[SubscribedTopic]
+    held: dict[str, list[TopicIdPartition]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.held = {member_id: [] for member_id in self.members}
 
 
-def _kept(topics: Sequence[SubscribedTopic], present: Mapping[str, Set[TopicIdPartition]]) -> _Held:
-    """What members have and may keep: partitions that are there, of topics that they subscribe to."""
-    held: _Held = {member_id: {} for topic in topics for member_id in topic.members}
-    counts = {topic.topic_id: topic.partitions for topic in topics}
-    subscribed = {(topic.topic_id, member_id) for topic in topics for member_id in topic.members}
+def _keep(shares: Sequence[_Share], present: Mapping[str, Set[TopicIdPartition]]) -> None:
+    """Leaves with members what they may keep: partitions that are there, of topics that they subscribe to."""
+    places = {topic.topic_id: (share.held, topic.partitions) for share in shares for topic in share.topics}
+    nowhere: tuple[dict[str, list[TopicIdPartition]], int] = {}, 0
     for member_id, partitions in present.items():
-        for topic_id, index in sorted(partitions):
-            if (topic_id, member_id) in subscribed and index < counts[topic_id]:
-                held[member_id].setdefault(topic_id, []).append(index)
-    return held
+        for partition in sorted(partitions):
+            held, count = places.get(partition[0], nowhere)
+            if partition[1] < count and member_id in held:
+                held[member_id].append(partition)
 
 
-def _hand_out(topic: SubscribedTopic, held: _Held, loads: Counter[str]) -> None:
+def _hand_out(share: _Share, loads: Counter[str]) -> None:
     """Gives partitions that nobody has to who has least."""
-    taken = {index for member_id in topic.members for index in held[member_id].get(topic.topic_id, ())}
-    queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(topic.members)]
+    taken = {partition for partitions in share.held.values() for partition in partitions}
+    queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(share.members)]
     heapq.heapify(queue)
-    for index in range(topic.partitions):
-        if index not in taken:
-            load, number, member_id = queue[0]
-            held[member_id].setdefault(topic.topic_id, []).append(index)
-            loads[member_id] = load + 1
-            heapq.heapreplace(queue, (load + 1, number, member_id))
+    for topic in share.topics:
+        for index in range(topic.partitions):
+            partition = (topic.topic_id, index)
+            if partition not in taken:
+                load, number, member_id = queue[0]
+                share.held[member_id].append(partition)
+                loads[member_id] = load + 1
+                heapq.heapreplace(queue, (load + 1, number, member_id))
 
 
-def _balance(topic: SubscribedTopic, held: _Held, loads: Counter[str]) -> bool:
+def _balance(share: _Share, loads: Counter[str]) -> bool:
     """Moves partitions from who has most to who has least while that makes a difference; says whether it did."""
-    is_changed = False
-    while True:
-        owners = [member_id for member_id in topic.members if held[member_id].get(topic.topic_id)]
-        poorest = min(topic.members, key=loads.__getitem__)
-        richest = max(owners, key=loads.__getitem__, default=poorest)
-        if loads[richest] - loads[poorest] < 2:
-            return is_changed
-        held[poorest].setdefault(topic.topic_id, []).append(held[richest][topic.topic_id].pop())
-        loads[richest] -= 1
-        loads[poorest] += 1
+    held, is_changed = share.held, False
+    poor = [(loads[member_id], number, member_id) for number, member_id in enumerate(share.members)]
+    rich = [(-load, number, member_id) for load, number, member_id in poor if held[member_id]]
+    heapq.heapify(poor)
+    heapq.heapify(rich)
+    # Who gives has more than who takes even afterwards, so nobody that has given takes later, or the other way round:
+    # each heap needs to know of its own changes alone.
+    while rich and -rich[0][0] - poor[0][0] >= 2:
+        (most, giver, giver_id), (least, taker, taker_id) = rich[0], poor[0]
+        held[taker_id].append(held[giver_id].pop())
+        loads[giver_id] -= 1
+        loads[taker_id] += 1
+        heapq.heapreplace(poor, (least + 1, taker, taker_id))
+        if held[giver_id]:
+            heapq.heapreplace(rich, (most + 1, giver, giver_id))
+        else:
+            heapq.heappop(rich)
         is_changed = True
+    return is_changed
 
 
 def _frozen(found: Mapping[str, Iterable[TopicIdPartition]]) -> Assignment:

@@ -427,15 +427,14 @@ class ConsumerGroup:
 
     def _assign(self) -> None:
         order = {member_id: (member.instance_id or member_id) for member_id, member in self.members.items()}
-        subscribed = [
-            SubscribedTopic(
-                topic.topic_id.bytes,
-                topic.partitions,
-                tuple(sorted(self._subscribers[name], key=order.__getitem__)),
-            )
-            for name, topic in sorted(self._topics.items())
-            if name in self._subscribers
-        ]
+        in_order: dict[frozenset[str], tuple[str, ...]] = {}
+        subscribed: list[SubscribedTopic] = []
+        for name, topic in sorted(self._topics.items()):
+            if name in self._subscribers:
+                subscribers = frozenset(self._subscribers[name])
+                if subscribers not in in_order:
+                    in_order[subscribers] = tuple(sorted(subscribers, key=order.__getitem__))
+                subscribed.append(SubscribedTopic(topic.topic_id.bytes, topic.partitions, in_order[subscribers]))
         before = self.target
         self.target = ASSIGNORS[self.assignor](subscribed, before)
         self.target_epoch = self.epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -647,6 +648,31 @@ def test_assignors_give_each_partition_to_one_that_subscribes(sample: Any, name:
         if len({topic.members for topic in topics}) == 1:
             loads = [len(found.get(member, ())) for member in topics[0].members]
             assert max(loads) - min(loads) <= 1
+
+
+@given(to_assign())
+def test_uniform_takes_away_no_more_than_it_must(sample: Any) -> None:
+    topics, present = sample
+    everybody = tuple(sorted(present))
+    topics = [SubscribedTopic(topic.topic_id, topic.partitions, everybody) for topic in topics]
+    there = {(topic.topic_id, index) for topic in topics for index in range(topic.partitions)}
+    found = ASSIGNORS["uniform"](topics, present)
+    for member in everybody:
+        before = present[member] & there
+        assert found[member] <= before or before <= found[member], "nobody gives up one for another"
+
+
+def test_members_and_topics_in_their_thousands_are_assigned_in_a_moment() -> None:
+    """With a look at each member for each topic it takes some seconds, in which nobody else is served."""
+    everybody = tuple(f"m{number:03}" for number in range(1000))
+    topics = [SubscribedTopic(number.to_bytes(16), 2, everybody[:-1]) for number in range(5000)]
+    before = ASSIGNORS["uniform"](topics, {})
+    topics = [SubscribedTopic(topic.topic_id, topic.partitions, everybody) for topic in topics]
+    began_s = time.thread_time()
+    found = ASSIGNORS["uniform"](topics, before)
+    assert time.thread_time() - began_s < 0.5
+    assert {len(partitions) for partitions in found.values()} == {10}
+    assert sum(len(found[member] - before[member]) for member in everybody[:-1]) == 0
 
 
 class ConsumersUnderLoad(RuleBasedStateMachine):
