@@ -151,6 +151,26 @@ def test_an_empty_group_becomes_one_of_the_other_protocol(tmp_path: Path) -> Non
     run(tmp_path, first, second, third)
 
 
+def test_since_when_a_group_is_unused_is_stored_with_it_and_nothing_of_one_that_never_was(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def used(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {})
+        assert node.groups.store.unused_since_ms("g") == 0
+        node.groups.consumer_heartbeat("g", JOINING)
+        assert node.groups.store.unused_since_ms("g") == 0
+
+    async def left(node: BrokerNode) -> None:
+        assert node.groups.store.unused_since_ms("g") == 0
+        node.groups.consumer_heartbeat("g", HeartbeatRequest("m", -1))
+        clock.ms += 1000
+
+    async def unused(node: BrokerNode) -> None:
+        assert node.groups.store.unused_since_ms("g") == NOW_MS
+
+    run(tmp_path, used, left, unused, clock=clock)
+
+
 def test_silent_members_are_let_go_and_empty_groups_forgotten(tmp_path: Path) -> None:
     clock = Clock()
 

@@ -209,6 +209,23 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
     run(tmp_path, again, clock=clock)
 
 
+def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_offsets_say(tmp_path: Path) -> None:
+    """A client may say that it has committed them long ago: they were old at once, and the group nobody's."""
+    clock = Clock()
+
+    async def work(node: BrokerNode) -> None:
+        await node.groups.commit("g", {("t", 0): offset(1, NOW_MS - 2 * RETENTION_MS)})
+        assert node.groups.store.unused_since_ms("g") == NOW_MS
+        clock.ms += RETENTION_MS
+        await node.groups.keep_house()
+        assert set(node.groups.groups) == {"g"} and node.groups.offsets.of_group("g")
+        clock.ms += 1
+        await node.groups.keep_house()
+        assert not node.groups.groups and not node.groups.offsets.of_group("g")
+
+    run(tmp_path, work, clock=clock)
+
+
 def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_compactions_there_are(
     tmp_path: Path,
 ) -> None:
