@@ -16,7 +16,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -158,6 +158,7 @@ class BrokerNode:
             is_clean=is_clean,
             boot_id=boot_id(),
         )
+        self.producer_ids.begin_above(self._producers_heard_of(), is_in_use=any(map(_has_records, self.logs.values())))
         self.upkeep = Upkeep(
             self.config,
             self.topics,
@@ -179,6 +180,12 @@ class BrokerNode:
             truncated,
             (time.monotonic() - started) * 1000,
         )
+
+    def _producers_heard_of(self) -> Iterator[int]:
+        for log in self.logs.values():
+            yield from log.producers.ids()
+        for transaction in self.transactions.all.values():
+            yield transaction.producer_id
 
     async def _new_transaction_table(self) -> LogTable:
         """
@@ -298,3 +305,8 @@ class BrokerNode:
     def _unlink_later(self, paths: list[Path]) -> None:
         """Removes files in a thread: freeing a large one takes its time."""
         self._executor.submit(unlink_files, paths)
+
+
+def _has_records(log: PartitionLog) -> bool:
+    """Had it ever any?"""
+    return log.log_end_offset > 0

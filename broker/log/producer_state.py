@@ -171,6 +171,11 @@ class ProducerStates:
             # The transaction was ended for a producer that is not heard any more.
             self._producers[marker.producer_id] = Producer(marker.producer_epoch, now_ms)
 
+    def ids(self) -> Iterator[int]:
+        """Of all producers that are known, some of them twice."""
+        yield from self._producers
+        yield from self.open
+
     def last_offsets(self) -> frozenset[int]:
         """Where the known batches of all producers end."""
         return frozenset(batch.last_offset for producer in self._producers.values() for batch in producer.batches)

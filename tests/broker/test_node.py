@@ -728,9 +728,83 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
         seen += asyncio.run(taken(2 * BLOCK_SIZE + 5, pool))
         assert len(set(seen)) == len(seen)
         assert (tmp_path / "producer-ids").read_text() == f"{6 * BLOCK_SIZE}\n"
-        (tmp_path / "producer-ids").write_text("x")
-        with pytest.raises(CorruptFile):
-            ProducerIds(tmp_path, pool)
+        for damaged in ("x", "", "-5", "1_000", "9" * 30):
+            (tmp_path / "producer-ids").write_text(damaged)
+            with pytest.raises(CorruptFile):
+                ProducerIds(tmp_path, pool)
+
+
+@pytest.mark.parametrize("file", [None, "0\n", "1000\n"])
+@pytest.mark.parametrize("known_by", ["batches", "open transaction", "transactional id"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str | None, known_by: str, is_killed: bool
+) -> None:
+    old = 3000
+
+    async def first(node: BrokerNode) -> None:
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
+        if known_by == "transactional id":
+            node.producer_ids._next = node.producer_ids._claimed = old
+            assert (await node.transactions.take("shop", 1000, None)).producer_id == old
+        else:
+            is_open = known_by == "open transaction"
+            append(log, batch(b"x", producer_id=old, epoch=0, sequence=0, is_transactional=is_open))
+
+    async def second(node: BrokerNode) -> None:
+        new = await node.producer_ids.take()
+        assert new > old + producer_ids.BLOCK_SIZE
+        ids.append(new)
+        end = node.log("t", 0).log_end_offset
+        assert append(node.log("t", 0), batch(b"new", producer_id=new, epoch=0, sequence=0)) == end
+
+    def said() -> list[str]:
+        return [record.levelname for record in caplog.records if "producer ids not continued" in record.message]
+
+    ids: list[int] = []
+    run(tmp_path, first, is_killed=is_killed)
+    path = tmp_path / "producer-ids"
+    path.unlink() if file is None else path.write_text(file)
+    run(tmp_path, second)
+    assert said() == ["ERROR"]
+    run(tmp_path, second)
+    assert said() == ["ERROR"] and ids[1] > ids[0]
+
+
+def test_a_new_folder_begins_with_the_first_producer_id_and_notices_when_the_file_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def first(node: BrokerNode) -> None:
+        append(node.log(node.changes.create_topic("t", 1, {}).name, 0), batch(b"x"))
+        assert await node.producer_ids.take() == 0
+
+    async def second(node: BrokerNode) -> None:
+        assert await node.producer_ids.take() == producer_ids.DISTANCE
+
+    async def nothing(node: BrokerNode) -> None:
+        pass
+
+    for _ in range(2):
+        run(tmp_path, nothing)
+    assert (tmp_path / "producer-ids").read_text() == "0\n"
+    run(tmp_path, first)
+    run(tmp_path, nothing)
+    assert "producer ids" not in caplog.text
+    (tmp_path / "producer-ids").unlink()
+    run(tmp_path, second)
+    assert "producer ids not continued" in caplog.text
+
+
+def test_a_producer_id_that_a_client_made_up_leaves_enough_of_them(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
+        append(log, batch(b"x", producer_id=(1 << 63) - 1, epoch=0, sequence=0))
+
+    async def second(node: BrokerNode) -> None:
+        assert await node.producer_ids.take() == 0
+
+    run(tmp_path, first)
+    run(tmp_path, second)
 
 
 def test_producer_ids_are_given_to_whoever_comes_at_whatever_moment_of_a_claim(
