@@ -192,12 +192,22 @@ class BrokerNode:
         Raises:
             RequestRefused: the disk refused it.
         """
-        refusals = await self.changes.create_topics([Topic(TRANSACTIONS_TOPIC, uuid.uuid4(), 1)])
-        if refusals:
-            raise refusals[TRANSACTIONS_TOPIC]
+        if TRANSACTIONS_PARTITION not in self.logs:
+            refusals = await self.changes.create_topics([Topic(TRANSACTIONS_TOPIC, uuid.uuid4(), 1)])
+            if refusals:
+                raise refusals[TRANSACTIONS_TOPIC]
         return self._transaction_table()
 
     def _transaction_table(self) -> LogTable:
+        partitions = self.topic(TRANSACTIONS_TOPIC).partitions
+        if partitions != 1:
+            # A client could make it once, with as many as any topic.
+            logger.error(
+                "topic %s has %d partitions where one was expected; all transactional ids are in the first one, the "
+                "others stay empty",
+                TRANSACTIONS_TOPIC,
+                partitions,
+            )
         return LogTable(
             self.logs[TRANSACTIONS_PARTITION],
             self.flusher,

@@ -131,7 +131,8 @@ class TopicChanges:
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
         """Creates those of these topics that are missing, and returns why some could not be.
 
-        Beyond TOPICS_AT_ONCE they are as unknown as before: clients ask again for what they do not find.
+        Beyond TOPICS_AT_ONCE they are as unknown as before: clients ask again for what they do not find. So are the
+        broker's own, which it makes as it needs them.
         """
         return await self._to_its_end(self._ensure_topics(tuple(names)))
 
@@ -140,6 +141,8 @@ class TopicChanges:
         refusals: dict[str, RequestRefused] = {}
         async with self._changing:
             for name in names:
+                if name in INTERNAL_TOPICS:
+                    continue
                 if self._topics.get(name) is None and len(missing) < TOPICS_AT_ONCE:
                     try:
                         self.check_new_topic(name, self._config.partitions)

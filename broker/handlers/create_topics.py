@@ -53,7 +53,12 @@ def _decide(context: RequestContext, wanted: Any, is_repeated: bool) -> Topic | 
         partitions = _partitions(context, wanted)
         configs = {config.name or "": check_config(config.name or "", config.value) for config in wanted.configs or ()}
         context.node.changes.check_new_topic(name, partitions)
-        return Topic(name, uuid.uuid4(), partitions, MappingProxyType(configs))
+        topic = Topic(name, uuid.uuid4(), partitions, MappingProxyType(configs))
+        if topic.is_internal:
+            raise RequestRefused(
+                ErrorCode.INVALID_TOPIC, f"{name} is the broker's own, which makes it when it needs it"
+            )
+        return topic
     except RequestRefused as refused:
         return refused
 

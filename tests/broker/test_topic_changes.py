@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from broker_power_loss import Inline
 from broker_samples import NOW_MS, append, batch, contents
@@ -22,6 +24,8 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.data_folder import CLEAN_MARKER, LOCK_FILE
 from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers import create_topics, metadata
+from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -375,6 +379,50 @@ def test_the_topic_of_transactions_is_made_once_and_again_where_the_disk_was_ful
 
     with_node(tmp_path, work)
     with_node(tmp_path, again)
+
+
+@pytest.mark.parametrize("name", ["__transaction_state", "__consumer_offsets"])
+def test_the_brokers_own_topics_are_made_by_no_client(tmp_path: Path, name: str) -> None:
+    async def work(node: BrokerNode) -> None:
+        before = node.topics.get(name)
+        context = RequestContext(node, 5, "test", "127.0.0.1")
+        asked = MetadataRequest(
+            version=5,
+            topics=[MetadataRequest.MetadataRequestTopic(version=5, name=name)],
+            allow_auto_topic_creation=True,
+        )
+        told = metadata.handle(context, asked)
+        [found] = (await told if isinstance(told, Awaitable) else told).topics
+        assert found.error_code == (ErrorCode.NONE if before else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        wanted = CreateTopicsRequest.CreatableTopic(
+            version=5, name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
+        )
+        request = CreateTopicsRequest(version=5, topics=[wanted], timeout_ms=1000, validate_only=False)
+        [refused] = (await create_topics.handle(context, request)).topics
+        assert refused.error_code == (ErrorCode.TOPIC_ALREADY_EXISTS if before else ErrorCode.INVALID_TOPIC)
+        assert node.topics.get(name) is before
+        assert (await node.transactions.take("shop", 1000, None)).epoch == 0
+        assert node.topic(name).partitions == 1
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_topic_of_transactions_that_is_there_already_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, partitions: int
+) -> None:
+    async def first(node: BrokerNode) -> None:
+        assert await node.changes.create_topics([new("__transaction_state", partitions)]) == {}
+        assert (await node.transactions.take("shop", 1000, None)).epoch == 0
+
+    async def again(node: BrokerNode) -> None:
+        assert (await node.transactions.take("shop", 1000, None)).epoch == 1
+
+    with_node(tmp_path, first)
+    with_node(tmp_path, again)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(lines) == (0 if partitions == 1 else 2)
+    assert all("__transaction_state has 4 partitions where one was expected" in line for line in lines)
 
 
 def test_a_node_that_ends_leaves_no_threads(tmp_path: Path) -> None:
