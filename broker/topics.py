@@ -20,6 +20,7 @@ from headrace.broker.data_folder import partition_folders
 from headrace.broker.errors import CorruptFile, RequestRefused
 from headrace.broker.log.files import write_atomically
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import check_config
 
 FILE_NAME = "topics.json"
 FORMAT, FORMAT_WITH_TRANSACTIONS = 2, 3
@@ -204,10 +205,21 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
                 str(row["name"]),
                 uuid.UUID(row["id"]),
                 int(row["partitions"]),
-                MappingProxyType({str(key): str(value) for key, value in row["configs"].items()}),
+                MappingProxyType(_configs(path, str(row["name"]), row["configs"])),
             )
             for row in document["topics"]
         ]
         return str(document["cluster_id"]), topics, int(document.get("leader_epoch", 0))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(path, f"a topic cannot be read: {error!r}") from error
+
+
+def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Raises:
+        CorruptFile: what no request could have set, which would be met in the midst of the work of all topics.
+    """
+    try:
+        return {str(key): check_config(str(key), str(value)) for key, value in configs.items()}
+    except RequestRefused as refused:
+        raise CorruptFile(path, f"topic {topic!r}: {refused.message}") from refused

@@ -29,6 +29,9 @@ from headrace.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
+FAILED = "upkeep failed topic=%s partition=%d; the others are looked after"
+"""An error of our own in one log must not leave the disk to fill with all that come after it."""
+
 
 class Upkeep:
     """Not for use by threads, but has the disk waited for in `executor`'s.
@@ -77,6 +80,8 @@ class Upkeep:
                 await self._retain((name, index), topic, log, self._now_ms())
             except OSError as error:
                 full = error
+            except Exception:
+                logger.exception(FAILED, name, index)
         if full is not None:
             raise full
         await self._groups.keep_house()
@@ -164,6 +169,8 @@ class Upkeep:
                 )
             except OSError as error:
                 failure = error
+            except Exception:
+                logger.exception(FAILED, *key)
         if is_changed:
             await asyncio.wrap_future(self._checkpoints.write())
         if failure is not None:

@@ -529,8 +529,9 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
 
     async def main() -> None:
         failures: list[OSError] = []
-        node = BrokerNode(BrokerConfig(tmp_path), now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
-        node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "segment.bytes": "400"})
+        config = BrokerConfig(tmp_path, segment_bytes_max=400)
+        node = BrokerNode(config, now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         written(node)
         await node.flusher.flush_dirty()
 

@@ -718,6 +718,57 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
     assert (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("retention.ms", "abc"), ("segment.bytes", "1"), ("retention.ms", None), ("no.such", "1")]
+)
+def test_a_configuration_that_no_request_could_have_set_stops_the_start_with_its_place(
+    tmp_path: Path, key: str, value: str | None
+) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"retention.ms": "5"})
+
+    run(tmp_path, first)
+    path = tmp_path / "topics.json"
+    document = json.loads(path.read_text())
+    document["topics"][-1]["configs"] = {key: value}
+    path.write_text(json.dumps(document))
+    with pytest.raises(CorruptFile) as damaged:
+        run(tmp_path, first)
+    line = str(damaged.value)
+    assert all(part in line for part in (str(path), "'t'", key)) and "\n" not in line
+    assert repr(str(value)) in line or key == "no.such"
+
+
+def test_the_upkeep_of_one_topic_that_fails_leaves_the_others_theirs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+
+    async def work(node: BrokerNode) -> None:
+        policy = {"cleanup.policy": "compact,delete", "retention.ms": "1000", "min.cleanable.dirty.ratio": "0"}
+        bad = node.changes.create_topic("bad", 1, policy)
+        good = node.changes.create_topic("good", 1, policy)
+        spoilt = replace(
+            bad, configs={"cleanup.policy": "compact,delete", "retention.ms": "x", "delete.retention.ms": "x"}
+        )
+        node.topics.take(node.topics.with_topics([spoilt]))
+        log = node.log(good.name, 0)
+        for _ in range(2):
+            append(log, keyed_batch((b"k", b"v")))
+            log.roll(NOW_MS)
+        node.flusher.note(log)
+        await node.flusher.flush_dirty()
+        await node.upkeep.clean()
+        assert [value for _, value in contents(log)] == [b"v"]
+        clock.ms = NOW_MS + 10_000
+        await node.upkeep.keep_house()
+        assert contents(log) == []
+        node.topics.take(node.topics.with_topics([bad]))
+
+    run(tmp_path, work, clock=clock)
+    assert caplog.text.count("upkeep failed topic=bad partition=0") == 2
+
+
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     async def taken(count: int, pool: Executor) -> list[int]:
         ids = ProducerIds(tmp_path, pool)
