@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -142,9 +143,16 @@ ROWS = (
 
 BY_NAME: Mapping[str, ConfigRow] = {row.name: row for row in ROWS}
 
+# Python reads more: digits of all scripts, and "_" between them.
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_BETWEEN_ITEMS = re.compile(r"\s*,\s*")
+
 
 def check_config(name: str, value: str | None) -> str:
-    """Returns the value if the topic configuration may hold it.
+    """Returns the value, as it is kept, if the topic configuration may hold it.
+
+    White space around a value and around the items of a list is left out, as by Kafka's ConfigDef.
 
     Raises:
         RequestRefused: unknown key, or a value outside what the row allows.
@@ -156,18 +164,17 @@ def check_config(name: str, value: str | None) -> str:
         )
     if value is None:
         raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: null is not a value")
+    trimmed = value.strip()
     if row.choices:
-        if value not in row.choices:
+        choice = _BETWEEN_ITEMS.sub(",", trimmed) if row.type is ConfigType.LIST else trimmed
+        if choice not in row.choices:
             raise RequestRefused(
                 ErrorCode.INVALID_CONFIG, f"{name}: this broker only does {', '.join(row.choices)}, found {value!r}"
             )
-        return value
+        return choice
     if row.type is ConfigType.DOUBLE:
-        return _share(row, value)
-    try:
-        number = int(value)
-    except ValueError:
-        number = row.least - 1
+        return _share(row, trimmed)
+    number = int(trimmed) if _WHOLE.fullmatch(trimmed) else row.least - 1
     if not row.least <= number <= row.most:
         raise RequestRefused(
             ErrorCode.INVALID_CONFIG,
@@ -177,10 +184,7 @@ def check_config(name: str, value: str | None) -> str:
 
 
 def _share(row: ConfigRow, value: str) -> str:
-    try:
-        share = float(value)
-    except ValueError:
-        share = -1.0
+    share = float(value) if _DECIMAL.fullmatch(value) else -1.0
     if not row.least <= share <= row.most:
         raise RequestRefused(
             ErrorCode.INVALID_CONFIG,

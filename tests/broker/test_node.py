@@ -114,12 +114,38 @@ def test_topic_names_that_are_not(name: str) -> None:
         ("cleanup.policy", "squeeze"),
         ("no.such.key", "1"),
         ("retention.ms", None),
+        ("retention.ms", ""),
+        ("retention.ms", "1e6"),
+        ("retention.ms", "٥"),
+        ("retention.ms", "9" * 5000),
+        ("segment.bytes", "1_000_000"),
+        ("min.cleanable.dirty.ratio", "0._5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "٠.٥"),
+        ("cleanup.policy", "compact delete"),
+        ("cleanup.policy", ""),
     ],
 )
 def test_configurations_that_are_refused(name: str, value: str | None) -> None:
     with pytest.raises(RequestRefused) as refused:
         check_config(name, value)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("retention.ms", " +5\n", "5"),
+        ("retention.ms", "-1", "-1"),
+        ("min.cleanable.dirty.ratio", " .5 ", "0.5"),
+        ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
+        ("cleanup.policy", " compact ,  delete", "compact,delete"),
+        ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("message.timestamp.type", " LogAppendTime", "LogAppendTime"),
+    ],
+)
+def test_configurations_are_kept_without_white_space(name: str, value: str, kept: str) -> None:
+    assert check_config(name, value) == kept
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
