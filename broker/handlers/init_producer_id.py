@@ -1,7 +1,8 @@
 """InitProducerId, versions 0 to 5: an id for an idempotent producer, or the next epoch of a transactional id.
 
-3: a producer that lost its place asks with its id to have the epoch raised (KIP-360). 4: a fenced producer is told
-PRODUCER_FENCED.
+3: a producer that lost its place asks with its id to have the epoch raised (KIP-360), which is done for a transactional
+id; without one the answer is always a new id, since nothing tells whose the claimed one is. 4: a fenced producer is
+told PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from kafka.protocol.producer import InitProducerIdResponse
 
 from headrace.broker.access.rights import Right
-from headrace.broker.coordinator.transaction import EPOCH_MAX, Identity
+from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext, fenced_code
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -26,8 +27,6 @@ def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
     if request.transactional_id is not None:
         return _take(context, request)
-    if version >= 3 and request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
-        return _response(version, ErrorCode.NONE, request.producer_id, request.producer_epoch + 1)
     if not context.rights.may_write:
         return _response(version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return _new(context)

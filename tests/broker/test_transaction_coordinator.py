@@ -57,6 +57,7 @@ from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, P
 from headrace.broker.topics import TRANSACTIONS_TOPIC
 
 ID, T0, T1 = "shop-1", ("t", 0), ("t", 1)
+NOBODY = Identity(-1, -1)
 Work = Callable[["World"], Awaitable[None]]
 
 
@@ -763,9 +764,30 @@ def test_a_whole_transaction_request_by_request(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-async def _init(node: BrokerNode, version: int) -> Any:
+def test_who_claims_a_producer_without_a_transactional_id_is_given_another_one(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        user = await world.begin()
+        world.send(user, b"one")
+        for claimed in (user, user._replace(epoch=EPOCH_MAX - 1), Identity(user.producer_id + 5000, 3)):
+            told = await _init(world.node, 4, transactional_id=None, claimed=claimed)
+            assert (told.error_code, told.producer_epoch) == (ErrorCode.NONE, 0)
+            assert told.producer_id not in (user.producer_id, claimed.producer_id)
+        world.send(user, b"two", 1)
+        await world.coordinator.end(ID, user, is_commit=True)
+        assert world.committed() == [b"one", b"two"]
+
+    run(tmp_path, work)
+
+
+async def _init(
+    node: BrokerNode, version: int, *, transactional_id: str | None = ID, claimed: Identity = NOBODY
+) -> Any:
     request = InitProducerIdRequest(
-        version=version, transactional_id=ID, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+        version=version,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=claimed.producer_id,
+        producer_epoch=claimed.epoch,
     )
     return await init_producer_id.handle(context(node, version), request)
 

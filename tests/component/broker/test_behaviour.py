@@ -551,6 +551,12 @@ def fenced(talk: Talk) -> object:
     }
 
 
+def claim_without_a_name(talk: Talk) -> object:
+    one = Transaction(talk)
+    code, other = talk.identity(claimed=one.user)
+    return code, other.producer_id != one.user.producer_id, other.epoch
+
+
 def partition_of_none(talk: Talk) -> object:
     one = Transaction(talk)
     return talk.sent(talk.topic(), one.user, 0, transactional_id=one.name)[0]
@@ -1094,6 +1100,7 @@ ALONE = (
             "what it had sent": 1,
         },
     ),
+    Row("a producer claimed without its transactional id", claim_without_a_name, (0, True, 0)),
     Row("a partition that was not added", partition_of_none, Code.INVALID_TXN_STATE),
     Row("an unknown partition added", unknown_beside_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
     Row(
