@@ -18,6 +18,7 @@ MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
 
 CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
 TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
+TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 
 
 class ConfigType(IntEnum):
@@ -135,6 +136,18 @@ ROWS = (
         lambda config: "CreateTime",
         "Record timestamps are the producer's, or when the broker took the batch.",
         choices=("CreateTime", LOG_APPEND_TIME),
+    ),
+    ConfigRow(
+        TIMESTAMP_AFTER_MS,
+        ConfigType.LONG,
+        lambda config: "3600000",
+        "How far ahead of the broker's clock a record's time may be, where it is the producer's.",
+    ),
+    ConfigRow(
+        TIMESTAMP_BEFORE_MS,
+        ConfigType.LONG,
+        lambda config: str((1 << 63) - 1),
+        "How far behind the broker's clock a record's time may be, where it is the producer's.",
     ),
     ConfigRow(
         "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node keeps one replica.", choices=("1",)

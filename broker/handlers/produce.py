@@ -21,7 +21,7 @@ from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.errors import RequestRefused, UnansweredRefusal
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
-from headrace.broker.log.produced import check_keys, check_produced
+from headrace.broker.log.produced import check_keys, check_produced, check_times
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import (
     ProducedPartition,
@@ -30,7 +30,13 @@ from headrace.broker.protocol.produce import (
     ProduceRequest,
     ProduceTopic,
 )
-from headrace.broker.topic_config import has_append_time, is_compacted
+from headrace.broker.topic_config import (
+    TIMESTAMP_AFTER_MS,
+    TIMESTAMP_BEFORE_MS,
+    effective_number,
+    has_append_time,
+    is_compacted,
+)
 from headrace.broker.topics import Topic
 from headrace.kafka_wire.record_batch import TRANSACTIONAL, stamped_batch
 
@@ -131,6 +137,11 @@ def _store(
     if has_append_time(configs):
         batch, header = stamped_batch(records, header, now_ms)
         append_time_ms = now_ms
+    else:
+        after_ms_max, before_ms_max = (
+            effective_number(configs, name, context.node.config) for name in (TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS)
+        )
+        check_times(header, now_ms, after_ms_max=after_ms_max, before_ms_max=before_ms_max)
     base_offset = log.append(batch, header, now_ms)
     if base_offset < end:
         # Of a repetition the time is that of its first coming, which is not known here.

@@ -21,6 +21,7 @@ from headrace.kafka_wire.record_batch import (
 
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, key length, value length and number of headers, of one byte each."""
+NO_TIMESTAMP = -1
 CODECS = frozenset(range(5))  # none, gzip, snappy, lz4, zstd
 
 
@@ -53,6 +54,29 @@ def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
         raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC")
     _check_fields(header)
     return header
+
+
+def check_times(header: BatchHeader, now_ms: int, *, after_ms_max: int, before_ms_max: int) -> None:
+    """Are the times of a batch near enough to the broker's, by its header? (KIP-937, KIP-1030)
+
+    One record far ahead would keep its whole segment from retention by age. Kafka compares each record; here the first
+    and the largest time that the header names are, which is what retention goes by, and records stay unopened.
+
+    Raises:
+        RequestRefused: they are not.
+    """
+    if header.max_timestamp - now_ms > after_ms_max:
+        raise RequestRefused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"a record of timestamp {header.max_timestamp} is {header.max_timestamp - now_ms} ms ahead of the broker's "
+            f"clock; message.timestamp.after.max.ms is {after_ms_max}",
+        )
+    if header.base_timestamp != NO_TIMESTAMP and now_ms - header.base_timestamp > before_ms_max:
+        raise RequestRefused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"a record of timestamp {header.base_timestamp} is {now_ms - header.base_timestamp} ms behind the broker's "
+            f"clock; message.timestamp.before.max.ms is {before_ms_max}",
+        )
 
 
 def check_keys(batch: memoryview) -> None:

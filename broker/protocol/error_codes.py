@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 29, False, "the user has no right to do this with the topic"
     GROUP_AUTHORIZATION_FAILED = 30, False, "the user has no right to do this with the group"
     CLUSTER_AUTHORIZATION_FAILED = 31, False, "the user has no right to do this with the broker"
+    INVALID_TIMESTAMP = 32, False, "a record's time is outside what the topic allows"
     UNSUPPORTED_SASL_MECHANISM = 33, False, "this way to log in is not served"
     ILLEGAL_SASL_STATE = 34, False, "there is nothing to log in to, or somebody is logged in already"
     UNSUPPORTED_VERSION = 35, False, "this version of the API is not served"

@@ -23,6 +23,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from broker_samples import NOW_MS, append, batch, find_timestamp
 from headrace.broker.config import BrokerConfig, FsyncMode
@@ -52,6 +53,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from headrace.broker.topic_config import check_config
 from headrace.kafka_wire.record_batch import has_valid_crc, read_batch_header
 
 
@@ -498,5 +500,53 @@ def test_altering_the_kind_of_timestamps_counts_from_the_next_batch_on(tmp_path:
         log = node.logs["orders", 0]
         headers = [placed.header for placed, _ in log.batches(0)]
         assert [(header.attributes, header.max_timestamp) for header in headers] == [(8, NOW_MS), (0, 5)]
+
+    with_node(tmp_path, work)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("configs", "times", "word"),
+    [
+        ({}, (NOW_MS + HOUR_MS,), ""),
+        ({}, (NOW_MS + HOUR_MS + 1,), "after"),
+        ({}, (NOW_MS * 1000,), "after"),
+        ({}, (NOW_MS, NOW_MS + HOUR_MS + 1), "after"),
+        ({}, (5,), ""),
+        ({}, (-1,), ""),
+        ({"message.timestamp.after.max.ms": "0"}, (NOW_MS,), ""),
+        ({"message.timestamp.after.max.ms": "0"}, (NOW_MS + 1,), "after"),
+        ({"message.timestamp.before.max.ms": "10"}, (NOW_MS - 10,), ""),
+        ({"message.timestamp.before.max.ms": "10"}, (NOW_MS - 11, NOW_MS), "before"),
+        ({"message.timestamp.before.max.ms": "10"}, (-1,), ""),
+        ({"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "10"}, (5,), ""),
+        ({"message.timestamp.type": "LogAppendTime"}, (NOW_MS * 1000,), ""),
+    ],
+)
+def test_records_of_times_too_far_from_the_brokers_are_refused(
+    tmp_path: Path, configs: dict[str, str], times: tuple[int, ...], word: str
+) -> None:
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for delta, time_ms in enumerate(times):
+        builder.append(delta, time_ms, None, b"v", [])
+    raw = bytes(builder.build())
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 2, {name: check_config(name, value) for name, value in configs.items()})
+        parts = tuple(ProducePartition(index, memoryview(each)) for index, each in enumerate((raw, batch(b"now"))))
+        answer = produce.handle(context(node, 9), ProduceRequest(None, 1, 1000, (ProduceTopic("t", parts),)))
+        assert isinstance(answer, tuple)
+        told, other = answer[0].partitions
+        assert other.error is ErrorCode.NONE, "each partition has its own answer"
+        if not word:
+            assert told.error is ErrorCode.NONE
+            return
+        assert (told.error, node.log("t", 0).log_end_offset) == (ErrorCode.INVALID_TIMESTAMP, 0)
+        limit = configs.get(f"message.timestamp.{word}.max.ms", str(HOUR_MS))
+        said = str(told.error_message)
+        assert f"message.timestamp.{word}.max.ms is {limit}" in said
+        assert str(max(times) if word == "after" else times[0]) in said
 
     with_node(tmp_path, work)

@@ -984,7 +984,7 @@ ALONE = (
     Row("compacted, without a key", without_keys, Code.INVALID_RECORD),
     Row("compacted, with a key", with_keys, 0),
     Row("the broker's own topic", lambda talk: talk.produce("__consumer_offsets", sample())[0], Code.INVALID_TOPIC),
-    Row("a time two hours ahead", far_ahead, 0),
+    Row("a time two hours ahead", far_ahead, Code.INVALID_TIMESTAMP),
     Row("a part of a transaction without an id", transactional_without_id, Code.INVALID_TXN_STATE),
     Row(
         "the ends of a log",
