@@ -1,9 +1,7 @@
 """Does a Python value fit an Avro schema, and where does it not?
 
 `find_problem` is the whole answer, with the path of the field. It is not asked for every message: fastavro's encoder
-finds most misfits itself and much faster. `compile_guard` watches the places where that encoder writes something
-else than it was given (1.5 as the int 1, 2**40 as an int, 1e39 as the float infinity, any object as a boolean or null,
-a text as the array of its characters, a fixed from whatever has bytes).
+finds most misfits itself and much faster, and `value_guard` says of which values it does not.
 """
 
 from __future__ import annotations
@@ -13,14 +11,11 @@ import decimal
 import re
 import struct
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
-
-Guard = Callable[[Any], bool]
-"""True for a value that the encoder takes as it is; False asks for `find_problem`."""
 
 INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
     PrimitiveType.INT: (-(2**31), 2**31 - 1),
@@ -44,7 +39,7 @@ UUID_TEXT: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12
 """How a UUID is mostly written; Python reads others, too."""
 
 _FLOATS: Final = {PrimitiveType.FLOAT: struct.Struct("<f"), PrimitiveType.DOUBLE: struct.Struct("<d")}
-_FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
+FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
 """From here on a double rounds to the infinity of a 32-bit float, which is not the value given."""
 
 _CLASSES: Final[Mapping[PrimitiveType, tuple[type, ...]]] = {
@@ -142,7 +137,7 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
             return Problem(path, f"{value!r:.60} is outside the range of {node.type}")
     if isinstance(value, str) and not _is_unicode(value):
         return Problem(path, "the text holds half of a surrogate pair and has no UTF-8 form")
-    if isinstance(value, str) and _is_uuid(node) and not _is_uuid_text(value):
+    if isinstance(value, str) and is_uuid(node) and not _is_uuid_text(value):
         return _expected("uuid", value, path)
     return None
 
@@ -218,7 +213,7 @@ def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str)
     return None
 
 
-def _is_uuid(node: Primitive) -> bool:
+def is_uuid(node: Primitive) -> bool:
     return node.type is PrimitiveType.STRING and node.logical is not None and node.logical.name == "uuid"
 
 
@@ -245,6 +240,19 @@ def _below(path: str, name: str) -> str:
 def _expected(what: str, value: Any, path: str) -> Problem:
     shown = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
     return Problem(path, f"expected {what}, found {shown}")
+
+
+def is_narrow(node: Type) -> bool:
+    """Whether a logical type has less values than its underlying type, which is all that the encoder looks at."""
+    return isinstance(node, Primitive) and (
+        is_uuid(node) or (node.logical is not None and node.logical.name in LOGICAL_RANGES)
+    )
+
+
+def range_of(node: Primitive) -> tuple[int, int]:
+    """Of the values of a whole number."""
+    ranges = LOGICAL_RANGES.get(node.logical.name) if node.logical is not None else None
+    return INT_RANGES[node.type] if ranges is None else ranges
 
 
 def is_recursive(schema: Schema) -> bool:
@@ -284,107 +292,3 @@ def is_deeper(value: Any, most: int) -> bool:
         elif isinstance(inner, (list, tuple)):
             rest.extend((each, depth + 1) for each in inner)
     return False
-
-
-def compile_guard(schema: Schema) -> Guard | None:
-    """The guard of a schema, or None where the encoder needs none."""
-    return _compile(schema, schema.root, frozenset())
-
-
-def _compile(schema: Schema, node: Type, inside: frozenset[Any]) -> Guard | None:
-    node = schema.resolve(node)
-    if isinstance(node, Primitive):
-        return _compile_primitive(node)
-    if isinstance(node, Record):
-        if node.name in inside:
-            # A recursive value is looked at whole: a guard that calls itself is not worth its upkeep.
-            return lambda value: False
-        return _compile_record(schema, node, inside | {node.name})
-    if isinstance(node, (Array, Map)):
-        item = _compile(schema, node.items if isinstance(node, Array) else node.values, inside)
-        if isinstance(node, Array):
-            if item is None:
-                return lambda value: value.__class__ is list
-            return lambda value: value.__class__ is list and all(map(item, value))
-        if item is None:
-            return None
-        return lambda value: value.__class__ is dict and all(map(item, value.values()))
-    if isinstance(node, Fixed):
-        return lambda value: value.__class__ is bytes
-    if isinstance(node, Union) and any(_is_narrow(schema.resolve(branch)) for branch in node.branches):
-        return lambda value: value.__class__ is not int and value.__class__ is not str
-    # The encoder finds the branch of another union and the symbol of an enum by checking the value.
-    return None
-
-
-def _is_narrow(node: Type) -> bool:
-    """Whether a logical type has less values than its underlying type, which is all that the encoder looks at."""
-    return isinstance(node, Primitive) and (
-        _is_uuid(node) or (node.logical is not None and node.logical.name in LOGICAL_RANGES)
-    )
-
-
-def range_of(node: Primitive) -> tuple[int, int]:
-    """Of the values of a whole number."""
-    ranges = LOGICAL_RANGES.get(node.logical.name) if node.logical is not None else None
-    return INT_RANGES[node.type] if ranges is None else ranges
-
-
-def _compile_primitive(node: Primitive) -> Guard | None:
-    if _is_uuid(node):
-        return lambda value: value.__class__ is str and UUID_TEXT(value) is not None
-    if node.type in INT_RANGES:
-        least, most = range_of(node)
-        return lambda value: value.__class__ is int and least <= value <= most
-    if node.type is PrimitiveType.NULL:
-        return lambda value: value is None
-    if node.type is PrimitiveType.BOOLEAN:
-        return lambda value: value.__class__ is bool
-    if node.type is PrimitiveType.FLOAT:
-        return lambda value: value.__class__ is float and -_FLOAT_LIMIT < value < _FLOAT_LIMIT
-    if node.type is PrimitiveType.DOUBLE:
-        return lambda value: value.__class__ is float or value.__class__ is int
-    return None
-
-
-def _compile_record(schema: Schema, node: Record, inside: frozenset[Any]) -> Guard | None:
-    checks: list[tuple[str, bool, Guard]] = []
-    ints: list[str] = []
-    longs: list[str] = []
-    for field in node.fields:
-        kind = schema.resolve(field.type)
-        plain = isinstance(kind, Primitive) and not field.has_default and not _is_narrow(kind)
-        if plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
-            ints.append(field.name)
-        elif plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
-            longs.append(field.name)
-        else:
-            check = _compile(schema, kind, inside)
-            if check is not None:
-                checks.append((field.name, field.has_default, check))
-    if not (checks or ints or longs):
-        return None
-    int_least, int_most = INT_RANGES[PrimitiveType.INT]
-    long_least, long_most = INT_RANGES[PrimitiveType.LONG]
-
-    def guard(value: Any) -> bool:
-        # Integers are checked in loops of this one function: a call per field would cost as much as encoding it.
-        try:
-            for name in ints:
-                number = value[name]
-                if number.__class__ is not int or not int_least <= number <= int_most:
-                    return False
-            for name in longs:
-                number = value[name]
-                if number.__class__ is not int or not long_least <= number <= long_most:
-                    return False
-            for name, has_default, check in checks:
-                if has_default and name not in value:
-                    continue
-                if not check(value[name]):
-                    return False
-        except (KeyError, TypeError):
-            return False
-        return True
-
-    return guard

@@ -27,9 +27,10 @@ from headrace.loader.native import BadBody, Check, compile_check, the_core
 from headrace.loader.native.check import NESTED_MAX
 from headrace.loader.native.encode import encode_default
 from headrace.pipeline.clients.branches import compile_choice
-from headrace.pipeline.clients.datum import Problem, compile_guard, find_problem, is_deeper, is_recursive
+from headrace.pipeline.clients.datum import Problem, find_problem, is_deeper, is_recursive
 from headrace.pipeline.clients.errors import ValueRefused
 from headrace.pipeline.clients.fast_encoder import MISFITS, compile_encoder
+from headrace.pipeline.clients.value_guard import compile_guard
 
 _TOO_DEEP: Final = "its values are inside each other too many times"
 

@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema
-from headrace.pipeline.clients.datum import compile_guard, find_problem
+from headrace.pipeline.clients.datum import find_problem
 from headrace.pipeline.clients.encoding import Encoding, compiled_schema
 from headrace.pipeline.clients.errors import ValueRefused
+from headrace.pipeline.clients.value_guard import compile_guard
 
 FIELDS = [
     {"name": "i", "type": "int"},
