@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fastavro.write import LOGICAL_WRITERS
+
 from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
 
 INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
@@ -85,6 +87,11 @@ def find_problem(schema: Schema, value: Any) -> Problem | None:
     return _find(schema, schema.root, value, "")
 
 
+def is_fit(schema: Schema, node: Type, value: Any) -> bool:
+    """Whether a value has no problem as one of a type of the schema."""
+    return _find(schema, node, value, "") is None
+
+
 def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
     node = schema.resolve(node)
     if isinstance(node, Primitive):
@@ -116,7 +123,9 @@ def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
 
 def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None:
     if _is_logical(node, value, _LOGICAL_CLASSES):
-        return _decimal_problem(node, value, path) if isinstance(value, decimal.Decimal) else None
+        if isinstance(value, decimal.Decimal):
+            return _decimal_problem(node, value, path)
+        return _instant_problem(node, value, path) if isinstance(value, datetime.datetime) else None
     if not isinstance(value, _CLASSES[node.type]) or (
         isinstance(value, bool) and node.type is not PrimitiveType.BOOLEAN
     ):
@@ -162,6 +171,8 @@ def _find_in_record(schema: Schema, node: Record, value: Any, path: str) -> Prob
 
 def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Problem | None:
     branches = [schema.resolve(branch) for branch in node.branches]
+    if isinstance(value, datetime.datetime) and any(map(is_timestamp, branches)):
+        branches = [branch for branch in branches if not is_date(branch)]  # which would leave out the time
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         for branch in branches:
             if _branch_name(branch) == value[0]:
@@ -197,6 +208,20 @@ def _branch_name(node: Type) -> str:
 
 def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple[type, ...]]) -> bool:
     return node.logical is not None and isinstance(value, classes.get(node.logical.name, ()))
+
+
+def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Problem | None:
+    """A datetime is read in UTC, where the first and the last hours of its years may be in others."""
+    assert node.logical is not None
+    name = node.logical.name
+    least, most = LOGICAL_RANGES[name]
+    try:
+        instant = LOGICAL_WRITERS[f"{node.type.value}-{name}"](value, {})
+    except (ArithmeticError, ValueError, TypeError) as error:  # of the system's time zone, or of the datetime's own
+        return Problem(path, f"{value} is no instant of {name}: {error}")
+    if not least <= instant <= most:
+        return Problem(path, f"{value} is outside of the years 1 to 9999 in UTC, as which {name} is read")
+    return None
 
 
 def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> Problem | None:
@@ -240,6 +265,14 @@ def _below(path: str, name: str) -> str:
 def _expected(what: str, value: Any, path: str) -> Problem:
     shown = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
     return Problem(path, f"expected {what}, found {shown}")
+
+
+def is_timestamp(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.logical is not None and "timestamp" in node.logical.name
+
+
+def is_date(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.logical is not None and node.logical.name == "date"
 
 
 def is_narrow(node: Type) -> bool:

@@ -76,10 +76,9 @@ class Encoding:
         self._plain = compiled_schema(schema, logical_types=False) if field is not None else None
 
     def _encode_any(self, value: Any) -> bytes:
-        guard = self._guard
         if self._check is not None and is_deeper(value, NESTED_MAX):  # fastavro would end the process
             raise self._refused(_TOO_DEEP, "")
-        if guard is not None and not guard(value):
+        if not self._is_passed(value):
             problem = self._find_problem(value)
             if problem is not None:
                 raise self._refused(str(problem), problem.path)
@@ -100,6 +99,12 @@ class Encoding:
             except BadBody as error:
                 raise self._refused(f"nobody would read it: {error}", "") from error
         return body.getvalue()
+
+    def _is_passed(self, value: Any) -> bool:
+        try:
+            return self._guard is None or self._guard(value)
+        except RecursionError as error:
+            raise self._refused(_TOO_DEEP, "") from error
 
     def _find_problem(self, value: Any) -> Problem | None:
         try:

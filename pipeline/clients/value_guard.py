@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.avro_schema import Array, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
-from headrace.pipeline.clients.datum import FLOAT_LIMIT, INT_RANGES, UUID_TEXT, is_narrow, is_uuid, range_of
+from headrace.avro_schema import Array, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.pipeline.clients.datum import FLOAT_LIMIT, INT_RANGES, UUID_TEXT, is_fit, is_narrow, is_uuid, range_of
 
 Guard = Callable[[Any], bool]
 """True for a value that the encoder takes as it is; False asks for `find_problem`."""
@@ -20,67 +20,108 @@ Guard = Callable[[Any], bool]
 
 def compile_guard(schema: Schema) -> Guard | None:
     """The guard of a schema, or None where the encoder needs none."""
-    return _compile(schema, schema.root, frozenset())
+    return _Compiler(schema).guard(schema.root)
 
 
-def _compile(schema: Schema, node: Type, inside: frozenset[Any]) -> Guard | None:
-    node = schema.resolve(node)
-    if isinstance(node, Primitive):
-        return _compile_primitive(node)
-    if isinstance(node, Record):
-        if node.name in inside:
-            # A recursive value is looked at whole: a guard that calls itself is not worth its upkeep.
-            return lambda value: False
-        return _compile_record(schema, node, inside | {node.name})
-    if isinstance(node, (Array, Map)):
-        item = _compile(schema, node.items if isinstance(node, Array) else node.values, inside)
-        if isinstance(node, Array):
+class _Compiler:
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._records: dict[Name, Guard | None] = {}
+
+    def guard(self, node: Type) -> Guard | None:
+        node = self._schema.resolve(node)
+        if isinstance(node, Primitive):
+            return self._primitive(node)
+        if isinstance(node, Record):
+            return self._record(node)
+        if isinstance(node, Union):
+            return self._union(node)
+        if isinstance(node, (Array, Map)):
+            item = self.guard(node.items if isinstance(node, Array) else node.values)
+            if isinstance(node, Array):
+                if item is None:
+                    return lambda value: value.__class__ is list
+                return lambda value: value.__class__ is list and all(map(item, value))
             if item is None:
-                return lambda value: value.__class__ is list
-            return lambda value: value.__class__ is list and all(map(item, value))
-        if item is None:
-            return None
-        return lambda value: value.__class__ is dict and all(map(item, value.values()))
-    if isinstance(node, Fixed):
-        return lambda value: value.__class__ is bytes
-    if isinstance(node, Union) and any(is_narrow(schema.resolve(branch)) for branch in node.branches):
-        return lambda value: value.__class__ is not int and value.__class__ is not str
-    # The encoder finds the branch of another union and the symbol of an enum by checking the value.
-    return None
+                return None
+            return lambda value: value.__class__ is dict and all(map(item, value.values()))
+        if isinstance(node, Fixed):
+            return lambda value: value.__class__ is bytes
+        return None  # The encoder finds the symbol of an enum by looking for the value.
+
+    def _primitive(self, node: Primitive) -> Guard | None:
+        if is_uuid(node):
+            return lambda value: value.__class__ is str and UUID_TEXT(value) is not None
+        if node.type in INT_RANGES:
+            least, most = range_of(node)
+            if is_narrow(node):  # It may be an object, too, and then the whole value need not be looked at.
+                return lambda value: least <= value <= most if value.__class__ is int else self._is_fit(node, value)
+            return lambda value: value.__class__ is int and least <= value <= most
+        if node.type is PrimitiveType.NULL:
+            return lambda value: value is None
+        if node.type is PrimitiveType.BOOLEAN:
+            return lambda value: value.__class__ is bool
+        if node.type is PrimitiveType.FLOAT:
+            return lambda value: value.__class__ is float and -FLOAT_LIMIT < value < FLOAT_LIMIT
+        if node.type is PrimitiveType.DOUBLE:
+            return lambda value: value.__class__ is float or value.__class__ is int
+        return None
+
+    def _union(self, node: Union) -> Guard:
+        """The encoder finds the branch of a value by its class, and looks at no more than the underlying type."""
+        branches = [self._schema.resolve(branch) for branch in node.branches]
+        kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}
+        is_list = any(isinstance(branch, Array) for branch in branches)
+        checks: dict[type, Guard | None] = {type(None): None, bool: None}
+        if not any(is_narrow(branch) for branch in branches):
+            checks |= {int: None, str: None}
+        if PrimitiveType.FLOAT not in kinds or PrimitiveType.DOUBLE in kinds:
+            checks[float] = None
+        if not is_list:  # of numbers, which bytes pass for
+            checks[bytes] = None
+        of_dicts = [self.guard(branch) for branch in branches if isinstance(branch, (Record, Map))]
+        if len(of_dicts) == 1 or not any(of_dicts):
+            checks[dict] = of_dicts[0] if of_dicts else None
+        checks[list] = next((self.guard(branch) for branch in branches if isinstance(branch, Array)), None)
+
+        def look(value: Any) -> bool:
+            return self._is_fit(node, value)
+
+        def guard(value: Any) -> bool:
+            check = checks.get(value.__class__, look)
+            return check is None or check(value)
+
+        return guard
+
+    def _is_fit(self, node: Type, value: Any) -> bool:
+        return is_fit(self._schema, node, value)
+
+    def _record(self, node: Record) -> Guard | None:
+        if node.name not in self._records:
+            # Of one inside itself, until it is made.
+            self._records[node.name] = lambda value: (guard := self._records[node.name]) is None or guard(value)
+            self._records[node.name] = self._fields(node)
+        return self._records[node.name]
+
+    def _fields(self, node: Record) -> Guard | None:
+        checks: list[tuple[str, bool, Guard]] = []
+        ints: list[str] = []
+        longs: list[str] = []
+        for field in node.fields:
+            kind = self._schema.resolve(field.type)
+            plain = isinstance(kind, Primitive) and not field.has_default and not is_narrow(kind)
+            if plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
+                ints.append(field.name)
+            elif plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
+                longs.append(field.name)
+            else:
+                check = self.guard(kind)
+                if check is not None:
+                    checks.append((field.name, field.has_default, check))
+        return _guard_of_fields(checks, ints, longs)
 
 
-def _compile_primitive(node: Primitive) -> Guard | None:
-    if is_uuid(node):
-        return lambda value: value.__class__ is str and UUID_TEXT(value) is not None
-    if node.type in INT_RANGES:
-        least, most = range_of(node)
-        return lambda value: value.__class__ is int and least <= value <= most
-    if node.type is PrimitiveType.NULL:
-        return lambda value: value is None
-    if node.type is PrimitiveType.BOOLEAN:
-        return lambda value: value.__class__ is bool
-    if node.type is PrimitiveType.FLOAT:
-        return lambda value: value.__class__ is float and -FLOAT_LIMIT < value < FLOAT_LIMIT
-    if node.type is PrimitiveType.DOUBLE:
-        return lambda value: value.__class__ is float or value.__class__ is int
-    return None
-
-
-def _compile_record(schema: Schema, node: Record, inside: frozenset[Any]) -> Guard | None:
-    checks: list[tuple[str, bool, Guard]] = []
-    ints: list[str] = []
-    longs: list[str] = []
-    for field in node.fields:
-        kind = schema.resolve(field.type)
-        plain = isinstance(kind, Primitive) and not field.has_default and not is_narrow(kind)
-        if plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
-            ints.append(field.name)
-        elif plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
-            longs.append(field.name)
-        else:
-            check = _compile(schema, kind, inside)
-            if check is not None:
-                checks.append((field.name, field.has_default, check))
+def _guard_of_fields(checks: list[tuple[str, bool, Guard]], ints: list[str], longs: list[str]) -> Guard | None:
     if not (checks or ints or longs):
         return None
     int_least, int_most = INT_RANGES[PrimitiveType.INT]

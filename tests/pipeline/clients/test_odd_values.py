@@ -6,7 +6,9 @@ import datetime
 import io
 import json
 import threading
+import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import fastavro
@@ -63,6 +65,73 @@ def test_numbers_that_are_no_time_are_refused(kind: Any, least: int, most: int, 
         with pytest.raises(ValueRefused, match=r"is outside the range of .*; is it of another unit") as refused:
             encoding(schema).encode({"f": number})
         assert refused.value.field == "f"
+
+
+EAST, WEST = datetime.timezone(datetime.timedelta(hours=2)), datetime.timezone(datetime.timedelta(hours=-5))
+FIRST, LAST = datetime.datetime.min, datetime.datetime.max
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Datetimes without a zone are of the system's."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+IN_UNIONS = {
+    "plain": lambda kind: kind,
+    "optional": lambda kind: ["null", kind],
+    "beside a text": lambda kind: ["null", kind, "string"],
+    "beside a date": lambda kind: [DATE, kind],
+    "in an optional record": lambda kind: ["null", {**record(kind), "name": "I"}],
+    "in an optional list": lambda kind: ["null", {"type": "array", "items": kind}],
+}
+
+
+@pytest.mark.usefixtures("new_york")
+@pytest.mark.parametrize("place", IN_UNIONS)
+@pytest.mark.parametrize("unit", ["timestamp-millis", "timestamp-micros"])
+def test_datetimes_outside_of_the_years_of_utc_are_refused(unit: str, place: str) -> None:
+    schema = record(IN_UNIONS[place]({"type": "long", "logicalType": unit}))
+
+    def given(moment: datetime.datetime) -> Any:
+        return {"f": {"f": moment} if "record" in place else [moment] if "list" in place else moment}
+
+    for moment in (LAST, LAST.replace(tzinfo=WEST), FIRST.replace(tzinfo=EAST)):
+        with pytest.raises(ValueRefused) as refused:
+            encoding(schema).encode(given(moment))
+        assert "outside of the years 1 to 9999 in UTC" in str(refused.value) or place.startswith("beside")
+        assert refused.value.field.startswith("f")
+    for moment in (LAST.replace(tzinfo=EAST), FIRST.replace(tzinfo=WEST)):
+        instant = moment.replace(microsecond=moment.microsecond // 1000 * 1000) if "millis" in unit else moment
+        assert read_again(schema, given(moment)) == given(instant)
+
+
+def test_datetimes_without_a_zone_have_all_years() -> None:
+    for unit in ("local-timestamp-millis", "local-timestamp-micros"):
+        for moment in (FIRST, LAST, FIRST.replace(tzinfo=EAST), LAST.replace(tzinfo=WEST)):
+            found = read_again(record({"type": "long", "logicalType": unit}), {"f": moment})["f"]
+            assert found.year == moment.year
+    for day in (datetime.date.min, datetime.date.max):
+        assert read_again(record(DATE), {"f": day}) == {"f": day}
+
+
+def test_a_datetime_is_no_date_where_it_would_be_a_time() -> None:
+    kind = [DATE, {"type": "long", "logicalType": "timestamp-nanos"}]
+    with pytest.raises(ValueRefused, match="expected timestamp-nanos, found datetime") as refused:
+        encoding(record(kind)).encode({"f": NOON})
+    assert refused.value.field == "f"
+
+
+@pytest.mark.parametrize("kind", [["null", MILLIS, "string"], ["null", "string", {"type": "array", "items": MILLIS}]])
+def test_numbers_that_are_no_time_are_refused_within_a_union(kind: Any) -> None:
+    number: Any = [10**17] if isinstance(kind[2], dict) else 10**17
+    with pytest.raises(ValueRefused) as refused:
+        encoding(record(kind)).encode({"f": number})
+    assert refused.value.field == "f"
 
 
 @pytest.mark.parametrize("kind", [UUIDS, ["null", UUIDS], {"type": "array", "items": UUIDS}])
