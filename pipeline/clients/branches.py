@@ -1,23 +1,27 @@
 """Which branch of a union a value is for, where fastavro would take one that it does not survive.
 
-fastavro takes the first branch that a value passes for: a float for a whole number, so that 2**53 + 1 arrives as 2**53,
-and a date for a time, since Python's times are dates. There the branch is said beforehand, as the pair of its name and
-the value that fastavro knows. What is no such value is handed on as it is.
+fastavro takes the first branch whose underlying type a value passes for: a float for a whole number, so that 2**53 + 1
+arrives as 2**53, a date for a time, since Python's times are dates, a date for a number or a text that is none, an
+array for bytes. There the branch is said beforehand, as the pair of its name and the value that fastavro knows; it is
+one that `find_problem` has nothing against. What is no such value is handed on as it is.
 """
 
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from headrace.avro_schema import Array, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
-from headrace.pipeline.clients.datum import INT_RANGES
+from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.pipeline.clients.datum import INT_RANGES, branch_name, branches_of_datetimes, is_fit, is_narrow
 
 Choice = Callable[[Any], Any]
 """The value, with pairs in the place of what is in such unions."""
 
 _FRACTIONS: Final = frozenset({PrimitiveType.FLOAT, PrimitiveType.DOUBLE})
+_CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, decimal.Decimal)
+"""Of the values whose branch fastavro finds, except in unions of which `_misread` says otherwise."""
 
 
 def compile_choice(schema: Schema) -> Choice | None:
@@ -53,7 +57,8 @@ class _Compiler:
         if node.name in self._records:
             return lambda value: self._records[node.name](value)
         self._records[node.name] = _same  # of one inside itself, until it is made
-        fields = [(field.name, self.choice(field.type)) for field in node.fields]
+        choices = [(field.name, self.choice(field.type)) for field in node.fields]
+        fields = [(name, inner) for name, inner in choices if inner is not _same]
 
         def choose(value: Any) -> Any:
             if not isinstance(value, Mapping):
@@ -69,31 +74,80 @@ class _Compiler:
 
     def _union(self, node: Union) -> Choice:
         branches = [self._schema.resolve(branch) for branch in node.branches]
-        plain = [branch for branch in branches if isinstance(branch, Primitive)]
-        whole = [branch.type for branch in plain if branch.type in INT_RANGES]
-        is_lossy = bool(whole) and any(branch.type in _FRACTIONS for branch in plain)
-        times = {branch.type for branch in plain if branch.logical and "timestamp" in branch.logical.name}
-        hides_times = bool(times) and any(branch.logical and branch.logical.name == "date" for branch in plain)
-        self.has_found |= is_lossy or hides_times
-        of_records = [self.choice(branch) for branch in branches if isinstance(branch, (Record, Map))]
-        of_lists = [self.choice(branch) for branch in branches if isinstance(branch, Array)]
+        choices = {branch_name(branch): self.choice(branch) for branch in branches}
+        ranked = sorted(branches, key=_rank)
+        of_datetimes = branches_of_datetimes(ranked)
+        misread = _misread(branches)
+        self.has_found |= bool(misread)
 
-        def choose(value: Any) -> Any:
-            if is_lossy and value.__class__ is int:
-                for kind in whole:
-                    least, most = INT_RANGES[kind]
-                    if least <= value <= most:
-                        return kind.value, value
-            if hides_times and isinstance(value, datetime.datetime):
-                return PrimitiveType.LONG.value, value
-            # Of several that it may be, fastavro takes the one with most of its fields.
-            if isinstance(value, Mapping) and len(of_records) == 1:
-                return of_records[0](value)
-            if isinstance(value, list) and of_lists:
-                return of_lists[0](value)
-            return value
+        def fitting(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return value
+            found: Type | None = None
+            fields_most = -1
+            for branch in of_datetimes if isinstance(value, datetime.datetime) else ranked:
+                if not is_fit(self._schema, branch, value):
+                    continue
+                if not isinstance(branch, Record):
+                    found = branch
+                    break
+                # Of several records fastavro takes the one with most of its fields, and so does this.
+                fields = sum(field.name in value for field in branch.fields)
+                if fields > fields_most:
+                    found, fields_most = branch, fields
+            if found is None:
+                return value
+            name = branch_name(found)
+            return name, choices[name](value)
 
-        return choose
+        by_class: dict[type, Choice] = {kind: _same for kind in _CLASSES if kind not in misread}
+        # They are named, since fastavro would look for the branch by what is in them, and knows no pairs of most types.
+        if "array" in choices:
+            by_class[list] = _named("array", choices["array"])
+        of_dicts = [branch_name(branch) for branch in branches if isinstance(branch, (Record, Map))]
+        if len(of_dicts) == 1:
+            by_class[dict] = _named(of_dicts[0], choices[of_dicts[0]])
+        return lambda value: by_class.get(value.__class__, fitting)(value)
+
+
+def _named(name: str, choice: Choice) -> Choice:
+    return lambda value: (name, choice(value))
+
+
+def _rank(branch: Type) -> int:
+    """Whole numbers go before fractions."""
+    kind = branch.type if isinstance(branch, Primitive) else PrimitiveType.NULL
+    return 0 if kind in INT_RANGES else 2 if kind is PrimitiveType.FLOAT else 1
+
+
+def _misread(branches: Sequence[Type]) -> set[type]:
+    """The classes of values for which fastavro may take a branch that they do not survive."""
+    plain = [branch for branch in branches if isinstance(branch, Primitive)]
+    narrow = {branch.type for branch in plain if is_narrow(branch)}
+    kinds = [branch.type for branch in plain]
+    whole = [kind for kind in kinds if kind in INT_RANGES]
+    fractions = [kind for kind in kinds if kind in _FRACTIONS]
+    is_enum = any(isinstance(branch, Enum) for branch in branches)
+    is_date = any(branch.logical is not None and branch.logical.name == "date" for branch in plain)
+    decimals = [
+        branch
+        for branch in branches
+        if isinstance(branch, (Primitive, Fixed)) and branch.logical is not None and branch.logical.name == "decimal"
+    ]
+    found: set[type] = set()
+    if (whole and fractions) or (len(whole) > 1 and narrow):
+        found.add(int)
+    if (PrimitiveType.STRING in narrow and is_enum) or (is_date and (PrimitiveType.STRING in kinds or is_enum)):
+        found.add(str)  # fastavro takes the ISO form of a date for one
+    if len(branches_of_datetimes(branches)) < len(branches):
+        found.add(datetime.datetime)
+    if any(isinstance(branch, Array) for branch in branches) and (
+        PrimitiveType.BYTES in kinds or any(isinstance(branch, Fixed) for branch in branches)
+    ):
+        found.add(bytes)
+    if len(decimals) > 1:
+        found.add(decimal.Decimal)
+    return found
 
 
 def _array(item: Choice) -> Choice:

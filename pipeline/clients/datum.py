@@ -171,11 +171,11 @@ def _find_in_record(schema: Schema, node: Record, value: Any, path: str) -> Prob
 
 def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Problem | None:
     branches = [schema.resolve(branch) for branch in node.branches]
-    if isinstance(value, datetime.datetime) and any(map(is_timestamp, branches)):
-        branches = [branch for branch in branches if not is_date(branch)]  # which would leave out the time
+    if isinstance(value, datetime.datetime):
+        branches = branches_of_datetimes(branches)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         for branch in branches:
-            if _branch_name(branch) == value[0]:
+            if branch_name(branch) == value[0]:
                 return _find(schema, branch, value[1], path)
     problems = [_find(schema, branch, value, path) for branch in branches]
     if None in problems:
@@ -187,7 +187,7 @@ def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Proble
     ]
     if len(others) == 1:
         return others[0]
-    return _expected(f"one of the branches {', '.join(_branch_name(branch) for branch in branches)}", value, path)
+    return _expected(f"one of the branches {', '.join(branch_name(branch) for branch in branches)}", value, path)
 
 
 def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem | None:
@@ -198,7 +198,8 @@ def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem
     return None
 
 
-def _branch_name(node: Type) -> str:
+def branch_name(node: Type) -> str:
+    """What a pair of name and value calls a branch."""
     if isinstance(node, (Record, Enum, Fixed)):
         return node.name.full
     if isinstance(node, Primitive):
@@ -267,12 +268,14 @@ def _expected(what: str, value: Any, path: str) -> Problem:
     return Problem(path, f"expected {what}, found {shown}")
 
 
-def is_timestamp(node: Type) -> bool:
-    return isinstance(node, Primitive) and node.logical is not None and "timestamp" in node.logical.name
+def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:
+    """Those of a union that a datetime may be for: no date, which would leave out the time, where there are times."""
+    times = [_is_logical_type(branch, "timestamp") for branch in branches]
+    return [branch for branch in branches if not (any(times) and _is_logical_type(branch, "date"))]
 
 
-def is_date(node: Type) -> bool:
-    return isinstance(node, Primitive) and node.logical is not None and node.logical.name == "date"
+def _is_logical_type(node: Type, part: str) -> bool:
+    return isinstance(node, Primitive) and node.logical is not None and part in node.logical.name
 
 
 def is_narrow(node: Type) -> bool:

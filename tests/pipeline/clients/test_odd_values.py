@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import enum
 import io
 import json
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -25,6 +27,7 @@ DATE = {"type": "int", "logicalType": "date"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "local-timestamp-micros"}
 UUIDS = {"type": "string", "logicalType": "uuid"}
+LETTERS = {"type": "enum", "name": "L", "symbols": ["A", "B"]}
 LIST = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
 
 
@@ -42,6 +45,14 @@ def read_again(schema: Any, value: Any) -> Any:
     return fastavro.schemaless_reader(
         io.BytesIO(body), compiled_schema(parse_schema(json.dumps(schema), source="test")), None
     )
+
+
+class Whole(enum.IntEnum):
+    LARGE = 2**53 + 1
+
+
+def decimals(precision: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2}
 
 
 @pytest.mark.parametrize("is_optional", [False, True])
@@ -155,6 +166,27 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
         (["double", "int"], -(2**31) - 1, float(-(2**31) - 1)),  # of no whole number there
         (["double", "long"], 0.5, 0.5),
         (["double", "boolean", "long"], True, True),
+        (["null", "double", "long"], Whole.LARGE, 2**53 + 1),
+        (["null", MILLIS, "double"], 10**17, 1e17),
+        (["double", DATE], 5, datetime.date(1970, 1, 6)),
+        ([DATE, "long"], 10**8, 10**8),
+        ([DATE, "double"], 10**8, 1e8),
+        ([DATE, "long"], 5, datetime.date(1970, 1, 6)),
+        ([UUIDS, LETTERS], "A", "A"),
+        ([LETTERS, UUIDS], str(UUID), UUID),
+        ([DATE, "string"], "2026-01-01", "2026-01-01"),
+        ([DATE, LETTERS], "A", "A"),
+        ([{"type": "array", "items": "int"}, "bytes"], b"ab", b"ab"),
+        (
+            [decimals(4), {**decimals(9), "type": "fixed", "name": "F", "size": 8}],
+            Decimal("12345.25"),
+            Decimal("12345.25"),
+        ),
+        (
+            [record(["double", "long"]) | {"name": "I"}, record("string") | {"name": "J"}],
+            {"f": 2**53 + 1},
+            {"f": 2**53 + 1},
+        ),
         ([DATE, MILLIS], NOON, NOON),
         ([DATE, MILLIS], NOON.date(), NOON.date()),
         ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
@@ -167,6 +199,9 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
             {"a": 2**60 + 1, "b": None},
         ),
         (["null", {"type": "array", "items": ["double", "long"]}], [2**60 + 1], [2**60 + 1]),
+        (["null", {"type": "array", "items": [DATE, MILLIS]}], [NOON], [NOON]),
+        (["null", {"type": "map", "values": [DATE, "long"]}], {"a": 10**8}, {"a": 10**8}),
+        (["null", {**record([DATE, MILLIS]), "name": "I"}], {"f": NOON}, {"f": NOON}),
         (["null", {**record(["double", "long"]), "name": "I"}], {"f": 2**60 + 1}, {"f": 2**60 + 1}),
     ],
 )
