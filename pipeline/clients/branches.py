@@ -4,6 +4,9 @@ fastavro takes the first branch whose underlying type a value passes for: a floa
 arrives as 2**53, a date for a time, since Python's times are dates, a date for a number or a text that is none, an
 array for bytes. There the branch is said beforehand, as the pair of its name and the value that fastavro knows; it is
 one that `find_problem` has nothing against. What is no such value is handed on as it is.
+
+Some that fit are refused by fastavro: each tuple is such a pair to it, also one that is given as a list. They are rare,
+and for them alone the branches are said where nothing else asks for it.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
-from headrace.pipeline.clients.datum import INT_RANGES, branch_name, branches_of_datetimes, is_fit, is_narrow
+from headrace.pipeline.clients.datum import INT_RANGES, branch_name, branches_of_datetimes, is_fit, is_narrow, is_pair
 
 Choice = Callable[[Any], Any]
 """The value, with pairs in the place of what is in such unions."""
@@ -24,11 +27,16 @@ _CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, 
 """Of the values whose branch fastavro finds, except in unions of which `_misread` says otherwise."""
 
 
-def compile_choice(schema: Schema) -> Choice | None:
-    """The choice of a schema, or None where it has no such union."""
+class Choosing(NamedTuple):
+    """`is_always` where fastavro takes wrong branches in silence; elsewhere `choose` is for what it refuses."""
+
+    choose: Choice
+    is_always: bool
+
+
+def compile_choice(schema: Schema) -> Choosing:
     compiler = _Compiler(schema)
-    choice = compiler.choice(schema.root)
-    return choice if compiler.has_found else None
+    return Choosing(compiler.choice(schema.root), compiler.has_found)
 
 
 def _same(value: Any) -> Any:
@@ -81,7 +89,7 @@ class _Compiler:
         self.has_found |= bool(misread)
 
         def fitting(value: Any) -> Any:
-            if isinstance(value, tuple):
+            if is_pair(value) and value[0] in choices:
                 return value
             found: Type | None = None
             fields_most = -1

@@ -173,7 +173,7 @@ def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Proble
     branches = [schema.resolve(branch) for branch in node.branches]
     if isinstance(value, datetime.datetime):
         branches = branches_of_datetimes(branches)
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+    if is_pair(value):
         for branch in branches:
             if branch_name(branch) == value[0]:
                 return _find(schema, branch, value[1], path)
@@ -196,6 +196,11 @@ def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem
         if problem is not None:
             return problem
     return None
+
+
+def is_pair(value: Any) -> bool:
+    """Whether a value may be the name of a branch and what is for it; if there is no such branch, it is a list."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
 def branch_name(node: Type) -> str:

@@ -66,7 +66,7 @@ class Encoding:
         self._prefix = frame(schema_id, b"")
         self.encode = compile_encoder(schema, self._prefix, self._encode_any)
         self._guard = compile_guard(schema)
-        self._choice = compile_choice(schema)
+        self._choosing = compile_choice(schema)
         # Only of these can a value be more than whoever reads it bears.
         self._check = _check_of(schema) if is_recursive(schema) else None
         self._checking = threading.Lock()
@@ -82,22 +82,29 @@ class Encoding:
             problem = self._find_problem(value)
             if problem is not None:
                 raise self._refused(str(problem), problem.path)
-        body = BytesIO()
-        body.write(self._prefix)
+        choose, is_always = self._choosing
         try:
-            chosen = value if self._choice is None else self._choice(value)
-            fastavro.schemaless_writer(body, self._compiled, chosen, strict_allow_default=True)
+            encoded = self._written(choose(value) if is_always else value)
         except MISFITS as error:
             problem = self._find_problem(value)
-            if problem is None:
+            if problem is not None:
+                raise self._refused(str(problem), problem.path) from error
+            try:
+                encoded = self._written(choose(value))
+            except MISFITS:
                 raise self._refused(str(error) or type(error).__name__, "") from error
-            raise self._refused(str(problem), problem.path) from error
         if self._check is not None:
             try:
                 with self._checking:
-                    self._check(body.getvalue()[len(self._prefix) :])
+                    self._check(encoded[len(self._prefix) :])
             except BadBody as error:
                 raise self._refused(f"nobody would read it: {error}", "") from error
+        return encoded
+
+    def _written(self, value: Any) -> bytes:
+        body = BytesIO()
+        body.write(self._prefix)
+        fastavro.schemaless_writer(body, self._compiled, value, strict_allow_default=True)
         return body.getvalue()
 
     def _is_passed(self, value: Any) -> bool:

@@ -26,6 +26,7 @@ UUID = uuid.UUID("2d0fa971-ee54-4bda-af5a-6358e7382daa")
 DATE = {"type": "int", "logicalType": "date"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "local-timestamp-micros"}
+TEXTS = {"type": "array", "items": "string"}
 UUIDS = {"type": "string", "logicalType": "uuid"}
 LETTERS = {"type": "enum", "name": "L", "symbols": ["A", "B"]}
 LIST = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
@@ -209,6 +210,34 @@ def test_a_union_has_the_branch_that_a_value_survives(kind: Any, value: Any, exp
     found = read_again(record(kind), {"f": value})["f"]
     assert found == expected
     assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("kind", [["null", "string"], ["null", TEXTS], {"type": "array", "items": ["null", TEXTS]}])
+def test_a_pair_whose_value_is_not_of_its_branch_is_refused(kind: Any) -> None:
+    value: Any = ("null", "b")
+    with pytest.raises(ValueRefused, match="expected null, found str 'b'") as refused:
+        encoding(record(kind)).encode({"f": [value] if isinstance(kind, dict) else value})
+    assert refused.value.field.startswith("f")
+
+
+@pytest.mark.parametrize("items", [("a", "b"), ("array", "b", "c"), ("a",), ()])
+def test_a_tuple_that_names_no_branch_is_a_list(items: tuple[str, ...]) -> None:
+    for kind in (TEXTS, ["null", TEXTS], [TEXTS, DATE]):
+        assert read_again(record(kind), {"f": items}) == {"f": list(items)}
+    within = record(["null", record(["null", TEXTS]) | {"name": "I"}])
+    assert read_again(within, {"f": {"f": items}}) == {"f": {"f": list(items)}}
+    with pytest.raises(ValueRefused) as refused:
+        encoding(record(["null", "string"])).encode({"f": items})
+    assert refused.value.field == "f"
+
+
+def test_what_fits_a_branch_that_fastavro_would_not_take_is_taken() -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    assert read_again(record(["null", fixed]), {"f": bytearray(b"ab")}) == {"f": b"ab"}
+    counts = {"type": "map", "values": "int"}
+    assert read_again(record([record("int") | {"name": "I"}, counts]), {"f": {"f": 1, "g": 2}}) == {
+        "f": {"f": 1, "g": 2}
+    }
 
 
 def test_a_union_within_a_recursive_record_has_it_too() -> None:
