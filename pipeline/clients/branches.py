@@ -90,7 +90,7 @@ class _Compiler:
 
         def fitting(value: Any) -> Any:
             if is_pair(value) and value[0] in choices:
-                return value
+                return value[0], choices[value[0]](value[1])
             found: Type | None = None
             fields_most = -1
             for branch in of_datetimes if isinstance(value, datetime.datetime) else ranked:

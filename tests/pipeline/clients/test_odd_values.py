@@ -194,6 +194,11 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
         ([DATE, "long"], NOON, NOON.date()),  # no time there
         (["double", "long"], ("double", 7), 7.0),  # the branch that was said
         ({"type": "array", "items": ["double", "long"]}, [1, 2**60 + 1, 0.5], [1, 2**60 + 1, 0.5]),
+        (["null", {**record(["double", "long"]), "name": "I"}], ("I", {"f": 2**53 + 1}), {"f": 2**53 + 1}),
+        ([{"type": "array", "items": ["double", "long"]}, "null"], ("array", [2**53 + 1]), [2**53 + 1]),
+        ([{"type": "array", "items": ["double", "long"]}, "null"], (2**53 + 1, 2), [2**53 + 1, 2]),
+        (["null", {"type": "map", "values": ["double", "long"]}], ("map", {"a": 2**53 + 1}), {"a": 2**53 + 1}),
+        (["null", {**record([DATE, MILLIS]), "name": "I"}], ("I", {"f": NOON}), {"f": NOON}),
         (
             {"type": "map", "values": ["null", "double", "long"]},
             {"a": 2**60 + 1, "b": None},
