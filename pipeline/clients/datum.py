@@ -241,6 +241,9 @@ def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str)
         return Problem(path, f"{value!s:.60} has more digits behind the point than the scale {scale} of the decimal")
     if len(digits) > precision:
         return Problem(path, f"{value!s:.60} has more digits than the precision {precision} of the decimal")
+    if value and len(digits) + exponent + scale > precision:  # The zeros down to the scale are digits, too.
+        sentence = f"{value!s:.60} has more digits before the point than the decimal's {precision - scale}"
+        return Problem(path, f"{sentence} (precision {precision}, scale {scale})")
     return None
 
 

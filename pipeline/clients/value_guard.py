@@ -46,7 +46,7 @@ class _Compiler:
                 return None
             return lambda value: value.__class__ is dict and all(map(item, value.values()))
         if isinstance(node, Fixed):
-            return lambda value: value.__class__ is bytes
+            return lambda value: value.__class__ is bytes or self._is_fit(node, value)
         return None  # The encoder finds the symbol of an enum by looking for the value.
 
     def _primitive(self, node: Primitive) -> Guard | None:
@@ -65,6 +65,8 @@ class _Compiler:
             return lambda value: value.__class__ is float and -FLOAT_LIMIT < value < FLOAT_LIMIT
         if node.type is PrimitiveType.DOUBLE:
             return lambda value: value.__class__ is float or value.__class__ is int
+        if node.type is PrimitiveType.BYTES and node.logical is not None:  # of decimals, the encoder counts no zeros
+            return lambda value: value.__class__ is bytes or self._is_fit(node, value)
         return None
 
     def _union(self, node: Union) -> Guard:
