@@ -41,6 +41,8 @@ UUID_TEXT: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12
 """How a UUID is mostly written; Python reads others, too."""
 
 _FLOATS: Final = {PrimitiveType.FLOAT: struct.Struct("<f"), PrimitiveType.DOUBLE: struct.Struct("<d")}
+WHOLE_DOUBLE_MOST: Final = 2**53
+"""Up to here doubles are all whole numbers; beyond they are some of them."""
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
 """From here on a double rounds to the infinity of a 32-bit float, which is not the value given."""
 
@@ -141,9 +143,11 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
                 return Problem(path, f"{sentence}; is it of another unit?")
     if node.type in _FLOATS:
         try:
-            _FLOATS[node.type].pack(value)
+            (found,) = _FLOATS[node.type].unpack(_FLOATS[node.type].pack(value))
         except (OverflowError, struct.error):
             return Problem(path, f"{value!r:.60} is outside the range of {node.type}")
+        if isinstance(value, int) and found != value:
+            return Problem(path, f"{value!s:.60} is a whole number that {node.type} rounds, to {found:.0f}")
     if isinstance(value, str) and not _is_unicode(value):
         return Problem(path, "the text holds half of a surrogate pair and has no UTF-8 form")
     if isinstance(value, str) and is_uuid(node) and not _is_uuid_text(value):

@@ -1,9 +1,9 @@
 """Which values may the encoder be given without a closer look?
 
 fastavro's encoder finds most misfits itself. The guard of a schema watches the places where it writes something else
-than it was given (1.5 as the int 1, 2**40 as an int, 1e39 as the float infinity, any object as a boolean or null, a
-text as the array of its characters, a fixed from whatever has bytes), and passes nothing that `find_problem` refuses
-there.
+than it was given (1.5 as the int 1, 2**40 as an int, 2**53 + 1 as a double, 1e39 as the float infinity, any object as a
+boolean or null, a text as the array of its characters, a fixed from whatever has bytes), and passes nothing that
+`find_problem` refuses there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.avro_schema import Array, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
-from headrace.pipeline.clients.datum import FLOAT_LIMIT, INT_RANGES, UUID_TEXT, is_fit, is_narrow, is_uuid, range_of
+from headrace.pipeline.clients.datum import (
+    FLOAT_LIMIT,
+    INT_RANGES,
+    UUID_TEXT,
+    WHOLE_DOUBLE_MOST,
+    is_fit,
+    is_narrow,
+    is_uuid,
+    range_of,
+)
 
 Guard = Callable[[Any], bool]
 """True for a value that the encoder takes as it is; False asks for `find_problem`."""
@@ -64,7 +73,8 @@ class _Compiler:
         if node.type is PrimitiveType.FLOAT:
             return lambda value: value.__class__ is float and -FLOAT_LIMIT < value < FLOAT_LIMIT
         if node.type is PrimitiveType.DOUBLE:
-            return lambda value: value.__class__ is float or value.__class__ is int
+            most = WHOLE_DOUBLE_MOST
+            return lambda value: value.__class__ is float or (value.__class__ is int and -most <= value <= most)
         if node.type is PrimitiveType.BYTES and node.logical is not None:  # of decimals, the encoder counts no zeros
             return lambda value: value.__class__ is bytes or self._is_fit(node, value)
         return None
@@ -76,7 +86,9 @@ class _Compiler:
         is_list = any(isinstance(branch, Array) for branch in branches)
         checks: dict[type, Guard | None] = {type(None): None, bool: None}
         if not any(is_narrow(branch) for branch in branches):
-            checks |= {int: None, str: None}
+            checks[str] = None
+            if not kinds & {PrimitiveType.FLOAT, PrimitiveType.DOUBLE}:
+                checks[int] = None
         if PrimitiveType.FLOAT not in kinds or PrimitiveType.DOUBLE in kinds:
             checks[float] = None
         if not is_list:  # of numbers, which bytes pass for

@@ -143,6 +143,15 @@ DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2
             "1E+5 has more digits before the point than the decimal's 4",
         ),
         ({**DECIMAL, "type": "fixed", "name": "F", "size": 2}, decimal.Decimal("1E+3"), "more digits before the point"),
+        ("double", 2**53 + 1, "9007199254740993 is a whole number that double rounds, to 9007199254740992"),
+        ("double", -(2**53) - 1, "-9007199254740993 is a whole number that double rounds"),
+        ("float", 2**24 + 1, "16777217 is a whole number that float rounds, to 16777216"),
+        (["null", "double"], 2**53 + 1, "whole number that double rounds"),
+        (["int", "double"], 2**53 + 1, "expected one of the branches int, double"),
+        (["int", "float"], 2**40 + 1, "expected one of the branches int, float"),
+        (["null", "long", "double"], 2**63 + 1, "expected one of the branches null, long, double"),
+        (["null", "float"], 1e39, "1e+39 is outside the range of float"),
+        (["null", {"type": "array", "items": "double"}], [2**53 + 1], "whole number that double rounds"),
         (DECIMAL, decimal.Decimal("NaN"), "NaN is no number that a decimal can be"),
         (DECIMAL, 1.5, "expected decimal, found float 1.5"),
         ({"type": "long", "logicalType": "timestamp-nanos"}, datetime.datetime(2013, 1, 1), "found datetime"),
@@ -185,6 +194,12 @@ def test_what_is_no_record_is_refused(value: Any) -> None:
         (STRINGS, collections.deque(["a"])),
         ({"type": "fixed", "name": "F", "size": 2}, bytearray(b"ab")),
         ("double", 5),
+        ("double", 2**53),
+        ("double", 2**54),
+        ("double", 10**22),
+        ("float", 2**100),
+        (["float", "double"], 2**24 + 1),
+        (["null", "long", "double"], 2**63),
         ("double", math.inf),
         ("float", -math.inf),
         ("float", math.nan),
@@ -221,7 +236,9 @@ def test_what_is_taken_decodes_to_what_was_given(kind: str, value: Any) -> None:
     except ValueRefused:
         return
     found = fastavro.schemaless_reader(BytesIO(encoded[5:]), compiled_schema(schema), None)["v"]
-    if kind in ("float", "double"):
+    if isinstance(value, int):
+        assert found == value
+    elif kind in ("float", "double"):
         assert math.isclose(found, value, rel_tol=1e-6, abs_tol=1e-40) or (math.isnan(found) and math.isnan(value))
     else:
         assert found == value and type(found) is type(value)
