@@ -45,9 +45,16 @@ class _Writer(NamedTuple):
 
 
 class Decoder:
-    """Decodes records by the id of the schema that wrote them."""
+    """Decodes records by the id of the schema that wrote them.
+
+    Raises:
+        ValueError: `reader_schema` is something else, as applications may give it.
+    """
 
     def __init__(self, registry: RegistryClient, reader_schema: Schema | None, loader: LoaderSettings) -> None:
+        if not isinstance(reader_schema, Schema | None):
+            found = f"{type(reader_schema).__name__} {reader_schema!r:.60}"
+            raise ValueError(f"expected reader_schema to be JSON text or None, found {found}")
         self._registry = registry
         self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
         self._loader = loader

@@ -15,7 +15,7 @@ from typing import Any
 from headrace.avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
 from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.pipeline.clients.encoding import Encoding
-from headrace.pipeline.clients.errors import SchemaRefused, SchemaUnavailable
+from headrace.pipeline.clients.errors import ProducerError, SchemaRefused, SchemaUnavailable
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import UNANSWERED, RegistryError, SubjectNotFound
 from headrace.settings import LoaderSettings
@@ -65,7 +65,10 @@ class Encodings:
         Raises:
             SchemaRefused: the schema given cannot be used.
             SchemaUnavailable: the registry has none, or cannot be reached.
+            ProducerError: the topic is no text.
         """
+        if not isinstance(topic, str):
+            raise ProducerError(f"expected topic to be text, found {type(topic).__name__} {topic!r:.60}")
         if schema is None:
             found = self._latest.get(topic)
             if found is None or time.monotonic() > found[1]:
@@ -77,6 +80,12 @@ class Encodings:
                 encoding = self._given[topic, schema] = self._register(topic, schema, schema)
                 _forget_oldest(self._given)
             return encoding
+        if not isinstance(schema, Schema):
+            raise SchemaRefused(
+                f"topic {topic}: expected schema to be JSON text or None, found {type(schema).__name__} {schema!r:.60}",
+                topic=topic,
+                subject=self._loader.subject_of(topic),
+            )
         # By identity, since comparing large schemas for every message is slow; the entry keeps the schema alive.
         kept = self._given_values.get((topic, id(schema)))
         if kept is None:

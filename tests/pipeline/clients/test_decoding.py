@@ -131,3 +131,9 @@ def test_the_time_is_the_writer_s_number_whatever_is_read() -> None:
     assert decoder(text).decode(message(body))[2] == 1_356_998_400_000
     without = '{"type": "record", "name": "R", "fields": []}'
     assert decoder(text, without).decode(message(body)) == (1, {}, 1_356_998_400_000)
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
+def test_what_is_no_reader_schema_is_refused(schema: Any) -> None:
+    with pytest.raises(ValueError, match="expected reader_schema to be JSON text or None, found"):
+        Decoder(Registry('"string"'), schema, LoaderSettings())  # type: ignore[arg-type]

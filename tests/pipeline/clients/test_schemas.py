@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from headrace.avro_schema import parse_schema
 from headrace.pipeline.clients import schemas
+from headrace.pipeline.clients.errors import ProducerError, SchemaRefused
 from headrace.pipeline.clients.schemas import FRUITLESS_MAX, RETRY_S, UNANSWERED_TIMES, Encodings
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import RegistryUnavailable
@@ -101,12 +103,12 @@ def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(monkeypatch: 
 def test_schemas_made_anew_for_each_message_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schemas, "GIVEN_MAX", 5)
 
-    class Any(OneSubject):
+    class Taking(OneSubject):
         def register(self, subject: str, text: str, *args: object, **options: object) -> RegisteredSchema:
             self.asked += 1
             return RegisteredSchema(subject=subject, version=1, schema_id=self.asked, text=text)
 
-    registry = Any()
+    registry = Taking()
     encodings = Encodings(registry, LoaderSettings())
     texts = [json.dumps({"type": "enum", "name": f"E{number}", "symbols": ["A"]}) for number in range(9)]
     for text in texts:
@@ -118,3 +120,21 @@ def test_schemas_made_anew_for_each_message_do_not_fill_the_memory(monkeypatch: 
     assert registry.asked == asked
     encodings.of("t", texts[0])
     assert registry.asked == asked + 1
+
+
+@pytest.mark.parametrize("topic", [None, 7, b"x", ["t"]])
+def test_what_is_no_topic_is_refused(topic: Any) -> None:
+    encodings = Encodings(OneSubject(), LoaderSettings())
+    for schema in (None, '"int"'):
+        with pytest.raises(ProducerError, match="expected topic to be text, found") as refused:
+            encodings.of(topic, schema)
+        assert repr(topic) in str(refused.value)
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
+def test_what_is_no_schema_is_refused(schema: Any) -> None:
+    encodings = Encodings(OneSubject(), LoaderSettings())
+    with pytest.raises(SchemaRefused, match="topic t: expected schema to be JSON text or None, found") as refused:
+        encodings.of("t", schema)
+    assert repr(schema) in str(refused.value)
+    assert (refused.value.topic, refused.value.subject) == ("t", "t-value")
