@@ -17,7 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
-from headrace.pipeline.clients.datum import INT_RANGES, branch_name, branches_of_datetimes, is_fit, is_narrow, is_pair
+from headrace.pipeline.clients.datum import (
+    INT_RANGES,
+    branch_name,
+    branches_of_datetimes,
+    is_fit,
+    is_narrow,
+    is_pair,
+    range_of,
+)
 
 Choice = Callable[[Any], Any]
 """The value, with pairs in the place of what is in such unions."""
@@ -85,6 +93,8 @@ class _Compiler:
         choices = {branch_name(branch): self.choice(branch) for branch in branches}
         ranked = sorted(branches, key=_rank)
         of_datetimes = branches_of_datetimes(ranked)
+        plain = [branch for branch in branches if isinstance(branch, Primitive)]
+        ranges = [(branch.type.value, range_of(branch)) for branch in plain if branch.type in INT_RANGES]
         misread = _misread(branches)
         self.has_found |= bool(misread)
 
@@ -108,7 +118,14 @@ class _Compiler:
             name = branch_name(found)
             return name, choices[name](value)
 
+        def whole(value: int) -> Any:
+            for name, (least, most) in ranges:
+                if least <= value <= most:
+                    return name, value
+            return fitting(value)
+
         by_class: dict[type, Choice] = {kind: _same for kind in _CLASSES if kind not in misread}
+        by_class.setdefault(int, whole)
         # They are named, since fastavro would look for the branch by what is in them, and knows no pairs of most types.
         if "array" in choices:
             by_class[list] = _named("array", choices["array"])

@@ -17,8 +17,10 @@ from headrace.pipeline.clients.datum import (
     INT_RANGES,
     UUID_TEXT,
     WHOLE_DOUBLE_MOST,
+    branch_name,
     is_fit,
     is_narrow,
+    is_pair,
     is_uuid,
     range_of,
 )
@@ -82,24 +84,39 @@ class _Compiler:
     def _union(self, node: Union) -> Guard:
         """The encoder finds the branch of a value by its class, and looks at no more than the underlying type."""
         branches = [self._schema.resolve(branch) for branch in node.branches]
+        guards = {branch_name(branch): self.guard(branch) for branch in branches}
         kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}
-        is_list = any(isinstance(branch, Array) for branch in branches)
-        checks: dict[type, Guard | None] = {type(None): None, bool: None}
+        ranges = [
+            range_of(branch) for branch in branches if isinstance(branch, Primitive) and branch.type in INT_RANGES
+        ]
+        if PrimitiveType.DOUBLE in kinds:
+            ranges.append((-WHOLE_DOUBLE_MOST, WHOLE_DOUBLE_MOST))
+        of_dicts = [branch_name(branch) for branch in branches if isinstance(branch, (Record, Map))]
+
+        def look(value: Any) -> bool:
+            return self._is_fit(node, value)
+
+        def look_at_int(value: int) -> bool:
+            return any(least <= value <= most for least, most in ranges) or look(value)
+
+        def look_at_tuple(value: tuple[Any, ...]) -> bool:
+            if not is_pair(value) or value[0] not in guards:
+                return look(value)
+            check = guards[value[0]]
+            return check is None or check(value[1])
+
+        checks: dict[type, Guard | None] = {type(None): None, bool: None, int: look_at_int, tuple: look_at_tuple}
+        checks[list] = guards.get("array")
+        if len(of_dicts) == 1 or not any(guards[name] for name in of_dicts):
+            checks[dict] = guards[of_dicts[0]] if of_dicts else None
         if not any(is_narrow(branch) for branch in branches):
             checks[str] = None
             if not kinds & {PrimitiveType.FLOAT, PrimitiveType.DOUBLE}:
                 checks[int] = None
         if PrimitiveType.FLOAT not in kinds or PrimitiveType.DOUBLE in kinds:
             checks[float] = None
-        if not is_list:  # of numbers, which bytes pass for
+        if "array" not in guards:  # of numbers, which bytes pass for
             checks[bytes] = None
-        of_dicts = [self.guard(branch) for branch in branches if isinstance(branch, (Record, Map))]
-        if len(of_dicts) == 1 or not any(of_dicts):
-            checks[dict] = of_dicts[0] if of_dicts else None
-        checks[list] = next((self.guard(branch) for branch in branches if isinstance(branch, Array)), None)
-
-        def look(value: Any) -> bool:
-            return self._is_fit(node, value)
 
         def guard(value: Any) -> bool:
             check = checks.get(value.__class__, look)
