@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from headrace.avro_schema import (
     frame,
     self_contained_text,
 )
+from headrace.avro_schema.logical import logical_type
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.loader.native import BadBody, Check, compile_check, the_core
 from headrace.loader.native.check import NESTED_MAX
@@ -166,14 +167,41 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
 def _parsed(schema: Schema, logical_types: bool) -> Any:
     """fastavro marks the records that it has parsed, so that they are not parsed again with each message. A root that
     is an array or a map has no mark, and the changed default of a record in it would be refused."""
-    its_json = json.loads(self_contained_text(schema), object_hook=None if logical_types else _without_logical_type)
-    named: dict[str, Any] = {}
+    its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
+    aliases = _aliases(schema)
+    named: dict[str, Any] = {alias: {} for alias in aliases}
     parsed = fastavro.parse_schema(its_json, named)
+    parsed = _renamed(parsed, aliases)
+    for alias in aliases:
+        del named[alias]
     for root in parsed if isinstance(parsed, list) else [parsed]:
         if isinstance(root, dict):
             root.setdefault("__fastavro_parsed", True)
             root.setdefault("__named_schemas", named)
     return parsed
+
+
+def _aliases(schema: Schema) -> dict[str, str]:
+    """What fastavro takes the names of types without a namespace for where they are named inside one; Avro Java knows
+    them there, too."""
+    bare = [name.full for name in schema.names if not name.namespace]
+    spaces = {name.namespace for name in schema.names if name.namespace}
+    full = {name.full for name in schema.names}
+    return {alias: name for space in spaces for name in bare if (alias := f"{space}.{name}") not in full}
+
+
+def _renamed(node: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(node, str):
+        return names.get(node, node)
+    if isinstance(node, list):
+        node[:] = [_renamed(branch, names) for branch in node]
+    elif names:
+        for below in ("type", "items", "values"):
+            if below in node:
+                node[below] = _renamed(node[below], names)
+        for field in node.get("fields", ()):
+            field["type"] = _renamed(field["type"], names)
+    return node
 
 
 def _records(node: Any) -> Iterator[dict[str, Any]]:
@@ -207,6 +235,14 @@ def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
         return fastavro.schemaless_reader(BytesIO(body), _parsed(its_schema, logical_types), None)
     except Exception:  # fastavro raises whatever its C code meets
         return field.default
+
+
+def _valid(node: dict[str, Any]) -> dict[str, Any]:
+    """A logical type that is none of its type counts for nothing, as to Avro Java; fastavro refuses such schemas."""
+    kind, size = node.get("type"), node.get("size")
+    if isinstance(kind, str) and logical_type(node, kind, size if isinstance(size, int) else None) is None:
+        node.pop("logicalType", None)
+    return node
 
 
 def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:

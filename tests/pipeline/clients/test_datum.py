@@ -279,3 +279,19 @@ def test_the_time_is_what_consumers_will_decode() -> None:
     for path, schema, found in (("m", flat, value), ("i.m", outer, {"i": value})):
         assert time_of(Encoding("t", "s", 1, schema, time_property=path, time_fields=()), found) == 5
     assert time_of(Encoding("t", "s", 1, outer, time_property="i.t", time_fields=()), {"i": value}) == 7
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5},
+        {"type": "bytes", "logicalType": "decimal", "precision": 0},
+        {"type": "bytes", "logicalType": "decimal"},
+        {"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": 9},
+        {"type": "bytes", "logicalType": "date"},
+    ],
+)
+def test_a_logical_type_that_is_none_of_its_type_counts_for_nothing(kind: dict[str, Any]) -> None:
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
+    encoded = encoding(schema).encode({"v": b"x"})
+    assert fastavro.schemaless_reader(BytesIO(encoded[5:]), compiled_schema(schema), None) == {"v": b"x"}

@@ -109,12 +109,7 @@ def test_nested_values_are_decoded_as_deep_as_loads_take_them() -> None:
     ("text", "said"),
     [
         ('"no type"', "the registry's schema 1 is none"),
-        (
-            '{"type": "record", "name": "a.R", "fields": [{"name": "f", "type": {"type": "record", "name": "P", '
-            '"namespace": "", "fields": []}}, {"name": "g", "type": {"type": "record", "name": "b.Q", "fields": '
-            '[{"name": "h", "type": "P"}]}}]}',
-            "schema 1: the schema cannot be used: UnknownType",
-        ),
+        ('{"type": "record", "name": "R"}', "the registry's schema 1 is none"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_said_of_its_messages(text: str, said: str) -> None:

@@ -104,3 +104,14 @@ def test_defaults_stand_in_records_that_are_not_the_root_as_well(root: Any, valu
     schema = parse_schema(json.dumps(root))
     assert decoded(encoding(schema).encode(value), schema, None) == found
     assert decoded(encoding(schema).encode(value), schema, schema) == found
+
+
+def test_a_type_without_a_namespace_may_be_named_inside_one() -> None:
+    """As Avro Java has it; to fastavro `Bare` would be `x.Bare` there."""
+    bare = {"type": "record", "name": "Bare", "fields": [{"name": "y", "type": "bytes", "default": "ÿ"}]}
+    inside = {"type": "record", "name": "x.In", "fields": [{"name": "b", "type": ["null", "Bare"]}]}
+    schema = record_of({"name": "a", "type": bare}, {"name": "i", "type": inside})
+    found = {"a": {"y": b"\xff"}, "i": {"b": {"y": b"\xff"}}}
+    assert decoded(encoding(schema).encode({"a": {}, "i": {"b": {}}}), schema, None) == found
+    assert decoded(encoding(schema).encode({"a": {}, "i": {"b": ("Bare", {})}}), schema, schema) == found
+    assert decoded(encoding(schema).encode({"a": {"y": b"z"}, "i": {"b": None}}), schema, schema)["i"] == {"b": None}
