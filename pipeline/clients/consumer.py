@@ -49,7 +49,7 @@ from headrace.pipeline.clients.partitions import (
     partitions_of,
 )
 from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
-from headrace.pipeline.clients.refusals import refusal
+from headrace.pipeline.clients.refusals import is_fatal, refusal
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
 
@@ -190,6 +190,7 @@ class Consumer:
         self._uses = 0
         self._is_to_close = False
         self._closed = ""
+        self._fatal = ""
         self._is_left = False
         try:
             self._begin(list(topics), partitions)
@@ -266,6 +267,7 @@ class Consumer:
         if self._group is None:
             raise ValueError("there is no group to commit for")
         with self._used():
+            self._raise_fatal()
             timeout_s = None if self._assignment.is_being_told else COMMIT_TIMEOUT_S
             self._commits.commit(self._kafka, self._assignment.own, timeout_s)
 
@@ -439,6 +441,7 @@ class Consumer:
         fetched = self._fetched
         quiet_since = time.monotonic() if self._asked_at is None else self._asked_at
         while not (self._closed or self._is_to_close):
+            self._raise_fatal()
             if self._auto_commit and self._commits.is_due():
                 self._commits.commit_meanwhile(self._kafka, self._assignment.own)
             if fetched.ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
@@ -543,7 +546,17 @@ class Consumer:
                 refused = refusal(problem, message.topic() or "", group=self._group, options=self._options)
                 if refused is not None:
                     self._guarded.keep(refused)
+                if is_fatal(problem):
+                    self._fatal = str(refused)
         self._fetched.set_aside()
+
+    def _raise_fatal(self) -> None:
+        """
+        Raises:
+            SourceUnavailable: the Kafka client has said that it is at its end.
+        """
+        if self._fatal:
+            raise SourceUnavailable(self._fatal)
 
     def _forget(self, places: Iterable[Place]) -> None:
         """Of partitions that are read from elsewhere from now on."""

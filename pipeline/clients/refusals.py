@@ -28,9 +28,19 @@ REFUSED: Final = frozenset(
 """Errors that time does not heal."""
 
 
+def is_fatal(error: Any) -> bool:
+    """Whether the Kafka client is at its end. It says so once, and gives nothing afterwards without saying anything.
+
+    That another has the name of a static member comes as an event of this code, which `fatal()` denies.
+    """
+    return bool(error.code() == KafkaError._FATAL or error.fatal())
+
+
 def refusal(error: Any, topic: str, *, group: str | None, options: Options) -> SourceUnavailable | None:
     """What is to be raised of an error, after which nothing will come any more; None if that is not so."""
     code = error.code()
+    if is_fatal(error):
+        return SourceUnavailable(f"the Kafka client cannot go on: {error_text(error)}", topic=topic)
     if code == KafkaError._MAX_POLL_EXCEEDED:
         logger.warning(
             "message took too long, the group gives it again; raise handling_timeout_s group=%s handling_timeout_s=%g",
@@ -40,7 +50,5 @@ def refusal(error: Any, topic: str, *, group: str | None, options: Options) -> S
         return None
     if code in REFUSED and not (group is None and code == KafkaError.GROUP_AUTHORIZATION_FAILED):
         return SourceUnavailable(f"the brokers refuse: {error_text(error)}", topic=topic)
-    if error.fatal():
-        return SourceUnavailable(f"the Kafka client cannot go on: {error_text(error)}", topic=topic)
     logger.warning("not fetched, tried again topic=%s error=%s", topic, error_text(error))
     return None

@@ -198,6 +198,16 @@ def test_a_refusal_among_messages_is_raised_and_loses_none_of_them(kafka: Kafka,
     assert offsets(consumer) == [0, 1, 2]
 
 
+def test_what_ends_the_kafka_client_is_raised_again_and_again(kafka: Kafka) -> None:
+    """It says so once, for one in the place of a static member whose name another has taken."""
+    kafka.rounds.append([kafka.give(BOTH), Given(0), refused(KafkaError._FATAL), Given(1)])
+    consumer = consumer_of(group="g", member="m")
+    for use in (lambda: next(consumer), lambda: next(consumer), consumer.commit):
+        with pytest.raises(SourceUnavailable, match="the Kafka client cannot go on: _FATAL"):
+            use()
+    consumer.close()
+
+
 def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     kafka.rounds.append([Given(0), refused(KafkaError._TRANSPORT), refused(KafkaError._MAX_POLL_EXCEEDED), Given(1)])
     consumer = consumer_of(options={"max.poll.interval.ms": "60000"})
