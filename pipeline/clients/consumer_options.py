@@ -43,6 +43,8 @@ def consumer_options(
     Raises:
         ValueError: one of them cannot be had.
     """
+    if group == "" or member == "":
+        raise ValueError("group and member must not be empty")  # librdkafka ends the process over an empty group
     if handling_timeout_s < SESSION_S_MIN:
         raise ValueError(f"handling_timeout_s={handling_timeout_s:g}: brokers want {SESSION_S_MIN:g} s at least")
     ours = {

@@ -208,6 +208,12 @@ def test_what_ends_the_kafka_client_is_raised_again_and_again(kafka: Kafka) -> N
     consumer.close()
 
 
+@pytest.mark.parametrize("names", [{"group": ""}, {"group": "g", "member": ""}])
+def test_an_empty_name_is_refused(kafka: Kafka, names: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="group and member must not be empty"):
+        consumer_of(**names)
+
+
 def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     kafka.rounds.append([Given(0), refused(KafkaError._TRANSPORT), refused(KafkaError._MAX_POLL_EXCEEDED), Given(1)])
     consumer = consumer_of(options={"max.poll.interval.ms": "60000"})
