@@ -422,12 +422,14 @@ class Consumer:
                 if self._on_undecodable is None:
                     self._commits.give(place, record.offset + 1)
                     raise
+                # Before it is called: where it goes elsewhere with `seek`, that is what counts.
+                self._commits.give(place, record.offset + 1)
                 try:
                     self._on_undecodable(error)
                 except BaseException:
+                    self._commits.take_back(place, record.offset + 1)
                     self._put_back(record)
                     raise
-                self._commits.go_on_at(place, record.offset + 1)
                 continue
             except BaseException:
                 self._put_back(record)

@@ -46,6 +46,12 @@ class GroupCommits:
             self._given[place] = next_offset
             self._at_hand = None
 
+    def take_back(self, place: Place, next_offset: int) -> None:
+        """The message given out last comes again, also where it was noted as dealt with meanwhile."""
+        self.let_go()
+        if self._given.get(place) == next_offset:
+            self._given[place] = next_offset - 1
+
     def go_on_at(self, place: Place, offset: int) -> None:
         """Everything before an offset is finished, or is not to come again."""
         self._given[place] = offset

@@ -467,6 +467,40 @@ def test_a_message_whose_handler_fails_is_not_finished(kafka: Kafka) -> None:
     assert kafka.committed_offsets == {(TOPIC, 0): 3}
 
 
+@pytest.mark.parametrize("offset", [0, 8])
+def test_a_seek_of_on_undecodable_is_what_is_committed(kafka: Kafka, offset: int) -> None:
+    consumer = consumer_of(group="g", on_undecodable=lambda error: consumer.seek(TOPIC, 0, offset))
+    kafka.rounds += [[kafka.give(BOTH), Given(4), Given(5, bytes=b"junk")], [Given(offset)]]
+    assert [next(consumer).offset for _ in range(2)] == [4, offset]
+    consumer.let_go()
+    consumer.commit()
+    assert kafka.committed_offsets == {(TOPIC, 0): offset}
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_what_on_undecodable_fails_with_is_not_committed(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    def fail(error: UndecodableMessage) -> None:
+        if commits:
+            with monkeypatch.context() as patched:
+                patched.setattr(kafka, "commit", no_answer)
+                consumer.commit()
+        raise SourceUnavailable("of the application")
+
+    def no_answer(**options: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    consumer = consumer_of(group="g", on_undecodable=fail)
+    kafka.rounds.append([kafka.give(BOTH), Given(4), Given(5, bytes=b"junk")])
+    assert next(consumer).offset == 4
+    for _ in range(2):
+        with pytest.raises(SourceUnavailable):
+            next(consumer)
+        consumer.commit()
+        assert kafka.committed_offsets == {(TOPIC, 0): 5}
+
+
 def test_what_is_put_back_while_its_partition_is_paused_comes_first_of_it(kafka: Kafka) -> None:
     def hold(error: UndecodableMessage) -> None:
         if consumer._fetched.paused():
