@@ -46,6 +46,7 @@ from headrace.pipeline.clients.partitions import (
     at_time,
     high_watermark,
     known_partitions,
+    offset_of,
     partitions_of,
 )
 from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
@@ -278,8 +279,13 @@ class Consumer:
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Goes on at another offset of a partition, the message at hand aside; `commit` then commits that offset.
 
+        Args:
+            offset: or `OFFSET_BEGINNING` or `OFFSET_END` of confluent-kafka, which is where they are now.
+
         Raises:
-            SourceUnavailable: this consumer does not read the partition.
+            SourceUnavailable: this consumer does not read the partition, or the brokers do not say where it begins or
+                ends.
+            ValueError: another negative number.
         """
         place = (topic, partition)
         if place not in self._assignment.own:
@@ -287,6 +293,7 @@ class Consumer:
                 f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
             )
         with self._used():
+            offset = offset_of(self._kafka, place, offset)
             self._go_to(place, offset)
         self._forget({place})
         self._arrived.begin([TopicPartition(topic, partition, offset)])

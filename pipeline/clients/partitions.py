@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from headrace.pipeline.clients.errors import SourceUnavailable
 from headrace.pipeline.clients.kafka_client import error_text
@@ -47,8 +47,29 @@ def high_watermark(kafka: Any, place: Place) -> int:
     Raises:
         SourceUnavailable: the brokers do not say.
     """
+    return _bounds(kafka, place)[1]
+
+
+def offset_of(kafka: Any, place: Place, offset: int) -> int:
+    """An offset as it is, or the one that a sign for the beginning or the end of the partition stands for.
+
+    A sign can be sought and not committed.
+
+    Raises:
+        SourceUnavailable: the brokers do not say.
+        ValueError: it is negative, and neither sign.
+    """
+    if offset >= 0:
+        return offset
+    if offset not in (OFFSET_BEGINNING, OFFSET_END):
+        raise ValueError(f"topic {place[0]} partition {place[1]}: there is no offset {offset}")
+    return _bounds(kafka, place)[offset == OFFSET_END]
+
+
+def _bounds(kafka: Any, place: Place) -> tuple[int, int]:
     try:
-        return int(kafka.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT_S)[1])
+        found: tuple[int, int] = kafka.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT_S)
+        return found
     except KafkaException as error:
         raise SourceUnavailable(
             f"topic {place[0]} partition {place[1]}: {error_text(error)}", topic=place[0], partition=place[1]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients import consumer as consumer_module
@@ -499,6 +499,23 @@ def test_what_on_undecodable_fails_with_is_not_committed(
             next(consumer)
         consumer.commit()
         assert kafka.committed_offsets == {(TOPIC, 0): 5}
+
+
+@pytest.mark.parametrize(("sign", "offset"), [(OFFSET_BEGINNING, 0), (OFFSET_END, 2)])
+def test_a_seek_to_either_end_can_be_committed(kafka: Kafka, sign: int, offset: int) -> None:
+    consumer = consumer_of(group="g")
+    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(1, of=1)])
+    assert offsets(consumer) == [0, 1]
+    consumer.seek(TOPIC, 0, sign)
+    assert kafka.sought == {(TOPIC, 0): offset}
+    consumer.commit()
+    assert kafka.committed_offsets == {(TOPIC, 0): offset, (TOPIC, 1): 2}
+
+
+def test_an_offset_that_there_cannot_be_is_refused(kafka: Kafka) -> None:
+    consumer = consumer_of()
+    with pytest.raises(ValueError, match="topic orders partition 0: there is no offset -5"):
+        consumer.seek(TOPIC, 0, -5)
 
 
 def test_what_is_put_back_while_its_partition_is_paused_comes_first_of_it(kafka: Kafka) -> None:
