@@ -45,6 +45,7 @@ class Delivery:
         "cost_bytes",
         "error",
         "failed_in",
+        "is_called",
         "is_decided",
         "is_handed_over",
         "is_told",
@@ -78,6 +79,8 @@ class Delivery:
         self.failed_in: float = math.inf
         """The number of the flush that hears of its failure first; later than all where it has not failed."""
         self.is_handed_over = self.is_decided = self.is_told = False
+        self.is_called = False
+        """Whether its `on_delivery` has begun."""
 
     def decide(self, error: Any, message: Any) -> None:
         """The callback of the Kafka client."""

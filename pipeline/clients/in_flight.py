@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,7 @@ from headrace.audit.producer_counter import ProducerCounter, Ticket
 from headrace.pipeline.clients.delivery import Delivery
 from headrace.pipeline.clients.errors import DeliveryFailed, FlushFailed
 from headrace.pipeline.clients.kafka_client import error_text
+from headrace.pipeline.clients.uninterrupted import may_be_of_handler
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +34,9 @@ LATE: Final = "no acknowledgement in time; they may still arrive"
 
 
 class _Here(threading.local):
-    """Of each thread: how many `on_delivery` it is in."""
+    """Of each thread: whether it is in an `on_delivery`."""
 
-    depth = 0
+    is_called_back = False
 
 
 class InFlight:
@@ -56,8 +58,10 @@ class InFlight:
         self._unlogged: Counter[str] = Counter()
         self._logged_at = float("-inf")
         self._settling = threading.Lock()
-        self._telling: set[Delivery] = set()
-        """Those that `on_delivery` is called with now, or as soon as it returns from others."""
+        self._to_tell: deque[Delivery] = deque()
+        """Those that `on_delivery` is to be called with."""
+        self._calling: dict[int, deque[Delivery]] = {}
+        """Those that it is called with now, or as soon as it returns from others, by thread."""
         self._are_told = threading.Condition(self._settling)
         self._here = _Here()
 
@@ -81,9 +85,8 @@ class InFlight:
             return [delivery for delivery in self._pending if delivery.is_handed_over]
 
     def settle(self) -> None:
-        """Counts the messages that were decided, and calls back."""
+        """Counts the messages that were decided; `call_back` is to follow."""
         acknowledged: list[Ticket] = []
-        told: list[Delivery] = []
         with self._settling:
             # First, since those that are decided by now are among those that were added by now.
             decided = len(self.decided)
@@ -93,43 +96,79 @@ class InFlight:
                 self._bytes -= delivery.cost_bytes
                 self._pending.discard(delivery)
                 if delivery.on_delivery is not None:
-                    told.append(delivery)
+                    self._to_tell.append(delivery)
                 if delivery.error is not None:
                     self._note_failure(delivery)
                 elif delivery.ticket is not None:
                     acknowledged.append(delivery.ticket)
             if acknowledged:
                 self._counter.acknowledge(acknowledged)
-            self._telling.update(told)
         self.log_failures(only_when_due=True)
-        if told:
-            self._call_back(told)
 
-    def _call_back(self, told: list[Delivery]) -> None:
-        self._here.depth += 1
+    def call_back(self, until: float = math.inf) -> None:
+        """Calls `on_delivery` with those that wait for it, one after the other, and begins no call later than `until`.
+
+        In the thread of whoever asks, and not within an `on_delivery`, which others of its thread follow anyway. Where
+        a signal handler raises, at most the call that it came upon is cut short; those left wait for who asks next.
+        """
+        thread = threading.get_ident()
+        while self._to_tell and not self._here.is_called_back and time.monotonic() < until:
+            none: deque[Delivery] = deque()
+            try:
+                with self._settling:
+                    self._give_back(thread)  # of a time that was cut short even in its end
+                    # A handler may raise behind each call, and there is none between these two.
+                    calling = self._calling[thread] = self._to_tell
+                    self._to_tell = none
+                while calling and time.monotonic() < until:
+                    self._call(calling[0])
+                    calling.popleft()
+            finally:
+                self._here.is_called_back = False
+                with self._settling:
+                    self._give_back(thread)
+
+    def _call(self, delivery: Delivery) -> None:
+        assert delivery.on_delivery is not None
+        self._here.is_called_back = delivery.is_called = True
         try:
-            for delivery in told:
-                assert delivery.on_delivery is not None
-                try:
-                    delivery.on_delivery(delivery)
-                except BaseException:  # also `sys.exit`, which would end a thread that others rely on
-                    logger.exception("on_delivery failed topic=%s", delivery.topic)
+            delivery.on_delivery(delivery)
+        except BaseException as error:
+            if may_be_of_handler(error):
+                raise
+            logger.exception("on_delivery failed topic=%s", delivery.topic)
         finally:
-            self._here.depth -= 1
-            with self._settling:
-                self._telling.difference_update(told)
-                self._are_told.notify_all()
+            self._here.is_called_back = False
+
+    def _give_back(self, thread: int) -> None:
+        """While the lock is held: those that this thread has not called with are the next again."""
+        calling = self._calling.get(thread)
+        if calling is None:
+            return
+        left = deque(each for each in calling if not each.is_called)
+        left.extend(self._to_tell)
+        self._are_told.notify_all()
+        self._to_tell = left
+        del self._calling[thread]
 
     def wait_told(self, timeout_s: float) -> bool:
-        """Waits until `on_delivery` has returned from all that it is being called with, and says whether it has.
+        """Waits until `on_delivery` has returned from all that wait for it now or that it is being called with, and
+        says whether it has.
 
         Whoever is in an `on_delivery` does not wait: what it waited for might be itself, or wait for it.
         """
-        if self._here.depth:
+        if self._here.is_called_back:
             return True
+        until = time.monotonic() + timeout_s
         with self._settling:
-            telling = set(self._telling)
-            return self._are_told.wait_for(lambda: telling.isdisjoint(self._telling), max(0.0, timeout_s))
+            self._give_back(threading.get_ident())
+            telling = set(self._to_tell).union(*self._calling.values())
+        self.call_back(until)
+        with self._settling:
+            return self._are_told.wait_for(
+                lambda: all(map(telling.isdisjoint, (self._to_tell, *self._calling.values()))),
+                max(0.0, until - time.monotonic()),
+            )
 
     def _take_added(self) -> None:
         added = [self.added.popleft() for _ in range(len(self.added))]

@@ -169,7 +169,7 @@ class Producer:
         self._audit_topic = self._settings.audit.topic
         self._publisher = AuditPublisher(
             self._kafka,
-            self.poll,
+            self._poll,
             self._registry,
             self._audit_topic,
             self._settings.loader.subject_of(self._audit_topic),
@@ -211,7 +211,8 @@ class Producer:
             timestamp_ms: the record's timestamp; None is now. Any but 0, which librdkafka takes for now.
             partition: where it goes, whatever its key says.
             on_delivery: is called once it was acknowledged or failed, in whatever thread finds out, which may be in
-                the midst of another `send`; so it should be quick. Instead of the producer's own.
+                the midst of another `send`; so it should be quick. Instead of the producer's own. A signal handler
+                that raises while it is called cuts that call short.
 
         Raises:
             ProducerError: one of its subclasses; nothing was sent. `DeliveryFailed` also says that messages sent
@@ -226,8 +227,9 @@ class Producer:
     def flush(self, timeout_s: float = 150.0) -> None:
         """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
 
-        By then `on_delivery` has been called, too, unless that takes longer than `timeout_s`. An `on_delivery` that
-        flushes waits for messages alone, not for what others are called with.
+        By then `on_delivery` has been called, too, unless that takes longer than `timeout_s`: no call begins later, but
+        one that has begun is waited for. An `on_delivery` that flushes waits for messages alone, not for what others
+        are called with.
 
         Raises:
             FlushFailed: messages since the last flush failed, or are not decided after `timeout_s`.
@@ -274,10 +276,18 @@ class Producer:
             self._end(max(0.0, deadline - time.monotonic()))
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Takes what the brokers have answered, which calls `on_delivery`. A thread does so every tenth of a second."""
+        """Takes what the brokers have answered, and calls `on_delivery`. A thread does so every tenth of a second."""
+        try:
+            self._poll(timeout_s)
+        finally:
+            if self._close_within_s is not None:
+                self._close_late()
+
+    def _poll(self, timeout_s: float) -> None:
         kafka = self._kafka
         if kafka is not None:
             self._whole.call(self._take, kafka.poll, timeout_s)
+        self._in_flight.call_back()
 
     def was_told(self, delivery: Delivery) -> None:
         """The application has seen that this one failed, by asking for its result."""
@@ -361,7 +371,7 @@ class Producer:
                     return delivery
                 except BufferError:  # the application has set a bound of its own
                     delivery.is_handed_over = False
-                    self.poll(POLL_EVERY_S)
+                    self._poll(POLL_EVERY_S)
         except _NOT_TAKEN as error:
             self._whole.call(in_flight.withdraw, delivery)
             raise self._not_taken(delivery, error) from error
@@ -385,9 +395,9 @@ class Producer:
     def _make_room(self, own_bytes: int) -> None:
         """Takes what is decided, and waits while too much is on its way: every message is decided some day."""
         self._has_polled = True
-        self.poll()
+        self._poll(0.0)
         while not self._in_flight.has_room(own_bytes) and not self._closed:
-            self.poll(POLL_EVERY_S)
+            self._poll(POLL_EVERY_S)
 
     def _flush_messages(self, deadline: float) -> None:
         """Waits for what is pending, and raises for what of that failed, or of others since the last time."""
@@ -397,6 +407,7 @@ class Producer:
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
             call(self._take, self._kafka.flush, max(0.0, min(left_s, POLL_EVERY_S)))
+            in_flight.call_back(deadline)
             waiting = [delivery for delivery in waiting if not delivery.done()]
         call(in_flight.settle)
         if not in_flight.wait_told(deadline - time.monotonic()):
@@ -422,6 +433,7 @@ class Producer:
 
     def _settled_rows(self) -> list[AuditRow]:
         self._in_flight.settle()
+        self._in_flight.call_back()
         return [*self._left.rows(), *self._counter.take(wall_clock_ms(), Taking.SETTLED)]
 
     def _row_is_safe(self, row_id: str) -> None:
@@ -435,7 +447,7 @@ class Producer:
                 self._has_polled = False
                 continue
             try:
-                self.poll()
+                self._poll(0.0)
             except Exception:  # of a callback among the options
                 logger.exception("answers not taken")
             self._in_flight.log_failures(only_when_due=True)
@@ -449,8 +461,9 @@ class Producer:
         self._kafka.purge()
         until = time.monotonic() + PURGE_TIMEOUT_S
         while self._whole.call(self._in_flight.pending) and time.monotonic() < until:
-            self.poll(POLL_EVERY_S)
+            self._poll(POLL_EVERY_S)
         self._whole.call(self._give_up)
+        self._in_flight.call_back()
         self._whole.end()
         self._kafka = None
         self._left.close()
@@ -490,7 +503,7 @@ def _beside(error: BaseException | None) -> Iterator[None]:
         logger.error("messages not delivered when closing error=%s", failure)
 
 
-_CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flush))
+_CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flush, Producer.poll))
 """Where locks may be held in the thread that calls; elsewhere only others hold them."""
 
 

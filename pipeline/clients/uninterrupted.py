@@ -8,11 +8,26 @@ the main thread has another one make such a call, and waits; a handler then ends
 from __future__ import annotations
 
 import queue
+import signal
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
 _MAIN: Final = threading.main_thread()
+
+
+def may_be_of_handler(error: BaseException) -> bool:
+    """Whether a signal handler may have raised it, and not what the main thread was about when it came.
+
+    Those that end a program count as such, since Ctrl-C has no function of Python; of others the functions tell.
+    """
+    if threading.get_ident() != _MAIN.ident:
+        return False
+    if not isinstance(error, Exception):
+        return True
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class Uninterrupted:

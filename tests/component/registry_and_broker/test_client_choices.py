@@ -118,6 +118,23 @@ def test_on_delivery_may_send_and_flush(settings: Settings, topic: str) -> None:
         assert sorted(message.value["n"] for message in consumer) == [0, 1, 2, 3, 4]
 
 
+def test_on_delivery_may_take_a_lock_that_is_held_while_sending(settings: Settings, topic: str) -> None:
+    """As with confluent-kafka itself, which calls back in the thread that sends or flushes."""
+    lock = threading.RLock()
+    told: list[Delivery] = []
+
+    def locked(delivery: Delivery) -> None:
+        with lock:
+            told.append(delivery)
+
+    with Producer(settings, app="clock", on_delivery=locked) as producer:
+        for n in range(3000):
+            with lock:
+                producer.send(topic, {"n": n}, schema=SCHEMA)
+        producer.flush()
+    assert len(told) == 3000
+
+
 def test_on_delivery_may_close_the_producer(settings: Settings, topic: str) -> None:
     """In the thread that looks now and then, which then has none to wait for but itself."""
     ended, errors, threads = threading.Event(), list[Exception](), list[str]()

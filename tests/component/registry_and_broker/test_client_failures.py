@@ -382,7 +382,7 @@ def test_a_signal_handler_that_ends_a_producer_costs_no_message_and_no_count(
         arrived = sum(1 for _ in consumer)
     rows = audit_rows(settings, topic)
     assert sent <= arrived <= sent + 25  # a handler that raises may do so before or after the last one was sent
-    assert told == arrived
+    assert told == arrived if how == "close" else arrived - 25 <= told <= arrived  # it may cut a call short
     assert sum(row.count for row in rows) == arrived
     assert arrived <= sum(row.sent for row in rows) <= sent + 25
 

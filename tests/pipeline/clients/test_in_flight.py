@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -59,6 +61,11 @@ def sent(
     in_flight.added.append(delivery)
     delivery.is_handed_over = True
     return delivery
+
+
+def settle(in_flight: InFlight) -> None:
+    in_flight.settle()
+    in_flight.call_back()
 
 
 def test_what_is_on_its_way_takes_room_until_it_is_decided(counter: ProducerCounter) -> None:
@@ -149,7 +156,7 @@ def test_who_waits_hears_when_others_have_called_back(counter: ProducerCounter) 
     deliveries = [sent(in_flight, counter, on_delivery=slow) for _ in range(2)]
     for delivery in deliveries:
         delivery.decide(None, Message())
-    other = threading.Thread(target=in_flight.settle)
+    other = threading.Thread(target=settle, args=(in_flight,))
     other.start()
     assert begun.wait(30)
     assert in_flight.pending() == []
@@ -174,7 +181,7 @@ def test_who_waits_does_not_wait_for_what_comes_later(counter: ProducerCounter) 
             release[number].wait(30)
 
         sent(in_flight, counter, on_delivery=slow).decide(None, Message())
-        threads.append(threading.Thread(target=in_flight.settle))
+        threads.append(threading.Thread(target=settle, args=(in_flight,)))
         threads[-1].start()
         assert begun.wait(30)
 
@@ -199,7 +206,7 @@ def test_who_is_called_back_does_not_wait_for_itself(counter: ProducerCounter) -
 
     def outer(delivery: Delivery) -> None:
         sent(in_flight, counter, on_delivery=inner).decide(None, Message())
-        in_flight.settle()
+        settle(in_flight)
         assert in_flight.wait_told(60)
         waited.append("outer")
 
@@ -209,10 +216,10 @@ def test_who_is_called_back_does_not_wait_for_itself(counter: ProducerCounter) -
 
     for on_delivery in (outer, inner):
         sent(in_flight, counter, on_delivery=on_delivery).decide(None, Message())
-    in_flight.settle()
-    assert waited == ["inner", "outer", "inner"]
+    settle(in_flight)
+    assert waited == ["outer", "inner", "inner"]
     assert in_flight.wait_told(0)
-    assert in_flight._here.depth == 0
+    assert not in_flight._here.is_called_back
 
 
 def test_what_one_callback_raises_keeps_no_other_from_being_called(
@@ -224,15 +231,106 @@ def test_what_one_callback_raises_keeps_no_other_from_being_called(
         raise RuntimeError("of the application")
 
     def exits(delivery: Delivery) -> None:
-        raise SystemExit(3)
+        raise SystemExit(3)  # in a thread that others rely on; in the main one it may be of a signal handler
 
     for on_delivery in (fails, exits, fails):
         sent(in_flight, counter, on_delivery=on_delivery).decide(None, Message())
     with caplog.at_level(logging.ERROR):
-        in_flight.settle()
+        other = threading.Thread(target=settle, args=(in_flight,))
+        other.start()
+        other.join(30)
     assert caplog.text.count("on_delivery failed topic=t") == 3
     assert in_flight.wait_told(0)
-    assert in_flight._here.depth == 0
+    assert not in_flight._here.is_called_back
+
+
+@pytest.mark.parametrize("error", [TimeoutError, KeyboardInterrupt])
+def test_a_signal_handler_that_raises_ends_one_call_and_others_follow(
+    counter: ProducerCounter, error: type[BaseException]
+) -> None:
+    in_flight = InFlight(counter)
+    told: list[Delivery] = []
+
+    def handler(number: int, frame: object) -> None:
+        raise error
+
+    def interrupted(delivery: Delivery) -> None:
+        told.append(delivery)
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        deliveries = [
+            sent(in_flight, counter, on_delivery=each) for each in (told.append, interrupted, told.append, told.append)
+        ]
+        for delivery in deliveries:
+            delivery.decide(None, Message())
+        with pytest.raises(error):
+            settle(in_flight)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told == deliveries[:2] and not in_flight._here.is_called_back
+    other = threading.Thread(target=in_flight.call_back)
+    other.start()
+    other.join(30)
+    assert told == deliveries
+    assert in_flight.wait_told(0)
+
+
+def test_wherever_a_signal_handler_raises_no_message_is_called_with_twice(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    told: list[Delivery] = []
+    cut = 0
+
+    class Stop(BaseException):
+        pass
+
+    def handler(number: int, frame: object) -> None:
+        raise Stop
+
+    def on_delivery(delivery: Delivery) -> None:
+        told.append(delivery)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(300):
+            deliveries = [sent(in_flight, counter, on_delivery=on_delivery) for _ in range(300)]
+            for delivery in deliveries:
+                delivery.decide(None, Message())
+            in_flight.settle()
+            told.clear()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00001, 0.0005))
+                in_flight.call_back()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stop:
+                cut += 1
+            in_flight.call_back()
+            missing = set(deliveries) - set(told)
+            assert told == [each for each in deliveries if each not in missing]
+            assert len(missing) <= 1
+            assert in_flight.wait_told(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert cut
+
+
+def test_calls_begin_until_there_is_no_time_left(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    told: list[Delivery] = []
+
+    def slow(delivery: Delivery) -> None:
+        time.sleep(0.1)
+        told.append(delivery)
+
+    for _ in range(20):
+        sent(in_flight, counter, on_delivery=slow).decide(None, Message())
+    in_flight.settle()
+    assert not in_flight.wait_told(0.25)
+    assert 1 <= len(told) < 20
+    assert in_flight.wait_told(30)
+    assert len(set(told)) == len(told) == 20
 
 
 def test_each_thread_hears_of_the_failures_that_it_has_waited_for(counter: ProducerCounter) -> None:
