@@ -57,6 +57,9 @@ class Assignment:
         # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
         self.own: frozenset[Place] = frozenset()
         self._not_begun: frozenset[Place] = frozenset()
+        self.paused: frozenset[Place] = frozenset()
+        """Those that were paused when all were given back to be shared out anew: they still are where they come back at
+        once, and so were this member's all the time."""
         self.is_being_told = False
         """Whether the Kafka client calls this now."""
 
@@ -95,9 +98,12 @@ class Assignment:
         self._assign(kafka, partitions)
         self._not_begun = frozenset()
         self.own = self.own | places if self._is_cooperative else places
-        # A partition that was paused when it was given back still is, for the Kafka client.
         self._fetched.give_back(places)
-        kafka.resume(partitions)
+        self._fetched.pause(self.paused & places)
+        # A partition that was paused when it was given back still is, for the Kafka client.
+        kafka.resume(partitions_of(places - self.paused))
+        kafka.pause(partitions_of(places & self.paused))
+        self.paused = frozenset()
         if self._on_assign is not None:
             self._on_assign(places)
 
@@ -114,6 +120,8 @@ class Assignment:
                 with self._told():
                     self._on_revoke(places - self._not_begun)  # while they are still ours, so that it may commit
         finally:
+            if not self._is_cooperative:
+                self.paused = self._fetched.paused() & places
             self._give_up(kafka, places)
 
     def lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:

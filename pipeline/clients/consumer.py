@@ -315,6 +315,7 @@ class Consumer:
         with self._used():
             self._kafka.resume(partitions_of(resumed))
         self._fetched.resume(resumed)
+        self._assignment.paused = frozenset() if places is None else self._assignment.paused - resumed
 
     def let_go(self) -> None:
         """Says before `close` that the message at hand is not finished: it is not committed, and comes again to whoever

@@ -92,11 +92,9 @@ def test_a_partition_that_was_away_is_not_paused_when_it_is_back(settings: Setti
     with member(settings, topic, strategy, auto_commit=True) as first:
         read_until(lambda given: len(first.assignment()) == 2, first)
         first.pause()
-        kept: frozenset[tuple[str, int]] = frozenset()
         with member(settings, topic, strategy) as second:
             read_until(lambda given: len(first.assignment()) == len(second.assignment()) == 1, first, second)
-            if strategy == "cooperative-sticky":
-                kept = first.assignment()
+            kept = first.assignment()
         read_until(lambda given: len(first.assignment()) == 2, first)
         produce(settings, topic, range(10))
         given = read_until(lambda given: len(given) == 10 - 5 * len(kept), first)

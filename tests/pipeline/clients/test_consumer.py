@@ -65,6 +65,7 @@ class Kafka:
         self.assigned: dict[Place, int] = {}
         self.is_assigned = False
         self.committed_offsets: dict[Place, int] = {}
+        self.paused: list[frozenset[Place]] = []
         self.resumed: list[frozenset[Place]] = []
         self.positions: dict[Place, int] = {}
         self.sought: dict[Place, int] = {}
@@ -112,7 +113,7 @@ class Kafka:
             del self.assigned[each.topic, each.partition]
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        pass
+        self.paused.append(frozenset((each.topic, each.partition) for each in partitions))
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         self.resumed.append(frozenset((each.topic, each.partition) for each in partitions))
@@ -384,14 +385,34 @@ def test_without_a_group_of_the_application_no_right_to_one_is_needed(kafka: Kaf
         next(consumer_of(group="g"))
 
 
-def test_a_partition_that_is_assigned_anew_is_not_paused(kafka: Kafka) -> None:
+def test_a_partition_that_was_with_another_member_is_not_paused(kafka: Kafka) -> None:
     consumer = consumer_of(group="g")
     kafka.rounds.append([kafka.give(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
-    kafka.rounds.append([Given(0), kafka.take(BOTH), kafka.give(BOTH), Given(1)])
+    kafka.rounds.append([kafka.take(BOTH), kafka.give({(TOPIC, 1)})])
+    assert offsets(consumer) == []
+    kafka.rounds.append([kafka.take({(TOPIC, 1)}), kafka.give(BOTH), Given(0), Given(1), Given(9, of=1)])
     assert offsets(consumer) == [0, 1]
-    assert kafka.resumed[-1] == BOTH
+    assert kafka.resumed[-1] == {(TOPIC, 0)} and kafka.paused[-1] == {(TOPIC, 1)}
+
+
+def test_a_partition_that_comes_back_at_once_stays_paused_until_it_is_resumed(kafka: Kafka) -> None:
+    consumer = consumer_of(group="g")
+    kafka.rounds.append([kafka.give(BOTH)])
+    assert offsets(consumer) == []
+    consumer.pause()
+    kafka.rounds += [[kafka.take(BOTH)], [kafka.give(BOTH), Given(0)]]
+    assert offsets(consumer) == []
+    assert kafka.paused[-1] == BOTH
+    consumer.resume()
+    assert offsets(consumer) == [0]
+    consumer.pause()
+    kafka.rounds.append([kafka.take(BOTH)])
+    assert offsets(consumer) == []
+    consumer.resume()
+    kafka.rounds.append([kafka.give(BOTH), Given(1)])
+    assert offsets(consumer) == [1]
 
 
 def test_a_pause_from_before_a_partition_came_does_not_count(kafka: Kafka) -> None:
