@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from headrace.pipeline.clients.arrived import Arrived
 from headrace.pipeline.clients.errors import SourceUnavailable
 from headrace.pipeline.clients.fetched import Fetched
-from headrace.pipeline.clients.group_commits import GroupCommits
+from headrace.pipeline.clients.group_commits import COMMIT_TIMEOUT_S, GroupCommits
 from headrace.pipeline.clients.partitions import Place, at_commit_or_else, partitions_of, places_of
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Assignment:
         is_cooperative: whether members keep their partitions while the group shares out anew.
         commits_before: whether what was finished of partitions is committed before they are given back.
         start: where to begin without a commit; None is what the Kafka client does by itself.
+        commits_start: whether that is committed at once.
         on_assign, on_revoke: see `Consumer`.
     """
 
@@ -43,6 +44,7 @@ class Assignment:
         is_cooperative: bool,
         commits_before: bool,
         start: Start | None,
+        commits_start: bool,
         on_assign: Callable[[frozenset[Place]], None] | None,
         on_revoke: Callable[[frozenset[Place]], None] | None,
     ) -> None:
@@ -52,6 +54,8 @@ class Assignment:
         self._is_cooperative = is_cooperative
         self._commits_before = commits_before
         self._start = start
+        self._commits_start = commits_start
+        self._found_starts: list[TopicPartition] = []
         self._on_assign = on_assign
         self._on_revoke = on_revoke
         # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
@@ -93,7 +97,7 @@ class Assignment:
         partitions = partitions_of(places)
         self._arrived.forget(places)
         if self._start is not None:
-            partitions = at_commit_or_else(kafka, partitions, self._start)
+            partitions = at_commit_or_else(kafka, partitions, self._found)
             self._arrived.begin(partitions)
         self._assign(kafka, partitions)
         self._not_begun = frozenset()
@@ -104,8 +108,26 @@ class Assignment:
         kafka.resume(partitions_of(places - self.paused))
         kafka.pause(partitions_of(places & self.paused))
         self.paused = frozenset()
+        self._commit_starts(kafka)
         if self._on_assign is not None:
             self._on_assign(places)
+
+    def _found(self, kafka: Any, places: frozenset[Place]) -> list[TopicPartition]:
+        assert self._start is not None
+        self._found_starts = self._start(kafka, places)
+        return self._found_starts
+
+    def _commit_starts(self, kafka: Any) -> None:
+        """So that whoever gets the partitions next goes on there, and does not begin at a later end."""
+        starts, self._found_starts = self._found_starts, []
+        if not (self._commits_start and starts):
+            return
+        for each in starts:
+            self._commits.go_on_at((each.topic, each.partition), each.offset)
+        try:
+            self._commits.commit(kafka, places_of(starts), None if self.is_being_told else COMMIT_TIMEOUT_S)
+        except SourceUnavailable as error:
+            logger.warning("starts not committed, tried again with what is read error=%s", error)
 
     def revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         """The group takes these partitions back."""

@@ -98,7 +98,9 @@ class Consumer:
         group: the consumer group, or None to read without one.
         partitions: without a group, only these partitions of each topic; None is all.
         auto_commit: with a group, commits what was finished, now and then and when closing.
-        from_end: where no commit says otherwise, begins at the end instead of the beginning.
+        from_end: where no commit says otherwise, begins at the end instead of the beginning. With `auto_commit` that
+            end is committed at once; without, whoever gets the partition before the first commit begins at the end of
+            then.
         start_at_ms: where no commit says otherwise, begins at the first message whose record is of this time or later.
         until_end: stops at the ends that the partitions had when reading began; only without a group.
         idle_timeout_s: stops when nothing has come for so long; None waits for ever.
@@ -179,6 +181,7 @@ class Consumer:
             is_cooperative=is_cooperative(self._options),
             commits_before=auto_commit,
             start=self._start if from_end or start_at_ms is not None else None,
+            commits_start=auto_commit and from_end,
             on_assign=on_assign,
             on_revoke=on_revoke,
         )

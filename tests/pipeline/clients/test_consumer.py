@@ -308,6 +308,18 @@ def test_where_the_start_cannot_be_found_it_is_looked_for_again(kafka: Kafka, st
     assert consumer.assignment() == BOTH and told == [BOTH]
 
 
+@STRATEGIES
+@pytest.mark.parametrize("auto_commit", [False, True])
+def test_the_end_that_a_group_begins_at_is_committed(kafka: Kafka, strategy: str, auto_commit: bool) -> None:
+    options = {"partition.assignment.strategy": strategy}
+    consumer = consumer_of(group="g", from_end=True, auto_commit=auto_commit, options=options)
+    kafka.committed_offsets = {(TOPIC, 1): 5}
+    kafka.rounds.append([kafka.give(BOTH)])
+    assert offsets(consumer) == []
+    assert kafka.assigned == {(TOPIC, 0): 2, (TOPIC, 1): 5}
+    assert kafka.committed_offsets == {(TOPIC, 1): 5} | ({(TOPIC, 0): 2} if auto_commit else {})
+
+
 def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begun(kafka: Kafka) -> None:
     told: list[frozenset[Place]] = []
     consumer = consumer_of(
