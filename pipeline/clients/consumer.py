@@ -66,7 +66,7 @@ SEEK_PATIENCE_S: Final = 10.0
 """For a partition that was assigned just now; until its first fetch the Kafka client cannot move it."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""For the last commit to be answered, when brokers hang."""
+"""For the last commit to be answered and the audit to be taken, when brokers hang."""
 
 
 class Message(NamedTuple):
@@ -344,6 +344,7 @@ class Consumer:
             return
         self._closed = "the consumer is closed"
         self._assignment.close()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         try:
             if self._auto_commit:
                 # Also where `close` stands in a `finally`: whoever could not deal with a message has not finished it.
@@ -351,11 +352,12 @@ class Consumer:
                     self._commits.note_given()
                 self._commits.commit(self._kafka, self._assignment.own, CLOSE_TIMEOUT_S)
         finally:
-            if self._count is not None:
-                self._count.close()
-            if self._commits.is_under_way:
+            is_answered = not self._commits.is_under_way
+            if not is_answered:
                 self._assignment.leave()
             self._commits.close(self._kafka)
+            if self._count is not None:  # last: brokers that have not answered do not take an audit either
+                self._count.close(max(0.0, deadline - time.monotonic()) if is_answered else 0.0)
             self._registry.close()
         self._guarded.raise_kept()
 

@@ -22,7 +22,6 @@ from headrace.settings import Settings
 logger = logging.getLogger(__name__)
 
 PUBLISH_EVERY_S: Final = 60.0
-CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class ConsumerCount:
@@ -65,12 +64,13 @@ class ConsumerCount:
             self._publisher.offer(self._take())
             self._published_at = time.monotonic()
 
-    def close(self) -> None:
-        """Publishes the rest; an audit that cannot be written is logged and stops nobody."""
+    def close(self, timeout_s: float) -> None:
+        """Publishes the rest; an audit that cannot be written within `timeout_s` is logged and stops nobody."""
+        deadline = time.monotonic() + timeout_s
         self._publisher.offer(self._take())
-        if not self._publisher.wait(CLOSE_TIMEOUT_S):
+        if not self._publisher.wait(timeout_s):
             logger.warning("audit rows not published topic=%s rows=%d", self._topic, self._publisher.unpublished)
-        self._publisher.end(CLOSE_TIMEOUT_S)
+        self._publisher.end(max(0.0, deadline - time.monotonic()))
 
     def leave(self) -> None:
         """In a process that was forked off."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -256,6 +257,39 @@ def test_a_callback_that_raises_while_closing_keeps_nothing_open(kafka: Kafka, m
         consumer.close()
     assert closed == ["registry"]
     consumer.close()
+
+
+def closing_with_a_count(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[float]]:
+    """One that has read something, and how long it lets its audit take when it is closed."""
+    allowed: list[float] = []
+    count = SimpleNamespace(close=allowed.append, add=lambda *args: None, now_and_then=lambda: None)
+    monkeypatch.setattr(consumer_module, "ConsumerCount", lambda *args: count)
+    consumer = consumer_of(group="g", auto_commit=True, app="wall")
+    kafka.rounds.append([kafka.give(BOTH), Given(0)])
+    assert next(consumer).offset == 0
+    return consumer, allowed
+
+
+def test_the_audit_may_take_what_is_left_of_the_time_to_close(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(**options: Any) -> Any:
+        kafka.now_s += 4
+        return options["offsets"]
+
+    consumer, allowed = closing_with_a_count(kafka, monkeypatch)
+    monkeypatch.setattr(kafka, "commit", commit)
+    consumer.close()
+    assert allowed == [consumer_module.CLOSE_TIMEOUT_S - 4]
+
+
+def test_the_audit_is_not_waited_for_where_brokers_do_not_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    consumer, allowed = closing_with_a_count(kafka, monkeypatch)
+    monkeypatch.setattr(kafka, "commit", lambda **options: answered.wait(60))
+    monkeypatch.setattr(consumer_module, "CLOSE_TIMEOUT_S", 0.01)
+    with pytest.raises(SourceUnavailable, match="no answer"):
+        consumer.close()
+    assert allowed == [0.0]
+    answered.set()
 
 
 def test_of_two_failures_the_first_is_raised_and_the_other_logged(
