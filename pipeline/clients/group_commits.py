@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.pipeline.clients.bounded import Bounded
 from headrace.pipeline.clients.errors import SourceUnavailable
 from headrace.pipeline.clients.kafka_client import error_text
-from headrace.pipeline.clients.partitions import Place, raise_first_error
+from headrace.pipeline.clients.partitions import Place, missing, raise_first_error
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class GroupCommits:
         self._at_hand: tuple[Place, int] | None = None
         self._committing: dict[Place, int] = {}
         self._committed_at = time.monotonic()
+        self._may_be_gone = False
+        """Whether the brokers do not know something of what was committed last."""
         self._bounded = Bounded()
 
     def give(self, place: Place, next_offset: int) -> None:
@@ -75,7 +77,8 @@ class GroupCommits:
                 when that has returned; and the brokers have just been heard of.
 
         Raises:
-            SourceUnavailable: the brokers did not take it, or have not said so within `timeout_s`.
+            SourceUnavailable: the brokers did not take it, or have not said so within `timeout_s`. Where a partition is
+                gone, it is named once, and the offsets of others are committed.
         """
         offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
         if not offsets:
@@ -86,8 +89,11 @@ class GroupCommits:
             return found
 
         try:
-            raise_first_error(commit() if timeout_s is None else self._bounded.call(commit, timeout_s))
+            found = commit() if timeout_s is None else self._bounded.call(commit, timeout_s)
+            raise_first_error(found, f"group {self._group}: offset not committed")
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                self._raise_gone(kafka, [(each.topic, each.partition) for each in offsets])
             raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
         except TimeoutError as error:
             raise SourceUnavailable(
@@ -95,6 +101,25 @@ class GroupCommits:
             ) from error
         for place in places:
             self._given.pop(place, None)
+
+    def _raise_gone(self, kafka: Any, committed: list[Place]) -> None:
+        """After a commit in which the brokers do not know something.
+
+        They have taken the rest of it, although the Kafka client gives each partition the error of the one.
+
+        Raises:
+            SourceUnavailable: a partition is gone.
+        """
+        gone = missing(kafka, committed)
+        if not gone:
+            return
+        for place in committed:
+            self._given.pop(place, None)
+        topic, partition = gone[0]
+        names = ", ".join(f"{topic} partition {partition}" for topic, partition in gone)
+        raise SourceUnavailable(
+            f"group {self._group}: offsets not committed, of what is gone: {names}", topic=topic, partition=partition
+        )
 
     @property
     def is_under_way(self) -> bool:
@@ -111,6 +136,8 @@ class GroupCommits:
     def commit_meanwhile(self, kafka: Any, own: frozenset[Place]) -> None:
         """Without waiting for the answer: what was not taken is in the next one."""
         self._committed_at = time.monotonic()
+        if self._may_be_gone:
+            self._drop_gone(kafka, own)
         if self._given == self._committing:
             return
         self._committing = dict(self._given)
@@ -121,8 +148,28 @@ class GroupCommits:
             except KafkaException as error:
                 self.committed(error, [])
 
+    def _drop_gone(self, kafka: Any, own: frozenset[Place]) -> None:
+        """Says of each partition once that it is gone."""
+        try:
+            gone = missing(kafka, own & self._given.keys())
+        except SourceUnavailable as error:
+            logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error)
+            return
+        self._may_be_gone = False
+        for topic, partition in gone:
+            del self._given[topic, partition]
+            logger.warning(
+                "offset not committed, its partition is gone group=%s topic=%s partition=%d",
+                self._group,
+                topic,
+                partition,
+            )
+
     def committed(self, error: Any, partitions: list[TopicPartition]) -> None:
         """The Kafka client's answer to `commit_meanwhile`."""
         if error is not None:
             self._committing = {}
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                self._may_be_gone = True
+                return
             logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error_text(error))

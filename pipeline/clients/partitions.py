@@ -30,14 +30,31 @@ def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
     Raises:
         SourceUnavailable: the brokers do not say, or there is no such topic.
     """
+    found = _partitions(kafka, topic)
+    if not found:
+        raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
+    return found
+
+
+def missing(kafka: Any, places: Iterable[Place]) -> list[Place]:
+    """Those of them that there are not, or not any more.
+
+    Raises:
+        SourceUnavailable: the brokers do not say.
+    """
+    asked = sorted(places)
+    known = {topic: _partitions(kafka, topic) for topic in {topic for topic, _ in asked}}
+    return [(topic, number) for topic, number in asked if number not in known[topic]]
+
+
+def _partitions(kafka: Any, topic: str) -> frozenset[int]:
+    """None where there is no such topic."""
     try:
         found = kafka.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]
     except KafkaException as error:
         raise SourceUnavailable(f"topic {topic}: {error_text(error)}", topic=topic) from error
     if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
         raise SourceUnavailable(f"topic {topic}: {error_text(found.error)}", topic=topic)
-    if not found.partitions:
-        raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
     return frozenset(found.partitions)
 
 
@@ -86,9 +103,10 @@ def at_time(kafka: Any, places: Iterable[Place], time_ms: int) -> list[TopicPart
     if not asked:
         return []
     try:
-        found = raise_first_error(kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S))
+        found = kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S)
     except KafkaException as error:
         raise SourceUnavailable(f"no offsets of the time {time_ms} ms: {error_text(error)}") from error
+    raise_first_error(found, f"no offset of the time {time_ms} ms")
     # Where there is none of that time the offset is a negative sign for the end, and a place to go back to is wanted.
     return [each for each in found if each.offset >= 0] + at_end(
         kafka, places_of(each for each in found if each.offset < 0)
@@ -122,12 +140,18 @@ def at_commit_or_else(
     ]
 
 
-def raise_first_error(partitions: list[TopicPartition]) -> list[TopicPartition]:
+def raise_first_error(partitions: list[TopicPartition], what: str) -> None:
     """
+    Args:
+        what: failed with that error, in words.
+
     Raises:
-        KafkaException: one of them has an error.
+        SourceUnavailable: one of them has an error.
     """
     for each in partitions:
         if each.error is not None:
-            raise KafkaException(each.error)
-    return partitions
+            raise SourceUnavailable(
+                f"topic {each.topic} partition {each.partition}: {what}: {error_text(each.error)}",
+                topic=each.topic,
+                partition=each.partition,
+            )

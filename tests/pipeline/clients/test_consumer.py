@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaE
 
 from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients import consumer as consumer_module
+from headrace.pipeline.clients import group_commits
 from headrace.pipeline.clients.partitions import Place
 
 TOPIC = "orders"
@@ -421,6 +422,58 @@ def test_the_message_at_hand_is_committed_when_the_application_says_so(kafka: Ka
     assert kafka.committed_offsets == {(TOPIC, 0): 1}
     consumer.commit()
     assert kafka.committed_offsets == {(TOPIC, 0): 2}
+
+
+def gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deletes partition 1; of a commit with it the Kafka client says that all of it failed."""
+
+    tried = []
+
+    def commit(offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        known = [each for each in offsets if each.partition == 0]
+        kafka.committed_offsets |= {(each.topic, each.partition): each.offset for each in known}
+        if len(known) == len(offsets):
+            return offsets
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if not asynchronous:
+            raise KafkaException(error)
+        tried.append(offsets)
+        assert len(tried) < 5
+        kafka.rounds.append([lambda: kafka.config["on_commit"](error, offsets)])
+        return offsets
+
+    monkeypatch.setattr(kafka, "commit", commit)
+    left = SimpleNamespace(error=None, partitions={0: None})
+    monkeypatch.setattr(kafka, "list_topics", lambda topic, timeout_s: SimpleNamespace(topics={topic: left}))
+
+
+def test_a_commit_names_a_partition_that_is_gone_once(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = consumer_of(group="g")
+    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(0, of=1)])
+    assert offsets(consumer) == [0, 0]
+    gone(kafka, monkeypatch)
+    with pytest.raises(SourceUnavailable, match="of what is gone: orders partition 1") as raised:
+        consumer.commit()
+    assert (raised.value.topic, raised.value.partition) == (TOPIC, 1)
+    assert kafka.committed_offsets == {(TOPIC, 0): 1}
+    consumer.commit()
+
+
+def test_a_partition_that_is_gone_is_told_once(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group_commits, "COMMIT_EVERY_S", 0.0)
+    consumer = consumer_of(group="g", auto_commit=True)
+    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(0, of=1)])
+    assert offsets(consumer) == [0, 0]
+    gone(kafka, monkeypatch)
+    for offset in (1, 2, 3):
+        kafka.rounds.append([Given(offset), Given(offset, of=1)] if offset == 1 else [Given(offset)])
+        offsets(consumer)
+    assert caplog.text.count("not committed") == 1
+    assert "its partition is gone group=g topic=orders partition=1" in caplog.text
+    consumer.close()
+    assert kafka.committed_offsets == {(TOPIC, 0): 4, (TOPIC, 1): 1}
 
 
 def test_without_a_group_of_the_application_no_right_to_one_is_needed(kafka: Kafka) -> None:
