@@ -216,6 +216,9 @@ def test_a_recovery_to_a_point_in_time(servers: Callable[..., PostgresServer], t
         copy.port = server.port
         restore = f"restore_command=cp {server.folder}/%f %p"
         copy.start_recovery("recovery", restore, "recovery_target_name=good", "recovery_target_action=promote")
+        # It answers before it is promoted, and then takes nothing yet.
+        while copy.execute("SELECT pg_is_in_recovery()")[0][0]:
+            time.sleep(0.02)
 
     lose(url, name_the_point, recover)
 
