@@ -217,7 +217,9 @@ test("the group, the offsets and the transactional id go on", later, async () =>
   await producer.send({ messages: messages("pl-group-topic", 6, 7, 0) });
   await producer.close();
   assert.deepEqual(values(await read("pl-group-topic", "pl-group", 1)), ["0 value 6"]);
-  const again = producerOf({ idempotent: true, transactionalId: "pl-id" });
+  // Without these it claims the producer id 0, and is fenced by this broker as by Apache Kafka.
+  const unclaimed = { producerId: -1n, producerEpoch: -1 };
+  const again = producerOf({ idempotent: true, transactionalId: "pl-id", ...unclaimed });
   const transaction = await again.beginTransaction();
   await transaction.send({ messages: [{ topic: "pl-out", partition: 0, value: "after" }] });
   await transaction.commit();
