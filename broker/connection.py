@@ -28,17 +28,10 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import (
     API_VERSIONS,
     BY_KEY,
-    CONSUMER_GROUP_HEARTBEAT,
-    FIND_COORDINATOR,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
+    OF_MEMBERS,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    SYNC_GROUP,
 )
 from headrace.broker.protocol.framing import Pieces, RequestHeader, read_header, response_start
 from headrace.broker.protocol.large_requests import AT_ONCE_BYTES
@@ -58,19 +51,6 @@ UNREAD_BYTES = 1024 * 1024
 """Of answers that a client has not read yet; beyond it no further request of that client is handled."""
 UNREAD_BYTES_MAX = 1024 * 1024 * 1024
 """Of such answers, in all; beyond it the client that has not read for the longest time is closed."""
-NEVER_HELD_BACK = frozenset(
-    {
-        CONSUMER_GROUP_HEARTBEAT,
-        FIND_COORDINATOR,
-        HEARTBEAT,
-        JOIN_GROUP,
-        LEAVE_GROUP,
-        OFFSET_COMMIT,
-        OFFSET_FETCH,
-        SYNC_GROUP,
-    }
-)
-"""What a member of a group is kept in it by: one that reads faster than it may waits, and stays a member."""
 BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 """What a client may ask before it has said who it is."""
 LOGIN_S = 30
@@ -307,7 +287,8 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _may_handle(self, header: RequestHeader) -> bool:
-        if not self._is_read or (self._is_held_back and header.api_key not in NEVER_HELD_BACK):
+        # One that reads faster than it may waits, and stays a member of its group.
+        if not self._is_read or (self._is_held_back and header.api_key not in OF_MEMBERS):
             return False
         if not self._pending:
             return True

@@ -97,3 +97,11 @@ ROWS = (
 )
 
 BY_KEY: Mapping[int, ApiVersions] = {row.key: row for row in ROWS}
+
+OF_MEMBERS = frozenset(
+    {
+        *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, LEAVE_GROUP),
+        *(OFFSET_COMMIT, OFFSET_FETCH),
+    }
+)
+"""What the members of a group ask as such."""
