@@ -42,7 +42,7 @@ class _Thread:
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **options))
 
     async def open(self, make: Callable[[], Client]) -> Client:
-        """Makes the client. Whoever is cancelled meanwhile leaves none behind."""
+        """Makes the client. Whoever is cancelled meanwhile leaves none behind, and who fails no thread."""
         made: list[Client] = []
 
         def run() -> Client:
@@ -55,7 +55,7 @@ class _Thread:
 
         try:
             return await self.call(run)
-        except asyncio.CancelledError:
+        except BaseException:
             self._executor.submit(close)
             self.end()
             raise

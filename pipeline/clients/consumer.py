@@ -32,7 +32,7 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.clients.arrived import Arrived
 from headrace.pipeline.clients.assignment import Assignment
 from headrace.pipeline.clients.consumer_count import ConsumerCount
-from headrace.pipeline.clients.consumer_options import CALLBACKS, consumer_options, is_cooperative
+from headrace.pipeline.clients.consumer_options import CALLBACKS, consumer_options, is_cooperative, names_of
 from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import ConsumerClosed, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients.fetched import Fetched
@@ -124,7 +124,7 @@ class Consumer:
         self,
         settings: Settings | None = None,
         *,
-        topics: Sequence[str],
+        topics: Iterable[str],
         group: str | None = None,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = False,
@@ -141,8 +141,7 @@ class Consumer:
         on_revoke: Callable[[frozenset[Place]], None] | None = None,
         options: Options | None = None,
     ) -> None:
-        if isinstance(topics, str) or not topics:
-            raise ValueError(f"expected topics to be a list of names, found {topics!r}")
+        names = names_of(topics)
         if group is None and (auto_commit or member is not None):
             raise ValueError("auto_commit and member need a group")
         if group is not None and (until_end or partitions is not None):
@@ -168,9 +167,9 @@ class Consumer:
         )
         self._commits = GroupCommits(group)
         self._guarded = Guarded()
-        brokers, self._kafka = self._connect()
         self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader)
+        brokers, self._kafka = self._connect()
         self._count: ConsumerCount | None = None
         self._fetched = Fetched()
         self._arrived = Arrived()
@@ -197,7 +196,7 @@ class Consumer:
         self._fatal = ""
         self._is_left = False
         try:
-            self._begin(list(topics), partitions)
+            self._begin(names, partitions if partitions is None else list(dict.fromkeys(partitions)))
         except BaseException:
             self._closed = "it did not begin"
             self._kafka.close()

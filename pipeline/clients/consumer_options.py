@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final
 
-from headrace.pipeline.clients.kafka_client import Options, merged
+from headrace.pipeline.clients.kafka_client import Options, as_ms, merged
 
 SESSION_S: Final = 45.0
 SESSION_S_MIN: Final = 6.0
 """Without a sign of life from its process for so long, a member is out of its group."""
+HANDLING_MS_MAX: Final = 86_400_000
+"""As librdkafka has it for `max.poll.interval.ms`."""
 
 _COMMITS: Final = "it would commit what nobody has dealt with; give auto_commit to the consumer, or call commit()"
 
@@ -26,6 +29,19 @@ REFUSED: Final = {
 
 CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit"})
 """Options that are functions of the application, called while the Kafka client is asked for messages."""
+
+
+def names_of(topics: Iterable[str]) -> list[str]:
+    """The topics to read, each once.
+
+    Raises:
+        ValueError: they are none, or not all names.
+    """
+    names = [] if isinstance(topics, str) else list(dict.fromkeys(topics))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        found = topics if isinstance(topics, str) else names
+        raise ValueError(f"expected topics to be a list of names, found {found!r}")
+    return names
 
 
 def consumer_options(
@@ -56,7 +72,7 @@ def consumer_options(
         "enable.partition.eof": until_end,
         "auto.offset.reset": "latest" if from_end else "earliest",
         "allow.auto.create.topics": False,
-        "max.poll.interval.ms": int(handling_timeout_s * 1000),
+        "max.poll.interval.ms": as_ms("handling_timeout_s", handling_timeout_s, HANDLING_MS_MAX),
         "session.timeout.ms": int(min(SESSION_S, handling_timeout_s) * 1000),
     }
     if member is not None:

@@ -6,7 +6,7 @@ PipelineError
 │   ├── SchemaUnavailable      no schema to encode with: none registered, or the registry cannot be reached
 │   ├── SchemaRefused          the schema given is no schema, or the registry does not take it
 │   ├── ValueRefused           the value does not fit the schema
-│   ├── KeyRefused             the key is no text and no bytes
+│   ├── KeyRefused             the key is no text and no bytes, or a tombstone has none
 │   ├── BrokerUnavailable      no broker answers
 │   ├── DeliveryFailed         one message did not reach the log, or nobody knows whether it did
 │   └── FlushFailed            so many messages of these topics did not
@@ -52,7 +52,7 @@ class ValueRefused(ProducerError):
 
 
 class KeyRefused(ProducerError):
-    """A key is text, bytes or None."""
+    """A key is text, bytes or None, and not None where the value is."""
 
 
 class BrokerUnavailable(ProducerError):

@@ -91,6 +91,17 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
     return {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 1000, **options}
 
 
+def as_ms(name: str, seconds: float, most_ms: int) -> int:
+    """A time in seconds as the Kafka client takes it.
+
+    Raises:
+        ValueError: it is longer than that client takes, or no number.
+    """
+    if not seconds * 1000 <= most_ms:
+        raise ValueError(f"{name}={seconds:g}: the Kafka client takes {most_ms // 1000} s at most")
+    return int(seconds * 1000)
+
+
 def made(client: type[Client], config: dict[str, Any]) -> Client:
     """A client of librdkafka.
 

@@ -94,12 +94,13 @@ def _bounds(kafka: Any, place: Place) -> tuple[int, int]:
 
 
 def at_time(kafka: Any, places: Iterable[Place], time_ms: int) -> list[TopicPartition]:
-    """Where the first record of that time or later is, or the end.
+    """Where the first record of that time or later is, or the end. Of a time before 1970 that is the beginning.
 
     Raises:
         SourceUnavailable: the brokers do not say.
     """
-    asked = [TopicPartition(*place, time_ms) for place in places]
+    # Negative ones are signs to the brokers, of the end for one.
+    asked = [TopicPartition(*place, max(time_ms, 0)) for place in places]
     if not asked:
         return []
     try:

@@ -37,6 +37,7 @@ from headrace.pipeline.clients.delivery import Delivery
 from headrace.pipeline.clients.errors import (
     BrokerUnavailable,
     DeliveryFailed,
+    KeyRefused,
     ProducerClosed,
     ProducerError,
     ValueRefused,
@@ -47,6 +48,7 @@ from headrace.pipeline.clients.in_flight import LARGE_BYTES, LOOK_EVERY, InFligh
 from headrace.pipeline.clients.kafka_client import (
     NotReached,
     Options,
+    as_ms,
     error_text,
     made,
     merged,
@@ -72,6 +74,9 @@ every message does not send an audit row for each."""
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 BOOTSTRAP_TIMEOUT_S: Final = 15.0
+DELIVERY_MS_MAX: Final = 2**31 - 1
+"""As librdkafka has it for `delivery.timeout.ms`."""
+
 PURGE_TIMEOUT_S: Final = 2.0
 """For the Kafka client to say of each message that it is given up, which its threads do."""
 
@@ -138,7 +143,7 @@ class Producer:
             "client.id": f"headrace-{app}",
             "acks": "all",
             "enable.idempotence": True,
-            "delivery.timeout.ms": int(delivery_timeout_s * 1000),
+            "delivery.timeout.ms": as_ms("delivery_timeout_s", delivery_timeout_s, DELIVERY_MS_MAX),
             "linger.ms": linger_ms,
             "compression.type": compression or "none",
             "message.max.bytes": MESSAGE_BYTES_MAX,
@@ -330,7 +335,10 @@ class Producer:
         record_ms = None if timestamp_ms is None else as_timestamp(topic, timestamp_ms)
         size = 0 if key_bytes is None else len(key_bytes)
         subject, encoded, ticket = "", None, None
-        if value is not None:
+        if value is None:
+            if key_bytes is None:
+                raise KeyRefused(f"topic {topic}: a tombstone needs the key of what it deletes", topic=topic)
+        else:
             encoding = self._encodings.of(topic, schema)
             try:
                 encoded = encoding.encode(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import uuid
 from collections.abc import Iterator
@@ -344,3 +345,6 @@ def test_contradictions_are_named(settings: Settings) -> None:
             Consumer(settings, topics=["t"], **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="shorter than linger_ms=5 allows"):
         Producer(settings, app="clock", delivery_timeout_s=0.05)
+    for longer in (math.inf, 2**31 / 1000):
+        with pytest.raises(ValueError, match="the Kafka client takes 2147483 s at most"):
+            Producer(settings, app="clock", delivery_timeout_s=longer)

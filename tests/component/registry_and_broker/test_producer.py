@@ -120,6 +120,8 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
             producer.send("refused", {}, schema=order_schema({"name": "must", "type": "string"}))
         with pytest.raises(KeyRefused, match="found dict"):
             producer.send("refused", {"id": 1, "timestamp": T0}, key={}, schema=ORDER)  # type: ignore[arg-type]
+        with pytest.raises(KeyRefused, match="a tombstone needs the key of what it deletes"):
+            producer.send("refused", None)
         with pytest.raises(ProducerError, match="headers"):
             producer.send("refused", {"id": 1, "timestamp": T0}, headers=["x"], schema=ORDER)  # type: ignore[list-item]
         with pytest.raises(ProducerError, match="timestamp_ms=0 would be sent as now"):

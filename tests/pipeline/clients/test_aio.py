@@ -43,3 +43,20 @@ def test_a_producer_is_closed_also_for_somebody_who_is_cancelled_before_its_turn
         assert producer._producer is None
 
     asyncio.run(main())
+
+
+def test_a_client_that_cannot_be_made_leaves_no_thread() -> None:
+    def fail() -> None:
+        raise ValueError("no broker")
+
+    async def main() -> None:
+        producer = AsyncProducer(app="shop")
+        producer._make = fail  # type: ignore[assignment, return-value]
+        with pytest.raises(ValueError, match="no broker"):
+            async with producer:
+                pass
+        (thread,) = producer._thread._executor._threads
+        await asyncio.to_thread(thread.join, 20)
+        assert not thread.is_alive()
+
+    asyncio.run(main())

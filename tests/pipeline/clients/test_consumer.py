@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaE
 from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients import consumer as consumer_module
 from headrace.pipeline.clients import group_commits
-from headrace.pipeline.clients.partitions import Place
+from headrace.pipeline.clients.partitions import Place, at_time
 
 TOPIC = "orders"
 BOTH = frozenset({(TOPIC, 0), (TOPIC, 1)})
@@ -66,6 +67,7 @@ class Kafka:
         self.rounds: deque[list[Given | Callable[[], None]]] = deque()
         self.assigned: dict[Place, int] = {}
         self.is_assigned = False
+        self.named: list[Place] = []
         self.committed_offsets: dict[Place, int] = {}
         self.paused: list[frozenset[Place]] = []
         self.resumed: list[frozenset[Place]] = []
@@ -98,6 +100,7 @@ class Kafka:
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.is_assigned = True
+        self.named = [(each.topic, each.partition) for each in partitions]
         self.assigned = {(each.topic, each.partition): each.offset for each in partitions}
 
     def _check_cooperative(self) -> None:
@@ -179,7 +182,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
 
 def consumer_of(**options: Any) -> Consumer:
-    return Consumer(Settings(), topics=[TOPIC], **{"idle_timeout_s": HOUR_S / 2, **options})
+    return Consumer(Settings(), **{"topics": [TOPIC], "idle_timeout_s": HOUR_S / 2, **options})
 
 
 def offsets(consumer: Consumer) -> list[int]:
@@ -215,6 +218,41 @@ def test_what_ends_the_kafka_client_is_raised_again_and_again(kafka: Kafka) -> N
 def test_an_empty_name_is_refused(kafka: Kafka, names: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="group and member must not be empty"):
         consumer_of(**names)
+
+
+@pytest.mark.parametrize("topics", ["t", [], [None], ["t", ""], iter(()), [b"t"]])
+def test_topics_are_a_list_of_names(kafka: Kafka, topics: Any) -> None:
+    with pytest.raises(ValueError, match="expected topics to be a list of names, found"):
+        consumer_of(topics=topics)
+
+
+def test_what_is_named_twice_is_read_once(kafka: Kafka) -> None:
+    with consumer_of(topics=iter(["t", "t"]), partitions=[0, 0, 1]):
+        assert kafka.named == [("t", 0), ("t", 1)]
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e9, 86_400.1])
+def test_a_time_that_the_kafka_client_does_not_take_is_refused(kafka: Kafka, seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"handling_timeout_s=.*: the Kafka client takes 86400 s at most"):
+        consumer_of(handling_timeout_s=seconds)
+
+
+def test_a_reader_schema_is_looked_at_before_brokers_are(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.pipeline.clients.consumer.made", lambda *_: pytest.fail("a client was made"))
+    with pytest.raises(ValueError, match="expected reader_schema"):
+        consumer_of(reader_schema={})
+
+
+def test_a_time_before_1970_begins_at_the_beginning(kafka: Kafka) -> None:
+    asked: list[int] = []
+
+    class Asked:
+        def offsets_for_times(self, places: list[TopicPartition], _: float) -> list[TopicPartition]:
+            asked.extend(each.offset for each in places)
+            return [TopicPartition(each.topic, each.partition, 0) for each in places]
+
+    assert [each.offset for each in at_time(Asked(), [("t", 0)], -5)] == [0]
+    assert asked == [0]
 
 
 def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
