@@ -290,6 +290,7 @@ _LOGICAL_DATA: dict[str, st.SearchStrategy[Any]] = {
     "date": st.integers(-25_000, 50_000),
     "timestamp-millis": st.integers(0, 4_102_444_800_000),
     "timestamp-micros": st.integers(0, 4_102_444_800_000_000),
+    "local-timestamp-millis": st.integers(0, 4_102_444_800_000),
     "decimal": st.binary(min_size=1, max_size=3),
 }
 _FLOATS = st.floats(width=32, allow_nan=False)
