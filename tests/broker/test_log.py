@@ -487,6 +487,15 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
     assert log.needs_flush, "the indexes made anew are forced again"
 
 
+def test_indexes_that_are_right_are_not_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000)).close()
+    again = opened(tmp_path, is_clean=True).log
+    for number in range(0, 600, 7):
+        again.read(number, 1, whole_first=True)
+        find_timestamp(again, NOW_MS + number)
+    assert "indexes rebuilt" not in caplog.text
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_bit_that_flipped_in_an_index_hides_nothing(

@@ -811,7 +811,7 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
                 ProducerIds(tmp_path, pool)
 
 
-@pytest.mark.parametrize("file", [None, "0\n", "1000\n"])
+@pytest.mark.parametrize("file", [None, "0\n", "1000\n", "3000\n"])
 @pytest.mark.parametrize("known_by", ["batches", "open transaction", "transactional id"])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
@@ -835,8 +835,13 @@ def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
         end = node.log("t", 0).log_end_offset
         assert append(node.log("t", 0), batch(b"new", producer_id=new, epoch=0, sequence=0)) == end
 
+    reason = "it is missing" if file is None else f"it says {file.strip()}, and larger ones are known"
+    sentence = f"reason={reason} largest_known={old} "
+
     def said() -> list[str]:
-        return [record.levelname for record in caplog.records if "producer ids not continued" in record.message]
+        told = [record for record in caplog.records if "producer ids not continued" in record.message]
+        assert all(sentence in record.message for record in told)
+        return [record.levelname for record in told]
 
     ids: list[int] = []
     run(tmp_path, first, is_killed=is_killed)

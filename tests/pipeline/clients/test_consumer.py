@@ -73,6 +73,7 @@ class Kafka:
         self.resumed: list[frozenset[Place]] = []
         self.positions: dict[Place, int] = {}
         self.sought: dict[Place, int] = {}
+        self.committed_in: list[int] = []
         self.unanswered = 0
         self.now_s = 0.0
 
@@ -136,6 +137,7 @@ class Kafka:
         return [TopicPartition(each.topic, each.partition, 7) for each in partitions]
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        self.committed_in.append(threading.get_ident())
         self.committed_offsets |= {(each.topic, each.partition): each.offset for each in offsets}
         return offsets
 
@@ -391,6 +393,8 @@ def test_the_end_that_a_group_begins_at_is_committed(kafka: Kafka, strategy: str
     assert offsets(consumer) == []
     assert kafka.assigned == {(TOPIC, 0): 2, (TOPIC, 1): 5}
     assert kafka.committed_offsets == {(TOPIC, 1): 5} | ({(TOPIC, 0): 2} if auto_commit else {})
+    # In a callback of the Kafka client a commit of another thread would wait for ever.
+    assert kafka.committed_in == ([threading.get_ident()] if auto_commit else [])
 
 
 def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begun(kafka: Kafka) -> None:
