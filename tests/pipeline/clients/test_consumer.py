@@ -466,10 +466,11 @@ def test_the_message_at_hand_is_committed_when_the_application_says_so(kafka: Ka
     assert kafka.committed_offsets == {(TOPIC, 0): 2}
 
 
-def gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deletes partition 1; of a commit with it the Kafka client says that all of it failed."""
+def gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Deletes partition 1; of a commit with it the Kafka client says that all of it failed. Returns the topics that are
+    looked up from then on."""
 
-    tried = []
+    tried, looked_up = [], []
 
     def commit(offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
         known = [each for each in offsets if each.partition == 0]
@@ -485,8 +486,13 @@ def gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
         return offsets
 
     monkeypatch.setattr(kafka, "commit", commit)
-    left = SimpleNamespace(error=None, partitions={0: None})
-    monkeypatch.setattr(kafka, "list_topics", lambda topic, timeout_s: SimpleNamespace(topics={topic: left}))
+
+    def list_topics(topic: str, timeout_s: float) -> Any:
+        looked_up.append(topic)
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None})})
+
+    monkeypatch.setattr(kafka, "list_topics", list_topics)
+    return looked_up
 
 
 def test_a_commit_names_a_partition_that_is_gone_once(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,10 +514,11 @@ def test_a_partition_that_is_gone_is_told_once(
     consumer = consumer_of(group="g", auto_commit=True)
     kafka.rounds.append([kafka.give(BOTH), Given(0), Given(0, of=1)])
     assert offsets(consumer) == [0, 0]
-    gone(kafka, monkeypatch)
+    looked_up = gone(kafka, monkeypatch)
     for offset in (1, 2, 3):
         kafka.rounds.append([Given(offset), Given(offset, of=1)] if offset == 1 else [Given(offset)])
         offsets(consumer)
+    assert looked_up == [TOPIC] * 2, "once for each commit that failed"
     assert caplog.text.count("not committed") == 1
     assert "its partition is gone group=g topic=orders partition=1" in caplog.text
     consumer.close()
