@@ -127,7 +127,7 @@ class Upkeep:
                 return
             is_there = segment in log.closed and not log.is_being_replaced
             if is_there and facts.largest != segment.largest and facts.size == segment.size:
-                log.rebuild_indexes(segment)
+                log.segments.rebuild_indexes(segment)
                 self._flusher.note(log)
         count = 0
         # What is just being replaced must not be gone when a start would finish that.

@@ -115,7 +115,9 @@ class TimeSearch:
                     return None
                 headers_rest -= 1
                 if header.max_timestamp >= self._timestamp_ms and header.record_count:
-                    batch = UnopenedBatch(header, log.content(base, placed), self._timestamp_ms, log.log_start_offset)
+                    batch = UnopenedBatch(
+                        header, log.segments.content(base, placed), self._timestamp_ms, log.log_start_offset
+                    )
                     if not self._may_open(header):
                         self._end(batch.first_offset())
                         return None
@@ -167,9 +169,9 @@ def _start_in_active(log: PartitionLog, timestamp_ms: int) -> int:
     base, size = log.active.base_offset, log.active.size
     entry = log.active.time_index.below(timestamp_ms)
     if entry is not None:
-        position = log.position_in_active(entry.offset)
+        position = log.segments.position_in_active(entry.offset)
         if not is_in_log(segment_path(log.folder, base, LOG), base, size, position, entry):
-            log.rebuild_active_indexes()
+            log.segments.rebuild_active_indexes()
         entry = log.active.time_index.below(timestamp_ms)
     return base + (entry.offset if entry is not None else 0)
 
@@ -179,6 +181,6 @@ def _start_in_closed(log: PartitionLog, segment: ClosedSegment, timestamp_ms: in
     if entry is not None:
         position = floor_position_in_file(segment.path(INDEX), entry.offset)
         if not is_in_log(segment.path(), segment.base_offset, segment.size, position, entry):
-            log.rebuild_indexes(segment)
+            log.segments.rebuild_indexes(segment)
             entry = time_below_in_file(segment.path(TIME_INDEX), timestamp_ms)
     return segment.base_offset + (entry.offset if entry is not None else 0)

@@ -1,11 +1,10 @@
 """The log of one partition: segments in a row, the last of which is appended to.
 
-Invariants: segments are contiguous or ascend with holes, never overlap; `log_start_offset` <= `high_watermark` <=
-`log_end_offset`; bytes below `recovery_point` have been forced to disk; a consumer sees nothing at or above the high
-watermark, and one that reads what is committed nothing at or above the last stable offset, which is the first of the
-oldest open transaction or the high watermark, whatever comes first. The high watermark is the log end, except where
-acknowledgement waits for the disk (fsync `always`): there it is what has been forced, so that nobody reads a message
-that a power failure could take back.
+Invariants: `log_start_offset` <= `high_watermark` <= `log_end_offset`; bytes below `recovery_point` have been forced to
+disk; a consumer sees nothing at or above the high watermark, and one that reads what is committed nothing at or above
+the last stable offset, which is the first of the oldest open transaction or the high watermark, whatever comes first.
+The high watermark is the log end, except where acknowledgement waits for the disk (fsync `always`): there it is what
+has been forced, so that nobody reads a message that a power failure could take back.
 
 Files per partition: `<base>.log`, `.index`, `.timeindex`, `.txnindex` and, where a segment begins,
 `<offset>.snapshot` with the state of idempotent producers up to that offset; `leader-epoch-checkpoint` says which
@@ -17,48 +16,33 @@ Not for use by threads. Only `flush_job` results are meant to be carried out by 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
-from headrace.broker.log.files import FileSlice, OpenFiles, read_at, sync_folder, write_fully
-from headrace.broker.log.index import (
-    OffsetEntry,
-    first_entry_in_file,
-    floor_entry_in_file,
-    floor_position_in_file,
-)
+from headrace.broker.log.files import FileSlice, OpenFiles, write_fully
 from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
-    DELETED,
-    INDEX,
     INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     ClosedSegment,
-    aborted_in_part,
     base_offsets,
-    facts_of,
-    header_at,
     segment_path,
-    walk_file,
     write_indexes,
 )
-from headrace.broker.log.transactions import AbortedTransaction, end_marker, overlapping
+from headrace.broker.log.segments import Bound, Segments
+from headrace.broker.log.transactions import AbortedTransaction, end_marker
+from headrace.broker.log.unforced import Unforced
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.record_batch import CONTROL, MAGIC, PREFIX_BYTES, BatchHeader, read_batch_header
-
-logger = logging.getLogger(__name__)
+from headrace.kafka_wire.record_batch import CONTROL, PREFIX_BYTES, BatchHeader, read_batch_header
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
@@ -78,8 +62,7 @@ class LogLimits:
 class FlushJob:
     """Files to force to disk; once done, `PartitionLog.flushed(job)` may be called.
 
-    `changes` is how many changes of files there had been: what is changed while the disk works is not in it, be it of
-    the same files.
+    `changes` is how many changes of files there had been (see `Unforced`).
     """
 
     paths: tuple[Path, ...]
@@ -89,30 +72,17 @@ class FlushJob:
     changes: int
 
 
-class Bound(NamedTuple):
-    """How far a reader may read: to `offset`, which is at `position` of the segment that begins at `base_offset`."""
-
-    offset: int
-    base_offset: int
-    position: int
-
-
 class PartitionLog:
     """See the module. Built by `recovery.open_log`."""
 
     __slots__ = (
         "_active_since_ms",
-        "_changes",
         "_files",
         "_is_saved",
-        "_path",
-        "_path_base",
         "_stable",
         "_unforced",
         "_visible_in",
         "_visible_to",
-        "active",
-        "closed",
         "epochs",
         "folder",
         "high_watermark",
@@ -122,6 +92,7 @@ class PartitionLog:
         "log_start_offset",
         "producers",
         "recovery_point",
+        "segments",
         "waiters",
     )
 
@@ -144,32 +115,34 @@ class PartitionLog:
     ) -> None:
         self.folder = folder
         self.limits = limits
-        self.closed = closed
-        self.active = active
+        self._unforced = Unforced(unforced)
+        self.segments = Segments(folder, files, closed, active, self._unforced.note)
         self.producers = producers
         self.epochs = epochs
         self.leader_epoch = leader_epoch
-        self.log_start_offset = min(max(log_start_offset, self.first_base_offset), active.next_offset)
+        self.log_start_offset = min(max(log_start_offset, self.segments.first_base_offset), active.next_offset)
         self.recovery_point = min(recovery_point, active.next_offset)
         self.high_watermark = active.next_offset
         self.epochs.cut(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[int], None]] = set()  # are told how many bytes more can be read
         self.is_being_replaced = False  # by what compaction wrote: nothing is dropped until that is certain
         self._files = files
-        self._path_base = -1
-        self._path = folder
         self._active_since_ms = active_since_ms
         self._is_saved = is_saved
-        self._changes = 0
-        # Files that may not be on disk as they are, and the folder while it has names that may not be, each with the
-        # number of its last change.
-        self._unforced = dict.fromkeys(unforced, 0)
         self._visible_in, self._visible_to = active.base_offset, active.size
         self._stable = self._visible  # of the last stable offset, as it was looked for last
 
     @property
+    def closed(self) -> list[ClosedSegment]:
+        return self.segments.closed
+
+    @property
+    def active(self) -> SegmentFacts:
+        return self.segments.active
+
+    @property
     def log_end_offset(self) -> int:
-        return self.active.next_offset
+        return self.segments.active.next_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -180,13 +153,9 @@ class PartitionLog:
         return max(min(first, self.high_watermark), self.log_start_offset)
 
     @property
-    def first_base_offset(self) -> int:
-        return self.closed[0].base_offset if self.closed else self.active.base_offset
-
-    @property
     def size(self) -> int:
         """Bytes of all record batches, as stored."""
-        return sum(segment.size for segment in self.closed) + self.active.size
+        return self.segments.size
 
     @property
     def needs_flush(self) -> bool:
@@ -235,7 +204,7 @@ class PartitionLog:
             RequestRefused: the disk refused it; the log is as before.
         """
         size = len(batch)
-        active = self.active
+        active = self.segments.active
         if active.size and (
             active.size + size > self.limits.segment_bytes_max
             or active.next_offset + header.last_offset_delta - active.base_offset > RELATIVE_OFFSET_MAX
@@ -245,7 +214,7 @@ class PartitionLog:
                 self.roll(now_ms)
             except OSError as error:
                 raise _refusal(self.folder, error) from error
-            active = self.active
+            active = self.segments.active
         base_offset = active.next_offset
         if not active.size:
             self._active_since_ms = now_ms
@@ -274,23 +243,18 @@ class PartitionLog:
             raise _refusal(self.folder / leader_epochs.FILE_NAME, error) from error
         self.epochs = begun
         # With the folder, which has that name, and that of the first segment of a new log.
-        self._note_unforced(path, self.folder)
+        self._unforced.note(path, self.folder)
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
-        path = self._log_path(self.active.base_offset)
+        active = self.segments.active
+        path = self.segments.log_path(active.base_offset)
         try:
             fd = self._files.fd(path)
-            write_fully(fd, [prefix, rest], self.active.size)
+            write_fully(fd, [prefix, rest], active.size)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._files.fd(path), self.active.size)
+                os.ftruncate(self._files.fd(path), active.size)
             raise _refusal(path, error) from error
-
-    def _log_path(self, base: int) -> Path:
-        """Of a segment. It is kept for the next call, since to make one takes longer than to write to its file."""
-        if base != self._path_base:
-            self._path_base, self._path = base, segment_path(self.folder, base, LOG)
-        return self._path
 
     def _advance(self, offset: int, base_offset: int, position: int) -> None:
         if offset > self.high_watermark:
@@ -313,16 +277,12 @@ class PartitionLog:
             return
         write_indexes(self.folder, active)
         self._write_snapshot()
-        # The file must be there before retention may remove the others: it alone then tells where the log ends.
-        self._files.fd(segment_path(self.folder, active.next_offset, LOG))
+        self.segments.begin_new()
         # With its indexes: below the recovery point they are taken as they are.
         suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
         paths = (segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes)
         # And the folder, which has the name of the new one.
-        self._note_unforced(*paths, self.folder)
-        self.closed.append(ClosedSegment.of(self.folder, active))
-        self._files.forget(segment_path(self.folder, active.base_offset, LOG))
-        self.active = SegmentFacts(active.next_offset, active.next_offset)
+        self._unforced.note(*paths, self.folder)
         self._active_since_ms = now_ms
 
     def _write_snapshot(self) -> None:
@@ -342,26 +302,21 @@ class PartitionLog:
     def flush_job(self, *, closed_only: bool = False) -> FlushJob:
         """What has to be forced to disk for everything appended so far, or all closed segments, to be durable."""
         active = self.active
-        paths = tuple(self._unforced)
+        paths, changes = self._unforced.paths, self._unforced.changes
         if closed_only:
-            return FlushJob(paths, active.base_offset, active.base_offset, 0, self._changes)
+            return FlushJob(paths, active.base_offset, active.base_offset, 0, changes)
         if active.size and self.recovery_point < active.next_offset:
             paths += (segment_path(self.folder, active.base_offset, LOG),)
-        return FlushJob(paths, active.next_offset, active.base_offset, active.size, self._changes)
-
-    def _note_unforced(self, *paths: Path) -> None:
-        self._changes += 1
-        self._unforced.update(dict.fromkeys(paths, self._changes))
+        return FlushJob(paths, active.next_offset, active.base_offset, active.size, changes)
 
     def flushed(self, job: FlushJob) -> None:
         """Takes note that the files of `job` were forced, as they were when it was made."""
-        # Not by their names: the active segment of the job may have been appended to and closed since.
-        self._unforced = {path: change for path, change in self._unforced.items() if change > job.changes}
+        self._unforced.note_forced(job.changes)
         self.recovery_point = max(self.recovery_point, job.next_offset)
         if self.limits.forced_reads_only and job.next_offset > self.high_watermark:
-            before = self._hidden_bytes
+            before = self.segments.bytes_behind(self._visible)
             self._advance(job.next_offset, job.base_offset, job.position)
-            self.wake(before - self._hidden_bytes)
+            self.wake(before - self.segments.bytes_behind(self._visible))
 
     def close(self) -> list[Path]:
         """Writes what a clean start reads instead of scanning; returns the files that are still to be forced."""
@@ -373,7 +328,7 @@ class PartitionLog:
             self._write_snapshot()
             unforced += [segment_path(self.folder, self.log_end_offset, SNAPSHOT), self.folder]
             self._is_saved = True
-        self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
+        self.segments.forget_active_file()
         return unforced
 
     # Reading
@@ -401,7 +356,7 @@ class PartitionLog:
         records, base, end = self._read(offset, bytes_max, whole_first, bound)
         if not records:
             return records, ()
-        return records, self.aborted(offset, min(self._offset_at(base, end), bound.offset))
+        return records, self.aborted(offset, min(self.segments.offset_at(base, end), bound.offset))
 
     def _read(self, offset: int, bytes_max: int, whole_first: bool, bound: Bound) -> tuple[bytes | FileSlice, int, int]:
         """What can be read, and in which segment and at which position of it that ends."""
@@ -410,19 +365,7 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is outside [{self.log_start_offset}, {self.log_end_offset}]",
             )
-        if offset >= bound.offset:
-            return b"", 0, 0
-        for base, end, position in self._places(offset, bound):
-            path = self._log_path(base)
-            for placed in walk_file(self._files.fd(path), position, end):
-                if placed.header.last_offset >= offset:
-                    size = placed.header.size
-                    if size > bytes_max and not whole_first:
-                        return b"", 0, 0
-                    size = min(max(size, bytes_max), end - placed.position)
-                    records = self._files.slice(path, placed.position, size)
-                    return records, base, placed.position + len(records)
-        return b"", 0, 0
+        return self.segments.read(offset, bytes_max, bound, whole_first=whole_first)
 
     @property
     def _visible(self) -> Bound:
@@ -433,118 +376,25 @@ class PartitionLog:
         if end >= self.high_watermark:
             return self._visible
         if self._stable.offset != end:
-            self._stable = Bound(end, *self._place_of(end))
+            self._stable = Bound(end, *self.segments.place_of(end, self._visible))
         return self._stable
-
-    def _place_of(self, offset: int) -> tuple[int, int]:
-        """The segment, and the position in it, of the batch that holds an offset below the high watermark."""
-        for base, end, position in self._places(offset, self._visible):
-            fd = self._files.fd(self._log_path(base))
-            for placed in walk_file(fd, position, end):
-                if placed.header.last_offset >= offset:
-                    return base, placed.position
-        return self._visible_in, self._visible_to
-
-    def _offset_at(self, base: int, position: int) -> int:
-        """An offset that nothing before this position of a segment reaches, close behind it where an index tells."""
-        if base == self.active.base_offset:
-            entry, size, end = self.active.index.first_from(position), self.active.size, self.log_end_offset
-        else:
-            segment = self.closed[bisect_right(self.closed, base, key=lambda segment: segment.base_offset) - 1]
-            entry, size, end = first_entry_in_file(segment.path(INDEX), position), segment.size, segment.next_offset
-        return base + entry.offset if entry is not None and self._is_true(base, size, entry) else end
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The transactions that were aborted and have something in [start, end)."""
-        found: list[AbortedTransaction] = []
-        first = max(bisect_right(self.closed, start, key=lambda segment: segment.base_offset) - 1, 0)
-        for segment in self.closed[first:]:
-            if segment.aborted:
-                found += aborted_in_part(segment, start, end)
-        found += overlapping(self.active.aborted, start, end)
-        return found
+        return self.segments.aborted(start, end)
 
     def is_in_last_segment(self, offset: int) -> bool:
         """Is all that can be read from here on in one segment? A read ends with the segment that it begins in."""
         return offset >= self._visible_in
 
-    def _places(self, offset: int, bound: Bound) -> Iterator[tuple[int, int, int]]:
-        """(segment base, readable bytes, position to start at) of the segments from the one that may hold `offset`."""
-        first = max(bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1, 0)
-        for segment in self.closed[first:]:
-            if segment.next_offset > offset:
-                position = self._position(segment, max(offset - segment.base_offset, 0))
-                yield segment.base_offset, _readable(segment.base_offset, segment.size, bound), position
-        active = self.active
-        position = self.position_in_active(max(offset - active.base_offset, 0))
-        yield active.base_offset, _readable(active.base_offset, active.size, bound), position
-
-    def _position(self, segment: ClosedSegment, relative: int) -> int:
-        """From where on to read a closed segment for an offset; an index that says what is not so is made anew."""
-        entry = floor_entry_in_file(segment.path(INDEX), relative)
-        if entry is None:
-            return 0
-        if self._is_true(segment.base_offset, segment.size, entry):
-            return entry.position
-        self.rebuild_indexes(segment)
-        return floor_position_in_file(segment.path(INDEX), relative)
-
-    def position_in_active(self, relative: int) -> int:
-        """As `_position`, in the last segment, whose indexes were a file when the broker started."""
-        entry = self.active.index.floor(relative)
-        if entry is not None and not self._is_true(self.active.base_offset, self.active.size, entry):
-            self.rebuild_active_indexes()
-            entry = self.active.index.floor(relative)
-        return entry.position if entry is not None else 0
-
-    def _is_true(self, base: int, size: int, entry: OffsetEntry) -> bool:
-        """Does the batch that an index tells of begin there, and end with that offset?"""
-        found = header_at(self._files.fd(self._log_path(base)), entry.position, size)
-        return found is not None and found.magic == MAGIC and found.last_offset - base == entry.offset
-
-    def rebuild_indexes(self, segment: ClosedSegment) -> None:
-        """Makes the indexes of a closed segment anew from its batches.
-
-        Raises:
-            OSError: they could not be written.
-        """
-        facts = facts_of(self.folder, segment.base_offset, segment.size)
-        write_indexes(self.folder, facts)
-        self._note_unforced(*(segment.path(suffix) for suffix in INDEX_SUFFIXES))
-        at = self.closed.index(segment)
-        self.closed[at] = ClosedSegment.of(self.folder, facts, segment.next_offset)
-        logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
-
-    def rebuild_active_indexes(self) -> None:
-        """As `rebuild_indexes`, of the last segment: they are written when it is closed."""
-        facts = facts_of(self.folder, self.active.base_offset, self.active.size)
-        self.active.index, self.active.time_index = facts.index, facts.time_index
-        logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, self.active.base_offset)
-
-    @property
-    def _hidden_bytes(self) -> int:
-        """Of batches above the high watermark, in segments that are still there."""
-        if self._visible_in == self.active.base_offset:
-            return self.active.size - self._visible_to
-        at = bisect_right(self.closed, self._visible_in, key=lambda segment: segment.base_offset)
-        rest = sum(segment.size for segment in self.closed[max(at - 1, 0) :]) - self._visible_to
-        return self.active.size + rest
-
     def batches(self, offset: int) -> Iterator[tuple[PlacedBatch, bytes]]:
         """Every readable batch from the one that holds `offset` on, with its bytes."""
         for base, placed in self.placed_batches(offset):
-            yield placed, read_at(self._files.fd(self._log_path(base)), placed.header.size, placed.position)
+            yield placed, self.segments.bytes_of(base, placed)
 
     def placed_batches(self, offset: int) -> Iterator[tuple[int, PlacedBatch]]:
         """As `batches`: of each the segment that it is in, and where. The log must stay as it is meanwhile."""
-        for base, end, position in self._places(offset, self._visible):
-            for placed in walk_file(self._files.fd(self._log_path(base)), position, end):
-                if placed.header.last_offset >= offset:
-                    yield base, placed
-
-    def content(self, base: int, placed: PlacedBatch) -> bytes | FileSlice:
-        """A batch of a segment, which stays what it is whatever becomes of the segment."""
-        return self._files.slice(self._log_path(base), placed.position, placed.header.size)
+        return self.segments.placed_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
         """The newest epoch that is not above `epoch`, and the offset behind its last batch; None when there is none."""
@@ -571,17 +421,14 @@ class PartitionLog:
         Raises:
             OSError: see `compaction.replace_files`.
         """
-        at = self.closed.index(group[0])
-        for segment in group:
-            self._files.forget(segment.path())
+        self.segments.forget_files(group)
         renamed = compaction.replace_files(group)
-        first = group[0]
-        self.closed[at : at + len(group)] = [ClosedSegment.of(self.folder, facts, group[-1].next_offset)]
+        self.segments.put_in_place(group, facts)
         # Without them, on a full disk, reading begins with the segment.
         with contextlib.suppress(OSError):
             write_indexes(self.folder, facts)
-        self._forget_gone()
-        self._note_unforced(*(first.path(suffix) for suffix in INDEX_SUFFIXES))
+        self._unforced.forget_gone()
+        self._unforced.note(*(group[0].path(suffix) for suffix in INDEX_SUFFIXES))
         return renamed
 
     # Letting go
@@ -592,36 +439,16 @@ class PartitionLog:
 
     def drop_segments(self, count: int) -> list[Path]:
         """Takes the oldest `count` closed segments out of the log; returns their renamed files, to be unlinked."""
-        dropped, self.closed = self.closed[:count], self.closed[count:]
-        self.log_start_offset = max(self.log_start_offset, self.first_base_offset)
-        renamed: list[Path] = []
-        for segment in dropped:
-            if renamed:
-                # The oldest first, also where the power fails: a hole between segments would be taken for a loss.
-                sync_folder(self.folder)
-            self._files.forget(segment.path())
-            for suffix in SEGMENT_SUFFIXES:
-                path = segment.path(suffix)
-                if path.exists():
-                    renamed.append(path.rename(path.with_name(path.name + DELETED)))
-        self._forget_gone()
+        gone = self.segments.take_out(count)
+        self.log_start_offset = max(self.log_start_offset, self.segments.first_base_offset)
+        renamed = self.segments.rename_files(gone)
+        self._unforced.forget_gone()
         return renamed
-
-    def _forget_gone(self) -> None:
-        self._unforced = {path: change for path, change in self._unforced.items() if path.exists()}
 
     def forget_files(self) -> None:
         """Closes what is open, before the folder is renamed."""
-        for segment in self.closed:
-            self._files.forget(segment.path())
-        self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
-
-
-def _readable(base_offset: int, size: int, bound: Bound) -> int:
-    """How many bytes of a segment lie before a bound."""
-    if base_offset == bound.base_offset:
-        return bound.position
-    return size if base_offset < bound.base_offset else 0
+        self.segments.forget_files(self.closed)
+        self.segments.forget_active_file()
 
 
 def _refusal(path: Path, error: OSError) -> RequestRefused:

@@ -122,7 +122,7 @@ def test_what_is_appended_and_closed_while_the_disk_works_is_still_to_be_forced(
     log.flushed(log.flush_job())
     assert not log.needs_flush and log.recovery_point == log.log_end_offset
     job = log.flush_job()
-    log.rebuild_indexes(log.closed[0])
+    log.segments.rebuild_indexes(log.closed[0])
     log.flushed(job)
     assert set(log.flush_job().paths) == {closed.with_suffix(suffix) for suffix in INDEX_SUFFIXES}
 
@@ -521,9 +521,9 @@ def test_a_bit_that_flipped_in_an_index_hides_nothing(
         assert read_batch_header(again.read(number, 1, whole_first=True)).base_offset == number
         found = find_timestamp(again, NOW_MS + number)
         assert found is not None and found.offset == number
-        records, base, end = again._read(number, 5000, True, again._visible)
+        records, base, end = again.segments.read(number, 5000, again._visible, whole_first=True)
         *_, last = walk_batches(memoryview(bytes(records)))
-        assert last.header.last_offset < again._offset_at(base, end)
+        assert last.header.last_offset < again.segments.offset_at(base, end)
 
 
 @pytest.mark.parametrize("entries_lost", [1, 2])

@@ -298,7 +298,7 @@ class VirtualBroker:
             "bytes of logs": sum(log.size for log in logs),
             "logs": len(node.logs),
             "segments": sum(len(log.closed) for log in logs),
-            "unforced": sum(len(log._unforced) for log in logs),
+            "unforced": sum(len(log._unforced.paths) for log in logs),
             "waiters": sum(len(log.waiters) for log in logs),
             "epochs": sum(len(list(log.epochs)) for log in logs),
             "producers": sum(len(log.producers) for log in logs),
