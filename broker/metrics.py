@@ -111,6 +111,11 @@ class MetricsPage:
         histogram = self._node.flusher.seconds
         forced.add_metric([], _buckets(histogram), sum_value=histogram.sum_s)
         yield forced
+        yield CounterMetricFamily(
+            "headrace_broker_paused_seconds",
+            "While nobody was served, of a second and more at a time.",
+            value=self._node.pauses.total_s,
+        )
         groups = GaugeMetricFamily(
             "headrace_broker_groups", "Consumer groups with or without members.", labels=["state"]
         )

@@ -36,6 +36,7 @@ from headrace.broker.log.files import OpenFiles, sync_folder
 from headrace.broker.log.flusher import SYNC_THREADS, Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
+from headrace.broker.pauses import LOOK_MS, Pauses
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.supervised import repeat
@@ -73,6 +74,7 @@ class BrokerNode:
         self.opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-open")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self.fetch_sessions = FetchSessions()
+        self.pauses = Pauses()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
         self._lock_fd = lock(config.data_dir)
@@ -225,6 +227,7 @@ class BrokerNode:
             loop.create_task(repeat(self._closing, self.config.cleaner_interval_ms, self.upkeep.clean)),
             loop.create_task(self.groups.run()),
             loop.create_task(repeat(self._closing, transactions.LOOK_MS, self.transactions.look)),
+            loop.create_task(repeat(self._closing, LOOK_MS, self.pauses.look)),
         ]
         flush = self.flusher.flush_closed_segments if self.config.fsync is FsyncMode.NONE else self.flusher.flush_dirty
         self._tasks.append(loop.create_task(repeat(self._closing, self.config.flush_interval_ms, flush)))

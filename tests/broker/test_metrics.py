@@ -130,6 +130,7 @@ def test_the_page_has_what_the_broker_holds(tmp_path: Path) -> None:
         server.node.changes.create_topic("orders", 3, {})
         raw = batch(b"x" * 500)
         server.node.logs["orders", 1].append(raw, metrics_header(raw), 0)
+        server.node.pauses.total_s = 2.5
         head, body = await ask(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert head.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
         found = samples(body)
@@ -138,6 +139,7 @@ def test_the_page_has_what_the_broker_holds(tmp_path: Path) -> None:
         assert found["headrace_broker_connections"] == 0
         assert 0 < found["headrace_broker_disk_free_bytes"] <= found["headrace_broker_disk_total_bytes"]
         assert found["headrace_broker_compactions_total"] == 0
+        assert found["headrace_broker_paused_seconds_total"] == 2.5
         assert found["process_resident_memory_bytes"] > 0
 
     serving(tmp_path, work)

@@ -95,7 +95,7 @@ class Writer:
     """An idempotent producer that writes on through whatever becomes of its broker: 0, 1 …, padded to `value_bytes`."""
 
     def __init__(self, address: str, value_bytes: int) -> None:
-        self.value_bytes, self.sent = value_bytes, 0
+        self.address, self.value_bytes, self.sent = address, value_bytes, 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.failures: list[object] = []
         self._stop = threading.Event()
@@ -109,7 +109,7 @@ class Writer:
                 "retry.backoff.ms": 50,
                 "queue.buffering.max.kbytes": 20_000,
                 "error_cb": self._failed,
-                "log_level": 0,
+                "log_level": 4,
             }
         )
 
@@ -148,8 +148,14 @@ class Writer:
         at_least, deadline = len(self.acknowledged) + more, time.monotonic() + PATIENCE_S
         while len(self.acknowledged) < at_least:
             assert not self.failures
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, self._state()
             time.sleep(0.01)
+
+    def _state(self) -> str:
+        """What can be told of why nothing is acknowledged."""
+        now, queued = len(self.acknowledged), len(self.producer)
+        seen = [len(values) for values in values_of(self.address, "t", 4)]
+        return f"{now} of {self.sent} acknowledged, {queued} in the client's queue; the broker has {seen}"
 
     def check(self, address: str) -> None:
         """Nothing that was acknowledged is lost, doubled, in another order or at another offset."""

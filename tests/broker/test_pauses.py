@@ -1,0 +1,73 @@
+"""That nobody was served for a while is noticed, and what the broker did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.config import BrokerConfig
+from headrace.broker.node import BrokerNode
+from headrace.broker.pauses import LOOK_MS, PAUSE_S, Pauses
+
+LOOK_S = LOOK_MS / 1000
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.now_s = self.worked_s = 1000.0
+        self.pauses = Pauses(lambda: self.now_s, lambda: self.worked_s)
+        self.pauses.look()
+
+    def look_after(self, seconds: float, worked_s: float = 0.0) -> None:
+        self.now_s += seconds
+        self.worked_s += worked_s
+        self.pauses.look()
+
+
+def test_what_is_late_by_less_than_a_second_is_no_pause(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks()
+    for late_s in (0.0, 0.1, PAUSE_S - 0.01, 0.0):
+        clocks.look_after(LOOK_S + late_s)
+    assert (clocks.pauses.total_s, caplog.records) == (0.0, [])
+
+
+def test_the_first_look_has_nothing_to_compare_with(caplog: pytest.LogCaptureFixture) -> None:
+    pauses = Pauses()
+    pauses.look()
+    assert (pauses.total_s, caplog.records) == (0.0, [])
+
+
+@pytest.mark.parametrize(
+    ("worked_s", "reason"),
+    [
+        (0.002, "of_which_working_ms=2 reason=it waited for the disk or for a processor"),
+        (3.5, "of_which_working_ms=3500 reason=work of the broker's own"),
+    ],
+)
+def test_a_pause_is_told_with_what_it_went_on(caplog: pytest.LogCaptureFixture, worked_s: float, reason: str) -> None:
+    clocks = Clocks()
+    clocks.look_after(LOOK_S, 0.2)
+    clocks.look_after(LOOK_S + 4.0, worked_s)
+    clocks.look_after(LOOK_S + PAUSE_S)
+    assert clocks.pauses.total_s == 5.0
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == f"nobody was served pause_ms=4000 {reason}"
+    assert second.startswith("nobody was served pause_ms=1000 of_which_working_ms=0 ")
+
+
+def test_a_running_broker_looks(tmp_path: Path) -> None:
+    async def paused() -> float:
+        node = BrokerNode(BrokerConfig(tmp_path))
+        node.start()
+        await asyncio.sleep(2 * LOOK_S)
+        time.sleep(PAUSE_S + LOOK_S + 0.1)  # of the loop's own thread
+        async with asyncio.timeout(60):
+            while not node.pauses.total_s:
+                await asyncio.sleep(LOOK_S)
+        await node.close()
+        return node.pauses.total_s
+
+    assert asyncio.run(paused()) >= PAUSE_S
