@@ -54,7 +54,7 @@ class Cleaner:
         clean_to: Mapping[PartitionKey, int],
         *,
         before_change: Callable[[], Awaitable[None]],
-        unlink: Callable[[list[Path]], None],
+        unlink: Callable[[list[Path]], object],
         is_closing: Callable[[], bool],
     ) -> None:
         self._executor, self._flusher, self._is_closing = executor, flusher, is_closing

@@ -17,7 +17,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from headrace.broker import descriptors
@@ -315,9 +315,9 @@ class BrokerNode:
             self.flusher.note(opened.log)
         return opened
 
-    def _unlink_later(self, paths: list[Path]) -> None:
+    def _unlink_later(self, paths: list[Path]) -> Future[None]:
         """Removes files in a thread: freeing a large one takes its time."""
-        self._executor.submit(unlink_files, paths)
+        return self._executor.submit(unlink_files, paths)
 
 
 def _has_records(log: PartitionLog) -> bool:

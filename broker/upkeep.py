@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Upkeep:
 
     Args:
         logs: all there are, now and later.
-        unlink: removes files some time.
+        unlink: removes files in a thread.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Upkeep:
         flusher: Flusher,
         checkpoints: CheckpointWriter,
         executor: Executor,
-        unlink: Callable[[list[Path]], None],
+        unlink: Callable[[list[Path]], Future[None]],
         now_ms: Callable[[], int],
     ) -> None:
         self._config, self._topics, self._logs = config, topics, logs
@@ -86,6 +86,16 @@ class Upkeep:
             raise full
         await self._groups.keep_house()
         await asyncio.wrap_future(self._checkpoints.write())
+
+    async def drop_hidden(self, key: PartitionKey) -> None:
+        """Removes the segments of a log that lie wholly below its start; afterwards their space is free.
+
+        Raises:
+            OSError: some could not be removed.
+        """
+        topic, log = self._topics.get(key[0]), self._logs.get(key)
+        if topic is not None and log is not None:
+            await self._drop_expired(key, topic, log, UNLIMITED, self._now_ms())
 
     async def _retain(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
         is_limited = is_deleted(topic.configs)
@@ -139,7 +149,7 @@ class Upkeep:
             if self._logs.get(key) is not log:
                 return
             if not log.is_being_replaced and expired(retention_ms):
-                self._unlink(log.drop_segments(1))
+                await asyncio.wrap_future(self._unlink(log.drop_segments(1)))
                 count += 1
         if count:
             logger.info(

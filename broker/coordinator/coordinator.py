@@ -70,7 +70,7 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         *,
         topics: Topics,
-        unlink: Callable[[list[Path]], None],
+        unlink: Callable[[list[Path]], object],
         rebalance_delay_ms: int = 0,
         session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
         consumer_session_timeout_ms: int = CONSUMER_SESSION_TIMEOUT_MS,

@@ -41,7 +41,7 @@ class LogTable:
         fsync: FsyncMode,
         now_ms: Callable[[], int],
         *,
-        unlink: Callable[[list[Path]], None],
+        unlink: Callable[[list[Path]], object],
         grows_by: int,
     ) -> None:
         self.log = log

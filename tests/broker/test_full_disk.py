@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DeleteRecordsRequest
 
 from broker_samples import NOW_MS, append, batch, contents, opened
 from headrace.broker.config import BrokerConfig
@@ -17,6 +18,10 @@ from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.data_folder import CLEAN_MARKER
 from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers import delete_records
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import checkpoints
+from headrace.broker.log.checkpoints import LOG_STARTS, read_checkpoint
 from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -166,3 +171,72 @@ def test_a_broker_that_stops_on_a_full_disk_reads_its_logs_at_the_next_start(
     monkeypatch.undo()
     with_node(tmp_path, look)
     assert (tmp_path / CLEAN_MARKER).exists()
+
+
+def space_for_checkpoints_when(monkeypatch: pytest.MonkeyPatch, is_free: Callable[[], bool]) -> None:
+    real = checkpoints.write_atomically
+    monkeypatch.setattr(
+        checkpoints, "write_atomically", lambda path, content: (real if is_free() else full)(path, content)
+    )
+
+
+async def delete_below(node: BrokerNode, offsets: dict[str, int]) -> list[tuple[ErrorCode, int]]:
+    """What is answered of each topic's first partition: the error, and where it begins now."""
+    topic = DeleteRecordsRequest.DeleteRecordsTopic
+    wanted = [
+        topic(
+            version=2,
+            name=name,
+            partitions=[topic.DeleteRecordsPartition(version=2, partition_index=0, offset=offset)],
+        )
+        for name, offset in offsets.items()
+    ]
+    answer = await delete_records.handle(
+        RequestContext(node, 2, "client", "127.0.0.1"), DeleteRecordsRequest(version=2, topics=wanted, timeout_ms=1000)
+    )
+    return [(one.error_code, one.low_watermark) for each in answer.topics for one in each.partitions]
+
+
+def test_records_are_deleted_where_what_they_leave_is_the_only_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two topics: that of one whole segment makes room for the new start of the other, too."""
+
+    async def work(node: BrokerNode) -> None:
+        large, small = (node.log(node.changes.create_topic(name, 1, {}).name, 0) for name in ("large", "small"))
+        for log in (large, small):
+            for number in range(4):
+                append(log, batch(b"%d" % number))
+        large.roll(NOW_MS)
+        append(large, batch(b"4"))
+        oldest = large.closed[0].path()
+        space_for_checkpoints_when(monkeypatch, lambda: not list(oldest.parent.glob(f"{oldest.name}*")))
+        assert await delete_below(node, {"small": 2, "large": 4, "none": 1}) == [
+            (ErrorCode.NONE, 2),
+            (ErrorCode.NONE, 4),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ]
+        assert read_checkpoint(tmp_path / LOG_STARTS) == {("small", 0): 2, ("large", 0): 4}
+        assert contents(large) == [(4, b"4")]
+
+    with_node(tmp_path, work)
+
+
+def test_who_deletes_records_that_leave_no_space_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
+        for number in range(4):
+            append(log, batch(b"%d" % number))
+        space_for_checkpoints_when(monkeypatch, lambda: False)
+        assert await delete_below(node, {"t": 2, "none": 1}) == [
+            (ErrorCode.STORAGE_ERROR, -1),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ]
+        assert "deletion of records not written" in caplog.text
+        monkeypatch.undo()
+        assert await delete_below(node, {"t": 2}) == [(ErrorCode.NONE, 2)]
+        assert read_checkpoint(tmp_path / LOG_STARTS) == {("t", 0): 2}
+
+    with_node(tmp_path, work)
