@@ -37,7 +37,7 @@ class ProducerIds:
     def __init__(self, folder: Path, executor: Executor) -> None:
         self._path, self._executor = folder / FILE_NAME, executor
         self._claim: asyncio.Task[None] | None = None
-        self._on_file = _read(self._path)
+        self._on_file = read_producer_ids(self._path)
         self._next = self._claimed = self._on_file or 0
 
     def begin_above(self, known: Iterable[int], *, is_in_use: bool) -> None:
@@ -96,8 +96,9 @@ def first_id(on_file: int | None, largest: int, *, is_in_use: bool) -> int:
     return largest + 1 + DISTANCE if is_in_use or largest >= 0 else 0
 
 
-def _read(path: Path) -> int | None:
-    """
+def read_producer_ids(path: Path) -> int | None:
+    """The first id that was not given out; None where there is no such file.
+
     Raises:
         CorruptFile: it holds something else than a number.
     """

@@ -22,6 +22,8 @@ from headrace.broker.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from headrace.broker.log.leader_epochs import LeaderEpochs, read_leader_epochs
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.segment import INDEX, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
+from headrace.broker.producer_ids import FILE_NAME as PRODUCER_IDS
+from headrace.broker.producer_ids import MADE_UP_FROM, read_producer_ids
 from headrace.broker.topic_config import is_compacted
 from headrace.broker.topics import FILE_NAME as TOPICS_FILE
 from headrace.broker.topics import Topic, TopicStore
@@ -53,6 +55,7 @@ class Verified:
     size_bytes: int = 0
     log_start_offset: int = 0
     log_end_offset: int = 0
+    largest_producer_id: int = -1
     findings: list[Finding] = field(default_factory=list)
     more: int = 0
 
@@ -95,7 +98,7 @@ class _Promised:
 
 
 def verify(folder: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[Verified]:
-    """First the folder itself, then its partitions one by one.
+    """First the folder, then its partitions one by one; at the end, what these tell of the folder is added to it.
 
     Args:
         progress: is told which file is being read.
@@ -114,6 +117,7 @@ def verify(folder: Path, progress: Callable[[str], None] = lambda where: None) -
     names = {f"{topic.name}-{index}" for topic in topics for index in range(topic.partitions)}
     _check_folders(folder, names, around)
     yield around
+    largest_id = -1
     for topic in topics:
         for index in range(topic.partitions):
             key = (topic.name, index)
@@ -131,7 +135,9 @@ def verify(folder: Path, progress: Callable[[str], None] = lambda where: None) -
                 _Checking(place, promised, verified, progress).run()
             else:
                 verified.add("folders", place.name, "the partition's folder is missing")
+            largest_id = max(largest_id, verified.largest_producer_id)
             yield verified
+    _check_producer_ids(folder / PRODUCER_IDS, largest_id, around)
 
 
 def _read(path: Path, around: Verified) -> Mapping[PartitionKey, int]:
@@ -149,6 +155,18 @@ def _check_folders(folder: Path, wanted: set[str], around: Verified) -> None:
     for entry in partition_folders(folder):
         if entry.name not in wanted and STRAY_FOLDER not in entry.name:
             around.add("folders", entry.name, "belongs to no topic; a start puts it aside", is_note=True)
+
+
+def _check_producer_ids(path: Path, largest_id: int, around: Verified) -> None:
+    try:
+        following = read_producer_ids(path)
+    except CorruptFile as error:
+        around.add("producers", path.name, str(error))
+        return
+    if following is None and largest_id >= 0:
+        around.add("producers", path.name, f"it is missing, and producer {largest_id} wrote into the logs")
+    if following is not None and following <= largest_id:
+        around.add("producers", path.name, f"it says {following}, and producer {largest_id} wrote into the logs")
 
 
 class _Checking:
@@ -258,6 +276,8 @@ class _Checking:
         verified.batches += 1
         verified.records += header.record_count
         verified.size_bytes += header.size
+        if header.producer_id < MADE_UP_FROM:
+            verified.largest_producer_id = max(verified.largest_producer_id, header.producer_id)
         self._producers_end_at.discard(header.last_offset)
         is_promised = self._promised.is_clean or header.base_offset < self._promised.forced_to
         if not (self._promised.has_epochs and is_promised and header.base_offset >= self._promised.log_start):

@@ -47,7 +47,7 @@ class Findings:
 def looked_at(folder: Path) -> Findings:
     found: list[tuple[str, str, str]] = []
     noted: list[tuple[str, str, str]] = []
-    for one in verify(folder):
+    for one in list(verify(folder)):
         for each in one.findings:
             (noted if each.is_note else found).append((one.name, each.check, each.where))
     return Findings(found, noted)
@@ -68,6 +68,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node = BrokerNode(BrokerConfig(folder, segment_bytes_max=SEGMENT_BYTES), now_ms=lambda: NOW_MS)
         node.changes.create_topic("orders", 1, {})
         node.changes.create_topic("empty", 2, {})
+        assert await node.producer_ids.take() < 7
         fill(node, "orders")
         await node.close()
 
@@ -88,6 +89,40 @@ def test_a_folder_that_was_closed_in_order_is_sound(whole: Path) -> None:
     assert (orders.batches, orders.records, orders.log_end_offset) == (BATCHES, 2 * BATCHES, 2 * BATCHES)
     assert orders.segments == SEGMENTS
     assert orders.size_bytes == sum(path.stat().st_size for path in (whole / "orders-0").glob("*.log"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("8\n", ""),
+        ("7\n", "it says 7, and producer 7 wrote into the logs"),
+        (None, "it is missing, and producer 7 wrote into the logs"),
+        ("seven\n", "expected one whole number, found 'seven"),
+    ],
+)
+def test_producer_ids_that_would_be_given_twice_are_found(folder: Path, content: str | None, message: str) -> None:
+    path = folder / "producer-ids"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    around, *partitions = list(verify(folder))
+    assert [one.largest_producer_id for one in partitions] == [-1, 7, -1, -1]
+    if message:
+        (finding,) = around.findings
+        assert (finding.check, finding.where, finding.is_note) == ("producers", "producer-ids", False)
+        assert message in finding.message
+    else:
+        assert around.findings == []
+
+
+def test_an_id_that_a_client_made_up_is_no_finding(folder: Path) -> None:
+    async def work() -> None:
+        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        append(node.logs["empty", 0], batch(b"x", producer_id=1 << 62, epoch=0, sequence=0))
+        await node.close()
+
+    asyncio.run(work())
+    assert looked_at(folder) == Findings([], [])
 
 
 def test_so_is_one_whose_broker_was_killed(folder: Path) -> None:
