@@ -87,7 +87,7 @@ class BrokerNode:
             raise
 
     def _open(self, files_max: int) -> None:
-        folder = self.config.data_dir
+        folder, started = self.config.data_dir, time.monotonic()
         self._files = OpenFiles(files_max)
         self.topics = TopicStore.load(folder, base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         self.topics.begin_leader_epoch(self.now_ms())
@@ -97,17 +97,50 @@ class BrokerNode:
         put_strays_aside(
             folder, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
         )
-        recovery_points = read_checkpoint(folder / RECOVERY_POINTS)
-        log_starts = read_checkpoint(folder / LOG_STARTS)
+        self._open_keepers()
+        truncated_bytes = self._open_logs(is_clean)
+        self.cleaner.keep_within(self.logs)
+        # Rows of partitions that are gone must not meet a new partition of the same name.
+        self.checkpoints.write().result()
+        marker.unlink(missing_ok=True)
+        sync_folder(folder)
+        self._open_coordinators(is_clean)
+        self.producer_ids.begin_above(self._producers_heard_of(), is_in_use=any(map(_has_records, self.logs.values())))
+        self.upkeep = Upkeep(
+            self.config,
+            self.topics,
+            self.logs,
+            groups=self.groups,
+            cleaner=self.cleaner,
+            flusher=self.flusher,
+            checkpoints=self.checkpoints,
+            executor=self._executor,
+            unlink=self._unlink_later,
+            now_ms=lambda: self.now_ms(),
+        )
+        logger.info(
+            "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
+            folder,
+            len(self.topics),
+            len(self.logs),
+            is_clean,
+            truncated_bytes,
+            (time.monotonic() - started) * 1000,
+        )
+
+    def _open_keepers(self) -> None:
+        """What looks after the logs, which are opened later."""
         self.cleaner = Cleaner(
             self._executor,
             self.flusher,
-            read_checkpoint(folder / CLEAN_TO),
+            read_checkpoint(self.config.data_dir / CLEAN_TO),
             before_change=lambda: asyncio.wrap_future(self.checkpoints.write_recovery_points()),
             unlink=self._unlink_later,
             is_closing=self._closing.is_set,
         )
-        self.checkpoints = CheckpointWriter(folder, self._writer, self.logs, lambda: self.cleaner.clean_to)
+        self.checkpoints = CheckpointWriter(
+            self.config.data_dir, self._writer, self.logs, lambda: self.cleaner.clean_to
+        )
         self.changes = TopicChanges(
             self.config,
             self.topics,
@@ -119,19 +152,22 @@ class BrokerNode:
             writer=self._writer,
             executor=self._executor,
         )
-        started = time.monotonic()
-        truncated = 0
+
+    def _open_logs(self, is_clean: bool) -> int:
+        """Opens those of all topics; returns how many bytes had to be cut off."""
+        recovery_points = read_checkpoint(self.config.data_dir / RECOVERY_POINTS)
+        log_starts = read_checkpoint(self.config.data_dir / LOG_STARTS)
+        truncated_bytes = 0
         for topic in self.topics:
             for index in range(topic.partitions):
                 key = (topic.name, index)
                 opened = self._open_log(topic, index, is_clean, recovery_points.get(key), log_starts.get(key, 0))
                 self.logs[key] = opened.log
-                truncated += opened.truncated_bytes
-        self.cleaner.keep_within(self.logs)
-        # Rows of partitions that are gone must not meet a new partition of the same name.
-        self.checkpoints.write().result()
-        marker.unlink(missing_ok=True)
-        sync_folder(folder)
+                truncated_bytes += opened.truncated_bytes
+        return truncated_bytes
+
+    def _open_coordinators(self, is_clean: bool) -> None:
+        """Of groups and of transactions, from their logs."""
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.changes.create_topic(OFFSETS_TOPIC, 1, {})
         self.groups = GroupCoordinator(
@@ -159,28 +195,6 @@ class BrokerNode:
             open_table=self._new_transaction_table,
             is_clean=is_clean,
             boot_id=boot_id(),
-        )
-        self.producer_ids.begin_above(self._producers_heard_of(), is_in_use=any(map(_has_records, self.logs.values())))
-        self.upkeep = Upkeep(
-            self.config,
-            self.topics,
-            self.logs,
-            groups=self.groups,
-            cleaner=self.cleaner,
-            flusher=self.flusher,
-            checkpoints=self.checkpoints,
-            executor=self._executor,
-            unlink=self._unlink_later,
-            now_ms=lambda: self.now_ms(),
-        )
-        logger.info(
-            "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
-            folder,
-            len(self.topics),
-            len(self.logs),
-            is_clean,
-            truncated,
-            (time.monotonic() - started) * 1000,
         )
 
     def _producers_heard_of(self) -> Iterator[int]:
