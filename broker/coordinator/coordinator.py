@@ -238,9 +238,10 @@ class GroupCoordinator:
         """
         if not offsets:
             return
+        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
+        self.offsets.check_room(keyed)
         if group_id not in self.groups:
             self._add_group(group_id)
-        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
         self._append(entries_of(keyed))
         # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
         # forced may at worst see an offset that a power failure takes back.
@@ -278,9 +279,10 @@ class GroupCoordinator:
         """
         if not offsets:
             return
+        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
+        self.offsets.check_room(keyed, is_pending=True)
         if group_id not in self.groups:
             self._add_group(group_id)
-        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
         self._table.append(entries_of(keyed), producer_id=producer_id, producer_epoch=epoch)
         self.offsets.add_pending(producer_id, epoch, keyed)
         await self._table.forced()

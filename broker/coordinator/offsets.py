@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
 
 TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
@@ -15,6 +18,10 @@ RETENTION_MS = 7 * 86_400_000
 """A group's offsets go this long after it was last used: Kafka's `offsets.retention.minutes`."""
 METADATA_CHARS_MAX = 4096
 """Of the text a consumer may keep beside an offset."""
+OFFSET_BYTES, METADATA_CHAR_BYTES = 300, 4
+"""What one takes of memory with its key, and a character of its text at most."""
+KEPT_BYTES_MAX = 512 * 1024 * 1024
+"""Of the offsets of all groups: a million and a half without texts, where 20,000 partitions have a hundred readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +109,43 @@ class OffsetTable:
         self._pending: dict[int, _Pending] = {}
         # The ids of all producers by what they are to commit: a commit looks for its own places among thousands.
         self._producers: _Places[set[int]] = _Places()
+        self._bytes_by_topic: Counter[str] = Counter()
+        self._kept_bytes = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What all of them take of memory, about."""
+        return self._kept_bytes
+
+    def check_room(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
+        """Whoever has offsets may go on committing them.
+
+        Args:
+            is_pending: they are of a transaction, and count twice until it is committed; for these there is as much
+                room again.
+
+        Raises:
+            RequestRefused: there is no room for them.
+        """
+        size = sum(map(_bytes_of, offsets.values()))
+        if self._kept_bytes + size <= KEPT_BYTES_MAX * (2 if is_pending else 1):
+            return
+        if is_pending or size > sum(_bytes_of(self.get(key)) for key in offsets):
+            raise RequestRefused(
+                ErrorCode.POLICY_VIOLATION, f"the offsets of all groups take {self._kept_bytes:,} bytes already"
+            )
+
+    def _note(self, topic: str, grown_bytes: int) -> None:
+        self._bytes_by_topic[topic] += grown_bytes
+        self._kept_bytes += grown_bytes
+        if not self._bytes_by_topic[topic]:
+            del self._bytes_by_topic[topic]
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
         """Folds one record; None deletes. Whatever transactions are to commit for the same place is outdated."""
         for producer_id in self._producers.pop(key) or ():
-            del self._pending[producer_id].offsets[key]
+            self._note(key.topic, -_bytes_of(self._pending[producer_id].offsets.pop(key)))
+        self._note(key.topic, _bytes_of(committed) - _bytes_of(self._committed.get(key)))
         if committed is not None:
             self._committed.put(key, committed)
         else:
@@ -129,6 +168,7 @@ class OffsetTable:
         """Takes out at once whatever there is of a topic, committed or not; returns of what, to be gone through in
         turns: there may be some hundred thousand."""
         pending, committed = self._producers.pop_topic(topic), self._committed.pop_topic(topic)
+        self._kept_bytes -= self._bytes_by_topic.pop(topic, 0)
         for group_id, partitions in pending.items():
             for partition, producer_ids in partitions.items():
                 for producer_id in producer_ids:
@@ -142,8 +182,10 @@ class OffsetTable:
     # What is not committed yet
 
     def add_pending(self, producer_id: int, epoch: int, offsets: Mapping[OffsetKey, CommittedOffset]) -> None:
-        self._pending.setdefault(producer_id, _Pending(epoch)).offsets.update(offsets)
-        for key in offsets:
+        pending = self._pending.setdefault(producer_id, _Pending(epoch)).offsets
+        for key, committed in offsets.items():
+            self._note(key.topic, _bytes_of(committed) - _bytes_of(pending.get(key)))
+            pending[key] = committed
             producers = self._producers.get(key)
             if producers is None:
                 self._producers.put(key, {producer_id})
@@ -152,7 +194,8 @@ class OffsetTable:
 
     def drop_pending(self, producer_id: int) -> None:
         pending = self._pending.pop(producer_id, None)
-        for key in pending.offsets if pending is not None else ():
+        for key, committed in pending.offsets.items() if pending is not None else ():
+            self._note(key.topic, -_bytes_of(committed))
             producers = self._producers.get(key)
             assert producers is not None
             producers.remove(producer_id)
@@ -187,3 +230,7 @@ class OffsetTable:
             for (topic, partition), committed in self.of_group(group_id).items()
             if self.is_expired(max(committed.committed_at_ms, unused_since_ms), now_ms)
         ]
+
+
+def _bytes_of(committed: CommittedOffset | None) -> int:
+    return OFFSET_BYTES + METADATA_CHAR_BYTES * len(committed.metadata) if committed is not None else 0

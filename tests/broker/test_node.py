@@ -19,11 +19,12 @@ from broker_samples import NOW_MS, append, batch, contents, keyed_batch, opened
 from headrace.broker import checkpoint_writer, producer_ids
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator import offsets as offsets_module
 from headrace.broker.coordinator import table as table_module
 from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
-from headrace.broker.coordinator.offsets import RETENTION_MS
+from headrace.broker.coordinator.offsets import METADATA_CHAR_BYTES, OFFSET_BYTES, RETENTION_MS
 from headrace.broker.coordinator.records import (
     CommittedOffset,
     GroupKey,
@@ -44,7 +45,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import check_config
-from headrace.broker.topics import check_topic_name
+from headrace.broker.topics import OFFSETS_TOPIC, check_topic_name
 
 
 class Clock:
@@ -330,6 +331,26 @@ def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
 
     run(tmp_path, first, is_killed=True)
     run(tmp_path, second)
+
+
+def test_commits_for_which_there_is_no_room_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets_module, "KEPT_BYTES_MAX", OFFSET_BYTES + METADATA_CHAR_BYTES * len(offset(1).metadata))
+
+    async def work(node: BrokerNode) -> None:
+        groups = node.groups
+        await groups.commit("g", {("t", 0): offset(1)})
+        end = node.log(OFFSETS_TOPIC, 0).log_end_offset
+        with pytest.raises(RequestRefused, match="offsets of all groups"):
+            await groups.commit("h", {("t", 0): offset(1)})
+        assert (list(groups.groups), node.log(OFFSETS_TOPIC, 0).log_end_offset) == (["g"], end)
+        await groups.commit_later("h", {("t", 0): offset(1)}, 1, 0)
+        end = node.log(OFFSETS_TOPIC, 0).log_end_offset
+        with pytest.raises(RequestRefused, match="offsets of all groups"):
+            await groups.commit_later("i", {("t", 0): offset(1)}, 2, 0)
+        assert (list(groups.groups), node.log(OFFSETS_TOPIC, 0).log_end_offset) == (["g", "h"], end)
+        await groups.commit("g", {("t", 0): offset(2)})
+
+    run(tmp_path, work)
 
 
 def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(

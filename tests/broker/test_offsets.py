@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_samples import NOW_MS
-from headrace.broker.coordinator.offsets import RETENTION_MS, OffsetTable
+from headrace.broker.coordinator import offsets as offsets_module
+from headrace.broker.coordinator.offsets import METADATA_CHAR_BYTES, OFFSET_BYTES, RETENTION_MS, OffsetTable
 from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
 
 KEYS = st.builds(OffsetKey, st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1))
 PRODUCERS = st.integers(1, 3)
-OFFSETS = st.builds(CommittedOffset, st.integers(0, 9), st.just(-1), st.just(""), st.just(NOW_MS))
+OFFSETS = st.builds(CommittedOffset, st.integers(0, 9), st.just(-1), st.sampled_from(["", "abc"]), st.just(NOW_MS))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("apply"), KEYS, st.none() | OFFSETS),
@@ -49,6 +54,11 @@ class PlainTable:
 
     def drop(self, producer_id: int, nothing: None) -> None:
         self.pending.pop(producer_id, None)
+
+    @property
+    def kept_bytes(self) -> int:
+        each = [*self.committed.values(), *(one for offsets in self.pending.values() for one in offsets.values())]
+        return sum(OFFSET_BYTES + METADATA_CHAR_BYTES * len(one.metadata) for one in each)
 
     @property
     def pending_keys(self) -> set[OffsetKey]:
@@ -89,6 +99,7 @@ def test_the_table_is_what_its_definition_says(steps: list[tuple[str, object, ob
         assert {key: table.get(key) for key in plain.committed} == plain.committed
         for producer_id in (1, 2, 3):
             assert table.pending(producer_id) == plain.pending.get(producer_id, {})
+        assert table.kept_bytes == plain.kept_bytes
 
 
 def test_a_commit_looks_at_no_transactions_that_do_not_concern_it() -> None:
@@ -125,3 +136,44 @@ def test_nothing_is_looked_at_of_a_group_that_was_used() -> None:
     later_ms = NOW_MS + RETENTION_MS + 1
     assert table.expired("g", 0, later_ms) == [OffsetKey("g", "old", 0)]
     assert table.expired("g", NOW_MS + 1, later_ms) == []
+
+
+def keyed(group_id: str, count: int, text: str = "") -> Mapping[OffsetKey, CommittedOffset]:
+    return {OffsetKey(group_id, "t", number): CommittedOffset(1, -1, text, NOW_MS) for number in range(count)}
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> OffsetTable:
+    """A table in which group `g` has the ten offsets without text for which there is room."""
+    monkeypatch.setattr(offsets_module, "KEPT_BYTES_MAX", 10 * OFFSET_BYTES)
+    table = OffsetTable()
+    table.check_room(keyed("g", 10))
+    for key, committed in keyed("g", 10).items():
+        table.apply(key, committed)
+    return table
+
+
+def refusal(table: OffsetTable, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> ErrorCode:
+    with pytest.raises(RequestRefused, match="take 3,000 bytes already") as refused:
+        table.check_room(offsets, is_pending=is_pending)
+    return refused.value.code
+
+
+def test_there_is_room_for_so_many_and_who_has_some_goes_on(full: OffsetTable) -> None:
+    assert refusal(full, keyed("h", 1)) is ErrorCode.POLICY_VIOLATION
+    assert refusal(full, keyed("g", 11)) is ErrorCode.POLICY_VIOLATION
+    assert refusal(full, keyed("g", 1, "x")) is ErrorCode.POLICY_VIOLATION
+    full.check_room(keyed("g", 10))
+    full.forget_topic("t")
+    full.check_room(keyed("h", 10))
+
+
+def test_transactions_have_as_much_room_again(full: OffsetTable) -> None:
+    full.check_room(keyed("h", 10), is_pending=True)
+    assert refusal(full, keyed("h", 11), is_pending=True) is ErrorCode.POLICY_VIOLATION
+    full.add_pending(1, 0, keyed("g", 10))
+    with pytest.raises(RequestRefused, match="take 6,000 bytes"):
+        full.check_room(keyed("g", 1), is_pending=True)
+    full.check_room(keyed("g", 10))
+    full.drop_pending(1)
+    full.check_room(keyed("h", 10), is_pending=True)
