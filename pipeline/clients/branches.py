@@ -2,8 +2,9 @@
 
 fastavro takes the first branch whose underlying type a value passes for: a float for a whole number, so that 2**53 + 1
 arrives as 2**53, a date for a time, since Python's times are dates, a date for a number or a text that is none, an
-array for bytes. There the branch is said beforehand, as the pair of its name and the value that fastavro knows; it is
-one that `find_problem` has nothing against. What is no such value is handed on as it is.
+array for bytes, a record for what is in another one under the same names. There the branch is said beforehand, as the
+pair of its name and the value that fastavro knows; it is one that `find_problem` has nothing against. What is no such
+value is handed on as it is.
 
 Some that fit are refused by fastavro: each tuple is such a pair to it, also one that is given as a list. They are rare,
 and for them alone the branches are said where nothing else asks for it.
@@ -96,23 +97,16 @@ class _Compiler:
         plain = [branch for branch in branches if isinstance(branch, Primitive)]
         ranges = [(branch.type.value, range_of(branch)) for branch in plain if branch.type in INT_RANGES]
         misread = _misread(branches)
+        of_dicts = [branch for branch in branches if isinstance(branch, (Record, Map))]
+        if self._are_alike(of_dicts):
+            misread.add(dict)
         self.has_found |= bool(misread)
 
         def fitting(value: Any) -> Any:
             if is_pair(value) and value[0] in choices:
                 return value[0], choices[value[0]](value[1])
-            found: Type | None = None
-            fields_most = -1
-            for branch in of_datetimes if isinstance(value, datetime.datetime) else ranked:
-                if not is_fit(self._schema, branch, value):
-                    continue
-                if not isinstance(branch, Record):
-                    found = branch
-                    break
-                # Of several records fastavro takes the one with most of its fields, and so does this.
-                fields = sum(field.name in value for field in branch.fields)
-                if fields > fields_most:
-                    found, fields_most = branch, fields
+            ranked_here = of_datetimes if isinstance(value, datetime.datetime) else ranked
+            found = next((branch for branch in ranked_here if is_fit(self._schema, branch, value)), None)
             if found is None:
                 return value
             name = branch_name(found)
@@ -129,10 +123,24 @@ class _Compiler:
         # They are named, since fastavro would look for the branch by what is in them, and knows no pairs of most types.
         if "array" in choices:
             by_class[list] = _named("array", choices["array"])
-        of_dicts = [branch_name(branch) for branch in branches if isinstance(branch, (Record, Map))]
         if len(of_dicts) == 1:
-            by_class[dict] = _named(of_dicts[0], choices[of_dicts[0]])
+            name = branch_name(of_dicts[0])
+            by_class[dict] = _named(name, choices[name])
         return lambda value: by_class.get(value.__class__, fitting)(value)
+
+    def _are_alike(self, of_dicts: Sequence[Record | Map]) -> bool:
+        """Whether a dict may pass for several, of which one has another type for what is under the same name."""
+        types: dict[str, Type] = {}
+        for branch in of_dicts:
+            if isinstance(branch, Map):
+                if len(of_dicts) > 1:  # whose names are any
+                    return True
+                continue
+            for field in branch.fields:
+                its_type = self._schema.resolve(field.type)
+                if types.setdefault(field.name, its_type) != its_type:
+                    return True
+        return False
 
 
 def _named(name: str, choice: Choice) -> Choice:

@@ -17,6 +17,7 @@ import fastavro
 import pytest
 
 from headrace.avro_schema import parse_schema
+from headrace.pipeline.clients.branches import compile_choice
 from headrace.pipeline.clients.datum import is_recursive
 from headrace.pipeline.clients.encoding import Encoding, compiled_schema
 from headrace.pipeline.clients.errors import ValueRefused
@@ -36,6 +37,10 @@ def record(kind: Any) -> Any:
     return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
 
 
+def named(name: str, kind: Any) -> Any:
+    return {**record(kind), "name": name}
+
+
 def encoding(schema: Any) -> Encoding:
     parsed = parse_schema(json.dumps(schema), source="test")
     return Encoding("t", "t-value", 1, parsed, time_property="", time_fields=())
@@ -49,7 +54,12 @@ def read_again(schema: Any, value: Any) -> Any:
 
 
 class Whole(enum.IntEnum):
+    SMALL = 5
     LARGE = 2**53 + 1
+
+
+class Share(float):
+    pass
 
 
 def decimals(precision: int) -> dict[str, Any]:
@@ -168,6 +178,8 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
         (["double", "long"], 0.5, 0.5),
         (["double", "boolean", "long"], True, True),
         (["null", "double", "long"], Whole.LARGE, 2**53 + 1),
+        (["double", "long"], Whole.SMALL, 5),
+        (["float", "double"], Share(0.1), 0.1),
         (["null", MILLIS, "double"], 10**17, 1e17),
         (["double", DATE], 5, datetime.date(1970, 1, 6)),
         ([DATE, "long"], 10**8, 10**8),
@@ -188,6 +200,12 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
             {"f": 2**53 + 1},
             {"f": 2**53 + 1},
         ),
+        ([named("I", "float"), named("J", "double")], {"f": 1e39}, {"f": 1e39}),
+        ([named("I", "float"), named("J", "long")], {"f": 2**53 + 1}, {"f": 2**53 + 1}),
+        ([named("I", DATE), named("J", "long")], {"f": 10**8}, {"f": 10**8}),
+        ([named("I", UUIDS), named("J", "string")], {"f": "x"}, {"f": "x"}),
+        ([named("I", {"type": "array", "items": "int"}), named("J", "bytes")], {"f": b"ab"}, {"f": b"ab"}),
+        ([{"type": "map", "values": "float"}, named("I", "double")], {"f": 1e39}, {"f": 1e39}),
         ([DATE, MILLIS], NOON, NOON),
         ([DATE, MILLIS], NOON.date(), NOON.date()),
         ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
@@ -215,6 +233,36 @@ def test_a_union_has_the_branch_that_a_value_survives(kind: Any, value: Any, exp
     found = read_again(record(kind), {"f": value})["f"]
     assert found == expected
     assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("kinds", [("int", "int"), ("int", "long"), ("double", "float")])
+def test_a_dict_goes_to_the_first_branch_that_can_hold_it(kinds: tuple[str, str]) -> None:
+    first, second = named("I", kinds[0]), named("J", kinds[1])
+    for union in ([first, second], [first, {"type": "map", "values": kinds[1]}]):
+        assert encoding(union).encode({"f": 1})[5] == 0
+        assert encoding(union[::-1]).encode({"f": 1})[5] == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ["null", "double"],
+        ["float", "double", "string"],
+        ["int", "long", "string"],
+        ["null", DATE, "bytes"],
+        ["null", MILLIS],
+        ["null", UUIDS],
+        ["string", LETTERS],
+        ["null", decimals(4)],
+        ["null", TEXTS],
+        ["bytes", {"type": "fixed", "name": "F", "size": 2}],
+        [named("I", "double"), named("J", "double"), "null"],
+        ["null", {"type": "map", "values": "double"}],
+    ],
+)
+def test_no_branch_is_said_where_fastavro_finds_it(kind: Any) -> None:
+    """It takes about as long as encoding the value."""
+    assert not compile_choice(parse_schema(json.dumps(record(kind)), source="test")).is_always
 
 
 @pytest.mark.parametrize("kind", [["null", "string"], ["null", TEXTS], {"type": "array", "items": ["null", TEXTS]}])

@@ -55,7 +55,7 @@ VALUES: Final = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)
-        | st.tuples(st.sampled_from(["null", "int", "long", "double", "string", "array", "map", "R", "E"]), inner)
+        | st.tuples(st.sampled_from(["null", "int", "long", "double", "string", "array", "map", "R", "S", "E"]), inner)
         | st.dictionaries(st.sampled_from("fg"), inner, max_size=2)
     ),
     max_leaves=4,
@@ -70,13 +70,15 @@ def underlying(kind: Any) -> str:
 
 @st.composite
 def unions(draw: st.DrawFn) -> Any:
-    """Of scalars, and perhaps an array, a map and a record of such a union."""
+    """Of scalars, and perhaps an array, a map and two records of such unions."""
     found = draw(st.lists(st.sampled_from(KINDS), unique_by=underlying, min_size=1, max_size=4))
-    inner = draw(st.lists(st.sampled_from(KINDS[:-3]), unique_by=underlying, min_size=1, max_size=3))
-    for around in draw(st.sets(st.sampled_from(["items", "values", "fields"]), max_size=2)):
-        it: Any = [{"name": "f", "type": inner}] if around == "fields" else inner
-        name = {"items": "array", "values": "map", "fields": "record"}[around]
-        found.insert(draw(st.integers(0, len(found))), {"type": name, "name": "R", around: it})
+    for name in draw(st.sets(st.sampled_from(["array", "map", "R", "S"]), max_size=2)):
+        inner = draw(st.lists(st.sampled_from(KINDS[:-3]), unique_by=underlying, min_size=1, max_size=3))
+        around = {
+            "array": {"type": "array", "items": inner},
+            "map": {"type": "map", "values": inner},
+        }.get(name, {"type": "record", "name": name, "fields": [{"name": "f", "type": inner}]})
+        found.insert(draw(st.integers(0, len(found))), around)
     return found
 
 
