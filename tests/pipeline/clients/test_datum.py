@@ -143,6 +143,8 @@ DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2
             "1E+5 has more digits before the point than the decimal's 4",
         ),
         ({**DECIMAL, "type": "fixed", "name": "F", "size": 2}, decimal.Decimal("1E+3"), "more digits before the point"),
+        ("int", 1.5, "expected int, found float 1.5"),
+        (["null", {"type": "array", "items": "int"}], b"ab", "expected array (a list), found bytes b'ab'"),
         ("double", 2**53 + 1, "9007199254740993 is a whole number that double rounds, to 9007199254740992"),
         ("double", -(2**53) - 1, "-9007199254740993 is a whole number that double rounds"),
         ("float", 2**24 + 1, "16777217 is a whole number that float rounds, to 16777216"),
@@ -163,6 +165,15 @@ def test_what_python_would_make_something_of_is_refused_with_its_field(kind: Any
         encoding(schema).encode({"v": value})
     assert caught.value.field.startswith("v")
     assert sentence in str(caught.value)
+
+
+def test_a_field_that_has_a_default_is_looked_at_where_it_is_given() -> None:
+    fields = [{"name": "v", "type": "boolean", "default": True}]
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    for value in ({}, {"v": False}):
+        assert encoding(schema).encode(value)
+    with pytest.raises(ValueRefused, match="field v: expected boolean, found str"):
+        encoding(schema).encode({"v": "x"})
 
 
 def test_a_missing_field_is_named() -> None:
@@ -221,6 +232,10 @@ def test_recursive_values_are_looked_at_whole() -> None:
     assert encoding(schema).encode({"v": 1, "next": {"v": 2}})
     with pytest.raises(ValueRefused, match=r"field next\.v: expected int, found float"):
         encoding(schema).encode({"v": 1, "next": {"v": 2.5}})
+    fields = [{"name": "v", "type": "boolean"}, {"name": "below", "type": {"type": "array", "items": "Tree"}}]
+    tree = parse_schema(json.dumps({"type": "record", "name": "Tree", "fields": fields}))
+    with pytest.raises(ValueRefused, match=r"field below\[0\]\.v: expected boolean, found str"):
+        encoding(tree).encode({"v": True, "below": [{"v": "x", "below": []}]})
 
 
 values = st.one_of(
@@ -251,6 +266,47 @@ def test_the_guard_passes_nothing_that_has_a_problem(kind: str, value: Any) -> N
     assert guard is not None
     if guard(value):
         assert find_problem(schema, value) is None
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "below", "type": {"type": "array", "items": "Node"}}]}
+OF_DATES = {"type": "array", "items": {"type": "int", "logicalType": "date"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", 2**31 - 1),
+        ("long", -(2**63)),
+        ("float", 0.5),
+        ("double", 0.5),
+        ("double", 2**53),
+        ("boolean", True),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 5),
+        ({"type": "long", "logicalType": "timestamp-millis"}, datetime.datetime(2013, 1, 1)),
+        ({"type": "string", "logicalType": "uuid"}, str(uuid.UUID(int=5))),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab"),
+        (DECIMAL, b"\1"),
+        (DECIMAL, decimal.Decimal("1.25")),
+        (NODE, {"below": [{"below": []}]}),
+        (["null", "double"], 2**53),
+        (["null", "double"], ("double", 1.5)),
+        (["float", "double"], 0.5),
+        (["null", "bytes"], b"ab"),
+        (["null", OF_DATES], [5]),
+        (["null", {"type": "map", "values": OF_DATES}], {"k": [5]}),
+    ],
+)
+def test_what_the_encoder_takes_as_it_is_is_given_to_it_at_once(
+    kind: Any, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look at all of a value takes longer than to encode it."""
+
+    def looked_at(schema: Schema, value: Any) -> None:
+        raise AssertionError("all of the value is looked at")
+
+    monkeypatch.setattr("headrace.pipeline.clients.encoding.find_problem", looked_at)
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
+    assert encoding(schema).encode({"v": value})
 
 
 def test_the_time_is_what_consumers_will_decode() -> None:

@@ -277,6 +277,7 @@ def test_a_pair_whose_value_is_not_of_its_branch_is_refused(kind: Any) -> None:
 def test_a_tuple_that_names_no_branch_is_a_list(items: tuple[str, ...]) -> None:
     for kind in (TEXTS, ["null", TEXTS], [TEXTS, DATE]):
         assert read_again(record(kind), {"f": items}) == {"f": list(items)}
+        assert read_again(kind, items) == list(items)
     within = record(["null", record(["null", TEXTS]) | {"name": "I"}])
     assert read_again(within, {"f": {"f": items}}) == {"f": {"f": list(items)}}
     with pytest.raises(ValueRefused) as refused:
