@@ -277,6 +277,38 @@ def test_a_signal_handler_that_raises_ends_one_call_and_others_follow(
     assert in_flight.wait_told(0)
 
 
+@pytest.mark.parametrize("is_another_sent", [False, True])
+def test_those_left_by_a_call_that_was_cut_short_even_in_its_end_follow(
+    counter: ProducerCounter, monkeypatch: pytest.MonkeyPatch, is_another_sent: bool
+) -> None:
+    in_flight = InFlight(counter)
+    told: list[Delivery] = []
+    give_back = in_flight._give_back
+
+    def cut_short(thread: int) -> None:
+        monkeypatch.setattr(in_flight, "_give_back", give_back)
+        raise KeyboardInterrupt
+
+    def first(delivery: Delivery) -> None:
+        told.append(delivery)
+        monkeypatch.setattr(in_flight, "_give_back", cut_short)
+        raise KeyboardInterrupt
+
+    deliveries = [sent(in_flight, counter, on_delivery=each) for each in (first, told.append, told.append)]
+    for delivery in deliveries:
+        delivery.decide(None, Message())
+    with pytest.raises(KeyboardInterrupt):
+        settle(in_flight)
+    assert told == deliveries[:1]
+    if is_another_sent:
+        deliveries.append(sent(in_flight, counter, on_delivery=told.append))
+        deliveries[-1].decide(None, Message())
+        settle(in_flight)
+    else:
+        assert in_flight.wait_told(5)
+    assert sorted(told, key=deliveries.index) == deliveries
+
+
 def test_wherever_a_signal_handler_raises_no_message_is_called_with_twice(counter: ProducerCounter) -> None:
     in_flight = InFlight(counter)
     told: list[Delivery] = []
