@@ -179,7 +179,7 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
         (["double", "boolean", "long"], True, True),
         (["null", "double", "long"], Whole.LARGE, 2**53 + 1),
         (["double", "long"], Whole.SMALL, 5),
-        (["float", "double"], Share(0.1), 0.1),
+        (["float", "double", "long"], Share(0.1), 0.1),
         (["null", MILLIS, "double"], 10**17, 1e17),
         (["double", DATE], 5, datetime.date(1970, 1, 6)),
         ([DATE, "long"], 10**8, 10**8),
@@ -235,6 +235,14 @@ def test_a_union_has_the_branch_that_a_value_survives(kind: Any, value: Any, exp
     assert type(found) is type(expected)
 
 
+def test_each_of_several_records_is_looked_at() -> None:
+    numbers = {"name": "g", "type": {"type": "array", "items": "int"}}
+    larger = {**named("J", "int"), "fields": [*record("int")["fields"], numbers]}
+    assert read_again([named("I", "int"), larger], {"f": 1, "g": [2]}) == {"f": 1, "g": [2]}
+    with pytest.raises(ValueRefused, match="expected one of the branches I, J"):
+        encoding([named("I", "int"), larger]).encode({"f": 1, "g": b"ab"})
+
+
 @pytest.mark.parametrize("kinds", [("int", "int"), ("int", "long"), ("double", "float")])
 def test_a_dict_goes_to_the_first_branch_that_can_hold_it(kinds: tuple[str, str]) -> None:
     first, second = named("I", kinds[0]), named("J", kinds[1])
@@ -278,6 +286,7 @@ def test_a_tuple_that_names_no_branch_is_a_list(items: tuple[str, ...]) -> None:
     for kind in (TEXTS, ["null", TEXTS], [TEXTS, DATE]):
         assert read_again(record(kind), {"f": items}) == {"f": list(items)}
         assert read_again(kind, items) == list(items)
+    assert read_again(["null", TEXTS], ("array", [*items])) == list(items)
     within = record(["null", record(["null", TEXTS]) | {"name": "I"}])
     assert read_again(within, {"f": {"f": items}}) == {"f": {"f": list(items)}}
     with pytest.raises(ValueRefused) as refused:
