@@ -702,13 +702,13 @@ def test_epochs_that_retention_took_are_forgotten(tmp_path: Path) -> None:
     assert log.epoch_end(3) == (3, 20), "all of it was before what is left"
 
 
-@pytest.mark.parametrize("epoch", [3, 6, 10])
-def test_an_epoch_that_no_batch_can_have_there_costs_no_batch(tmp_path: Path, epoch: int) -> None:
+@pytest.mark.parametrize(("number", "epoch"), [(4, 3), (4, 6), (4, 10), (1, 3), (1, 6), (1, 10)])
+def test_an_epoch_that_no_batch_can_have_there_costs_no_batch(tmp_path: Path, number: int, epoch: int) -> None:
     restarted(tmp_path, 5, 3).close()
     restarted(tmp_path, 7, 3)
     path = segment_path(tmp_path, 0, LOG)
     raw = bytearray(path.read_bytes())
-    struct.pack_into(">i", raw, 4 * len(batch(b"value")) + 12, epoch)
+    struct.pack_into(">i", raw, number * len(batch(b"value")) + 12, epoch)
     path.write_bytes(raw)
     log = restarted(tmp_path, 9, 1)
     assert len(contents(log)) == 7

@@ -143,23 +143,33 @@ def test_all_pieces_arrive_whole_and_in_order(
 
 
 class Calls(asyncio.Transport):
-    """Takes all at once, and remembers what came with each call."""
+    """Takes all at once, unless it says that it has bytes left, and remembers what came with each call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made: list[bytes] = []
+        self.bytes_left = 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.bytes_left
 
     def is_closing(self) -> bool:
         return False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.made.append(bytes(data))
+
+
+def test_what_is_not_sent_yet_is_known_to_the_byte(tmp_path: Path) -> None:
+    transport = Calls()
+    writer = ResponseWriter(transport, lambda: None)
+    transport.bytes_left = 7
+    writer.write([b"abc", slice_of(stored(tmp_path), 0, 40_000), b"de"])
+    assert not transport.made
+    assert (writer.memory_bytes, writer.unsent_bytes) == (12, 40_012)
 
 
 def test_short_answers_to_what_came_together_go_with_one_call(tmp_path: Path) -> None:
