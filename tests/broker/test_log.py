@@ -34,7 +34,7 @@ from headrace.broker.log.segment import (
     segment_path,
 )
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.record_batch import read_batch_header
+from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC_AT, read_batch_header
 
 SMALL = LogLimits(segment_bytes_max=400)
 """Some four batches of one short record each."""
@@ -715,6 +715,16 @@ def test_an_epoch_that_no_batch_can_have_there_costs_no_batch(tmp_path: Path, nu
     assert list(log.epochs) == [(5, 0), (7, 3), (9, 6)]
 
 
+def test_epochs_of_which_nothing_is_left_are_forgotten() -> None:
+    starts = [(3, 0), (5, 20), (7, 30)]
+    for start, end, left in ((0, 40, starts), (19, 31, starts), (20, 31, starts[1:]), (30, 31, starts[2:])):
+        epochs = LeaderEpochs(starts)
+        epochs.cut(start, end)
+        assert list(epochs) == left
+    epochs.cut(0, 30)
+    assert list(epochs) == []
+
+
 def test_of_two_epochs_at_one_offset_the_newer_counts() -> None:
     epochs = LeaderEpochs([(3, 0), (5, 10), (7, 10)])
     assert (epochs.at(9), epochs.at(10), epochs.end_of(5, 20)) == (3, 7, (5, 10))
@@ -773,10 +783,26 @@ def test_index_files_have_kafkas_layout() -> None:
     assert OffsetIndex.from_bytes(struct.pack(">iiii", 5, 4200, 4, 9000), 10_000) is None
 
 
+def with_counts(raw: bytes, record_count: int, last_offset_delta: int, length: int | None = None) -> bytes:
+    """The batch with other counts in its header, its length unless another one is given, and the CRC that fits them."""
+    changed = bytearray(raw)
+    struct.pack_into(">i", changed, 8, len(raw) - LENGTH_OVERHEAD if length is None else length)
+    struct.pack_into(">i", changed, 23, last_offset_delta)
+    struct.pack_into(">i", changed, 57, record_count)
+    return with_attributes(bytes(changed), 0)
+
+
 @pytest.mark.parametrize(
     ("raw", "code"),
     [
         (b"", ErrorCode.CORRUPT_MESSAGE),
+        (bytes(MAGIC_AT), ErrorCode.CORRUPT_MESSAGE),
+        (with_counts(batch(b"x")[:HEADER_BYTES], 0, -1), ErrorCode.INVALID_RECORD),
+        (with_counts(batch(b"x"), 0, -1), ErrorCode.INVALID_RECORD),
+        (with_counts(batch(b"x"), 1, 1), ErrorCode.INVALID_RECORD),
+        (with_counts(batch(b"x"), 2, 1), ErrorCode.INVALID_RECORD),
+        (with_counts(batch(b"x"), 1, 0, HEADER_BYTES - LENGTH_OVERHEAD), ErrorCode.INVALID_RECORD),
+        (with_counts(batch(b"x"), 1, 0, HEADER_BYTES - LENGTH_OVERHEAD - 1), ErrorCode.CORRUPT_MESSAGE),
         (batch(b"x")[:30], ErrorCode.CORRUPT_MESSAGE),
         (batch(b"x")[:-1], ErrorCode.CORRUPT_MESSAGE),
         (batch(b"x")[:-1] + b"\xff", ErrorCode.CORRUPT_MESSAGE),
@@ -794,6 +820,23 @@ def test_what_is_not_one_intact_batch_is_refused(raw: bytes, code: ErrorCode) ->
     with pytest.raises(RequestRefused) as refused:
         check_produced(memoryview(raw), 1000)
     assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("raw", "record_count"),
+    [
+        (batch(b""), 1),
+        (batch(*[b""] * 100), 100),
+        (batch(*[b""] * 1000, codec=1), 1000),
+        (batch(b"x", producer_id=0, epoch=0, sequence=0, is_transactional=True), 1),
+        *((with_attributes(batch(b"x"), codec), 1) for codec in range(5)),
+    ],
+)
+def test_one_intact_batch_is_taken_up_to_the_largest_size(raw: bytes, record_count: int) -> None:
+    assert check_produced(memoryview(raw), len(raw)).record_count == record_count
+    with pytest.raises(RequestRefused) as refused:
+        check_produced(memoryview(raw), len(raw) - 1)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def idempotent(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) -> bytes:
