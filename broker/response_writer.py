@@ -104,8 +104,8 @@ class ResponseWriter:
                 return
             if self._socket_fd is None:
                 self._write(piece, COPIED_AT_ONCE)
-            elif not self._send(piece, self._socket_fd, rest):
-                return
+            else:
+                self._send(piece, self._socket_fd, rest)
             rest -= size - len(piece)
             self._in_files_bytes -= size - len(piece)
             if not len(piece):
@@ -126,26 +126,23 @@ class ResponseWriter:
             self._in_memory_bytes -= len(piece)
         return taken
 
-    def _send(self, piece: FileSlice, socket_fd: int, most: int) -> bool:
-        """Has the kernel send what the socket takes, up to so many bytes; False when the client is gone."""
+    def _send(self, piece: FileSlice, socket_fd: int, most: int) -> None:
+        """Has the kernel send what the socket takes, up to so many bytes."""
         wanted, sent = min(len(piece), most), 0
         try:
             sent = piece.send(socket_fd, wanted)
-            if sent == 0:
-                raise _ended(piece)
         except BlockingIOError:
             pass
         except ConnectionError:
-            self._transport.abort()
-            return False
+            self._transport.abort()  # The client is gone.
+            return
         except OSError as error:
             if error.errno not in NO_SENDFILE:
                 raise
             self._socket_fd = None
-            return True
-        if sent < wanted:
+            return
+        if sent < wanted:  # also where the file ends, of which nothing can be taken then
             self._write(piece, WAITED_WITH_BYTES)
-        return True
 
     def _write(self, piece: FileSlice, byte_count: int) -> None:
         taken = piece.take(byte_count)

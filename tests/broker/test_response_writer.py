@@ -261,6 +261,29 @@ def test_a_client_that_is_gone_is_noticed_by_sending_too(tmp_path: Path) -> None
     talk(work)
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
+def test_a_client_to_which_nothing_can_be_sent_is_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[ConnectionError]
+) -> None:
+    asked: list[int] = []
+
+    def sendfile(socket_fd: int, fd: int, position: int, size: int) -> int:
+        asked.append(size)
+        raise error
+
+    path = stored(tmp_path)
+    monkeypatch.setattr(os, "sendfile", sendfile)
+
+    async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sender.writer.write([slice_of(path, 0, 100_000), b"end"])
+        await asyncio.wait_for(sender.is_lost.wait(), 10)
+        sender.writer.write([slice_of(path, 0, 100_000)])
+        assert not sender.errors
+
+    talk(work)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
 def test_a_file_that_is_shorter_than_promised_fails_the_connection(
     tmp_path: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext], is_secured: bool
