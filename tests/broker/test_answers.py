@@ -548,5 +548,7 @@ def test_records_of_times_too_far_from_the_brokers_are_refused(
         said = str(told.error_message)
         assert f"message.timestamp.{word}.max.ms is {limit}" in said
         assert str(max(times) if word == "after" else times[0]) in said
+        apart_ms = max(times) - NOW_MS if word == "after" else NOW_MS - times[0]
+        assert f"is {apart_ms} ms {'ahead of' if word == 'after' else 'behind'} the broker's clock" in said
 
     with_node(tmp_path, work)

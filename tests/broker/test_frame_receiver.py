@@ -73,6 +73,31 @@ def test_a_frame_stays_until_it_is_handled() -> None:
     assert receiver.frame(is_in=True) == second
 
 
+def test_a_length_may_come_in_pieces_behind_another_frame() -> None:
+    receiver = FrameReceiver(ReceivedBytes())
+    first, second = (struct.pack(">i", 20) + frame_of(20, number) for number in (1, 2))
+    for size in range(1, 4):
+        receive(receiver, first + second[:size])
+        receiver.handled(receiver.frame(is_in=True) or memoryview(b""))
+        assert receiver.frame(is_in=True) is None
+        receive(receiver, second[size:])
+        found = receiver.frame(is_in=True)
+        assert found == second[4:]
+        receiver.handled(found or memoryview(b""))
+
+
+def test_a_large_buffer_is_kept_while_something_in_it_is_unhandled() -> None:
+    in_all = ReceivedBytes()
+    receiver = FrameReceiver(in_all)
+    raw = struct.pack(">i", 1_000_000) + frame_of(1_000_000, 1)
+    for part in (raw[:600_000], raw[600_000:]):
+        while part:
+            part = part[receive(receiver, part) :]
+        receiver.release()
+    assert receiver.frame(is_in=True) == raw[4:]
+    assert in_all.beyond_buffers > 700_000
+
+
 def test_a_buffer_grows_with_what_came_and_not_with_what_is_claimed() -> None:
     in_all = ReceivedBytes()
     receiver = FrameReceiver(in_all)
@@ -139,6 +164,11 @@ def test_few_spare_buffers_are_kept_and_none_that_is_very_large() -> None:
     for size in (SPARE_BYTES_MAX + 1, *range(largest, BUFFER_BYTES, -1)):
         in_all.give_back(bytearray(size))
     assert len(in_all.buffer(largest + 1)) == largest + 1
+    for size in (largest, SPARE_BYTES_MAX):
+        again = in_all.buffer(size)
+        in_all.give_back(again)
+        assert in_all.buffer(size) is again
+    in_all.give_back(bytearray(largest))
     found = [len(in_all.buffer(1)) for _ in range(SPARES_MAX + 1)]
     assert found == [*range(largest, largest - SPARES_MAX, -1), 1]
 
@@ -153,8 +183,12 @@ def test_what_is_too_much_in_all_refuses_who_sends_more_of_a_large_one(monkeypat
             raw = raw[receive(large, raw) :]
             large.frame(is_in=True)
     assert in_all.beyond_buffers > 1_000_000
-    receive(small, struct.pack(">i", 10_000) + frame_of(5_000, 2))
-    assert small.frame(is_in=True) is None
+    raw = struct.pack(">i", BUFFER_BYTES) + frame_of(200_000, 2)
+    while raw:
+        raw = raw[receive(small, raw) :]
+    assert small.frame(is_in=True) is None, "no larger buffer than all have"
+    monkeypatch.setattr(frame_receiver, "RECEIVED_BYTES_MAX", in_all.beyond_buffers)
+    assert large.frame(is_in=True) is None
     large.close()
 
 

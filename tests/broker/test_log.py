@@ -851,8 +851,13 @@ def refusal(log: PartitionLog, raw: bytes) -> ErrorCode:
     return refused.value.code
 
 
-def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("producer_id", [0, 7])
+def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path, producer_id: int) -> None:
     log = opened(tmp_path).log
+
+    def idempotent(sequence: int, count: int) -> bytes:
+        return batch(*[b"v"] * count, producer_id=producer_id, epoch=0, sequence=sequence)
+
     offsets = [append(log, idempotent(3 * number, 3)) for number in range(7)]
     assert offsets == [0, 3, 6, 9, 12, 15, 18]
     assert [append(log, idempotent(3 * number, 3)) for number in (6, 2, 4)] == [18, 6, 12]
@@ -864,11 +869,25 @@ def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path) -> Non
     assert refusal(log, idempotent(19, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "part of it was never seen"
 
 
+def test_what_a_log_has_no_batches_of_any_more_is_not_taken_for_stored() -> None:
+    """As after compaction, or where a start reads what retention has left."""
+    states = ProducerStates()
+    for sequence, offset in ((0, 0), (9, 9), (10, 10)):
+        states.record(header_of(idempotent(sequence)), offset, NOW_MS)
+    assert states.duplicate_of(header_of(idempotent(9))) == 9
+    for sequence in (1, 8):
+        with pytest.raises(RequestRefused) as refused:
+            states.duplicate_of(header_of(idempotent(sequence)))
+        assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
     log = opened(tmp_path).log
     append(log, idempotent(41))
     assert refusal(log, idempotent(43)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(log, idempotent(1, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    with pytest.raises(RequestRefused, match="producer 7 sent sequence 1; expected 0") as refused:
+        append(log, idempotent(1, epoch=1))
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     append(log, idempotent(0, epoch=1))
     assert refusal(log, idempotent(42, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert refusal(log, batch(b"v", producer_id=7, epoch=1)) is ErrorCode.INVALID_RECORD
