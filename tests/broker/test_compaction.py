@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened, put_in_place
+from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened, put_in_place, with_attributes
 from headrace.broker import cleaner as cleaner_module
 from headrace.broker import upkeep
 from headrace.broker.cleaner import Cleaner
@@ -646,7 +646,9 @@ def test_records_without_a_key_are_refused_by_a_compacted_topic(tmp_path: Path) 
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         for raw in (batch(b"v"), keyed_batch((b"k", b"v"), (None, b"v"), codec=3)):
             refused = produced(node, raw)
-            assert refused.error == ErrorCode.INVALID_RECORD and "without a key" in refused.error_message
+            assert refused.error == ErrorCode.INVALID_RECORD and "1 records without a key" in refused.error_message
+        refused = produced(node, with_attributes(keyed_batch((b"k", b"v")), 1))
+        assert refused.error == ErrorCode.INVALID_RECORD and "cannot be opened" in refused.error_message
         assert produced(node, keyed_batch((b"k", None), codec=4)).base_offset == 0
         assert produced(node, keyed_batch((b"", b"v"))).base_offset == 1
         await node.changes.alter_topic("t", lambda _: {"cleanup.policy": "delete"})

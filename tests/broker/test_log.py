@@ -18,7 +18,7 @@ from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.produced import check_produced
-from headrace.broker.log.producer_state import ProducerStates
+from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
 from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.scan import walk_batches
 from headrace.broker.log.segment import (
@@ -913,6 +913,18 @@ def test_what_was_never_seen_is_not_taken_for_stored(tmp_path: Path) -> None:
     assert refusal(log, idempotent(47, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "that was another epoch"
 
 
+def test_a_producer_is_forgotten_when_it_was_silent_for_longer_than_a_day() -> None:
+    states = ProducerStates()
+    for producer_id, seen_at_ms in ((7, NOW_MS), (8, NOW_MS - 1)):
+        states.record(header_of(idempotent(5, producer_id=producer_id)), 5, seen_at_ms)
+    states.expire(NOW_MS + EXPIRATION_MS)
+    assert list(states.ids()) == [7]
+    with pytest.raises(RequestRefused):
+        states.duplicate_of(header_of(idempotent(9)))
+    states.expire(NOW_MS + EXPIRATION_MS + 1)
+    assert states.duplicate_of(header_of(idempotent(9))) is None
+
+
 @pytest.mark.parametrize("how", ["stopped", "killed", "rolled and killed"])
 def test_any_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: Path, how: str) -> None:
     log = opened(tmp_path).log
@@ -937,6 +949,16 @@ def test_a_snapshot_of_kafkas_layout_is_read(tmp_path: Path) -> None:
     assert states.duplicate_of(header_of(idempotent(11))) is None
     with pytest.raises(RequestRefused):
         states.duplicate_of(header_of(idempotent(5, 3)))
+
+
+def test_a_snapshot_is_read_whole_or_not_at_all() -> None:
+    states = ProducerStates()
+    for count in range(2):
+        content = states.to_snapshot()
+        again = ProducerStates.from_snapshot(content)
+        assert again is not None and dict(again) == dict(states) and len(again) == count
+        assert all(ProducerStates.from_snapshot(content[:size]) is None for size in range(len(content)))
+        states.record(header_of(idempotent(5, 3)), 20, NOW_MS)
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -281,6 +281,10 @@ def test_a_marker_of_a_later_epoch_ends_the_epoch_of_its_producer(tmp_path: Path
     with pytest.raises(RequestRefused) as refused:
         writer.send(1, b"late")
     assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    before = batch(b"before", producer_id=1, epoch=1, sequence=2**31 - 1, is_transactional=True)
+    with pytest.raises(RequestRefused) as refused:
+        append(log, before)
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "nothing was stored in this epoch"
     first = batch(b"next", producer_id=1, epoch=1, sequence=0, is_transactional=True)
     assert append(log, first) == 2
     again = ProducerStates.from_snapshot(log.producers.to_snapshot())
