@@ -942,10 +942,13 @@ def test_any_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: P
 
 
 def test_a_snapshot_of_kafkas_layout_is_read(tmp_path: Path) -> None:
-    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 7, 0, 10, 30, 2, NOW_MS, -1, -1)
+    body = struct.pack(">i", 2) + struct.pack(">qhiqiqiq", 7, 0, 10, 30, 2, NOW_MS, -1, -1)
+    body += struct.pack(">qhiqiqiq", 8, 3, 0, 31, 0, NOW_MS, -1, -1)
     states = ProducerStates.from_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
     assert states is not None
     assert states.duplicate_of(header_of(idempotent(8, 3))) == 28
+    assert states.duplicate_of(header_of(idempotent(0, epoch=3, producer_id=8))) == 31
+    assert (len(states), states.open) == (2, {})
     assert states.duplicate_of(header_of(idempotent(11))) is None
     with pytest.raises(RequestRefused):
         states.duplicate_of(header_of(idempotent(5, 3)))
