@@ -261,6 +261,34 @@ def test_a_client_that_is_gone_is_noticed_by_sending_too(tmp_path: Path) -> None
     talk(work)
 
 
+class TakesAllButOne:
+    """A socket that takes all but one byte at first."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real, self._left = real, 1
+
+    def send(self, data: bytes) -> int:
+        taken = self._real.send(data[: len(data) - self._left])
+        self._left = 0
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_what_waits_for_a_single_byte_goes_when_that_is_sent(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+
+    async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport: Any = sender.transport
+        transport._sock = TakesAllButOne(transport._sock)
+        sender.writer.write([b"first", slice_of(path, 0, 40_000)])
+        assert sender.writer.unsent_bytes == 40_001
+        assert await asyncio.wait_for(reader.readexactly(40_005), 10) == b"first" + CONTENT[:40_000]
+
+    talk(work)
+
+
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
 def test_a_client_to_which_nothing_can_be_sent_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[ConnectionError]
