@@ -44,6 +44,7 @@ def test_the_first_look_has_nothing_to_compare_with(caplog: pytest.LogCaptureFix
     ("worked_s", "reason"),
     [
         (0.002, "of_which_working_ms=2 reason=it waited for the disk or for a processor"),
+        (2.0, "of_which_working_ms=2000 reason=it waited for the disk or for a processor"),
         (3.5, "of_which_working_ms=3500 reason=work of the broker's own"),
     ],
 )
