@@ -54,6 +54,37 @@ def test_offsets_continue_over_batches_and_segments(tmp_path: Path) -> None:
     assert contents(log) == [(offset, b"abc"[offset % 3 : offset % 3 + 1]) for offset in range(30)]
 
 
+@pytest.mark.parametrize("segment_bytes_max", [16_000, 1 << 30])
+def test_each_batch_is_found_by_its_offset_and_is_all_that_fits(tmp_path: Path, segment_bytes_max: int) -> None:
+    """With one record each, so large that all but the first of a segment are in its index."""
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=segment_bytes_max)).log
+    size = len(batch(b"x" * 5000))
+    for number in range(11):
+        assert append(log, batch(b"x" * 5000)) == number
+    assert len(log.closed) == (3 if segment_bytes_max == 16_000 else 0)
+    for number in range(11):
+        for bytes_max, found in ((size - 1, 0), (size, size)):
+            assert len(log.read(number, bytes_max, whole_first=False)) == found
+        for bytes_max in (1, size - 1, size):
+            read = bytes(log.read(number, bytes_max, whole_first=True))
+            assert (len(read), read_batch_header(read).base_offset) == (size, number)
+    assert log.read(11, 1, whole_first=True) == b""
+
+
+@pytest.mark.parametrize("hidden", [1, 4])
+def test_of_what_is_not_forced_nothing_is_read(tmp_path: Path, hidden: int) -> None:
+    """In the segment in which that begins, or in a later one."""
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=16_000, forced_reads_only=True)).log
+    size = len(batch(b"x" * 5000))
+    for _ in range(2):
+        append(log, batch(b"x" * 5000))
+    log.flushed(log.flush_job())
+    for _ in range(hidden):
+        append(log, batch(b"x" * 5000))
+    assert [len(log.read(offset, 1 << 30, whole_first=True)) for offset in range(3)] == [2 * size, size, 0]
+    assert [placed.header.base_offset for placed, _ in log.batches(0)] == [0, 1]
+
+
 def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path: Path) -> None:
     log = opened(tmp_path).log
     raw = batch(b"x", b"y")

@@ -109,7 +109,7 @@ class Writer:
                 "retry.backoff.ms": 50,
                 "queue.buffering.max.kbytes": 20_000,
                 "error_cb": self._failed,
-                "log_level": 4,
+                "log_level": 0,
             }
         )
 
