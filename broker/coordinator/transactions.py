@@ -206,7 +206,9 @@ class TransactionCoordinator:
             RequestRefused: it is not.
         """
         if transactional_id is None:
-            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "a part of a transaction, without a transactional id")
+            raise RequestRefused(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a part of a transaction, without a transactional id"
+            )
         self._of(transactional_id).check_part(user, partition)
         if transactional_id in self._ending:
             raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being ended")

@@ -2,9 +2,10 @@
 
 acks 0 gets no answer, and the connection closed where a partition is refused, as by Kafka: so the client learns to ask
 where its partitions are now. 1 and all are the same on a single node: answered when the batch is in the log and, with
-fsync `always`, on disk. 8: error messages; 9: compact encoding. Versions 0 to 2 carry messages of versions 0 and 1,
-which are not stored; they are advertised (see api_versions) and refused. A batch of a transaction is taken only while
-its producer has one that the partition was added to, so that one which comes late is in none.
+fsync `always`, on disk. 8: error messages; 9: compact encoding; 11: TRANSACTION_ABORTABLE. Versions 0 to 2 carry
+messages of versions 0 and 1, which are not stored; they are advertised (see api_versions) and refused. A batch of a
+transaction is taken only while its producer has one that the partition was added to, so that one which comes late is in
+none.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from headrace.broker.topic_config import (
     is_compacted,
 )
 from headrace.broker.topics import Topic
-from headrace.kafka_wire.record_batch import TRANSACTIONAL, stamped_batch
+from headrace.kafka_wire.record_batch import TRANSACTIONAL, BatchHeader, stamped_batch
+
+ABORTABLE_FROM = 11
 
 Answer = tuple[ProducedTopic, ...]
 Appended = list[tuple[PartitionLog, ProducedPartition]]
@@ -126,9 +129,7 @@ def _store(
         raise RequestRefused(ErrorCode.INVALID_RECORD, "no records")
     header = check_produced(records, context.node.message_bytes_max(topic))
     if header.attributes & TRANSACTIONAL:
-        context.check_transaction(transactional_id or "", Right.WRITE)
-        user = Identity(header.producer_id, header.producer_epoch)
-        context.node.transactions.check_part(transactional_id, user, (topic.name, wanted.partition))
+        _check_part(context, transactional_id, header, (topic.name, wanted.partition))
     if is_compacted(configs):
         check_keys(records)
     now_ms, end = context.node.now_ms(), log.log_end_offset
@@ -149,6 +150,23 @@ def _store(
     return ProducedPartition(
         wanted.partition, ErrorCode.NONE, base_offset, log.log_start_offset, append_time_ms=append_time_ms
     )
+
+
+def _check_part(
+    context: RequestContext, transactional_id: str | None, header: BatchHeader, partition: tuple[str, int]
+) -> None:
+    """
+    Raises:
+        RequestRefused: the client may not use the id, or the batch is no part of its transaction.
+    """
+    context.check_transaction(transactional_id or "", Right.WRITE)
+    user = Identity(header.producer_id, header.producer_epoch)
+    try:
+        context.node.transactions.check_part(transactional_id, user, partition)
+    except RequestRefused as refused:
+        if refused.code is ErrorCode.INVALID_TXN_STATE and context.version >= ABORTABLE_FROM:
+            raise RequestRefused(ErrorCode.TRANSACTION_ABORTABLE, refused.message) from refused
+        raise
 
 
 async def _forced(context: RequestContext, answer: Answer, appended: Appended) -> Answer:

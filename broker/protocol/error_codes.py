@@ -84,4 +84,5 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_ASSIGNOR = 112, False, "there is no such server-side assignor"
     STALE_MEMBER_EPOCH = 113, False, "the member was given a newer epoch meanwhile"
     UNSUPPORTED_ENDPOINT_TYPE = 115, False, "only broker endpoints are listed"
+    TRANSACTION_ABORTABLE = 120, False, "the transaction can only be aborted; the producer may go on"
     INVALID_REGULAR_EXPRESSION = 128, False, "the pattern of topics cannot be read"

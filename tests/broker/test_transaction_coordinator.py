@@ -737,10 +737,12 @@ def test_a_whole_transaction_request_by_request(tmp_path: Path) -> None:
         assert (begun.error_code, begun.producer_epoch) == (0, 0)
         user = {"producer_id": begun.producer_id, "producer_epoch": 0}
         assert _produced(node, begun.producer_id, 0) is ErrorCode.INVALID_TXN_STATE
+        assert _produced(node, begun.producer_id, 0, version=11) is ErrorCode.TRANSACTION_ABORTABLE
         assert await _added(node, begun.producer_id, {"t": [0, 1]}) == {("t", 0): 0, ("t", 1): 0}
         assert await _added(node, begun.producer_id, {"t": [0, 9]}) == {("t", 0): 55, ("t", 9): 3}
         assert _produced(node, begun.producer_id, 0) is ErrorCode.NONE
-        assert _produced(node, begun.producer_id, 1, transactional_id=None) is ErrorCode.INVALID_TXN_STATE
+        unnamed = _produced(node, begun.producer_id, 1, transactional_id=None)
+        assert unnamed is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         group = {"transactional_id": ID, "group_id": "g", **user}
         answer = await txn_offset_commit.handle(context(node, 3), _offsets(group, 5))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
@@ -811,12 +813,14 @@ async def _added(node: BrokerNode, producer_id: int, topics: dict[str, list[int]
     }
 
 
-def _produced(node: BrokerNode, producer_id: int, sequence: int, transactional_id: str | None = ID) -> ErrorCode:
+def _produced(
+    node: BrokerNode, producer_id: int, sequence: int, transactional_id: str | None = ID, version: int = 9
+) -> ErrorCode:
     raw = batch(b"x", producer_id=producer_id, epoch=0, sequence=sequence, is_transactional=True)
     assert header_of(raw).producer_id == producer_id
     partition = ProducePartition(0, memoryview(raw))
     request = ProduceRequest(transactional_id, -1, 1000, (ProduceTopic("t", (partition,)),))
-    answer = produce.handle(context(node, 9), request)
+    answer = produce.handle(context(node, version), request)
     assert isinstance(answer, tuple)
     return answer[0].partitions[0].error
 
