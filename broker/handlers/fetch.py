@@ -276,11 +276,7 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
         )
     except RequestRefused as refused:
         reading.has_error = True
-        start, end = -1, -1
-        if refused.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            log = context.node.log(name, wanted.partition)
-            start, end = log.log_start_offset, log.high_watermark
-        return FetchedPartition(wanted.partition, refused.code, end, end, start, b"")
+        return FetchedPartition(wanted.partition, refused.code, -1, -1, -1, b"")
 
 
 def _records(
