@@ -11,6 +11,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
@@ -112,10 +113,12 @@ class Talk:
         return code_of(told.topics[0].error_code)
 
     def topic(self, partitions: int = 1, **configs: str | None) -> str:
-        """A new topic, which the broker knows everywhere."""
+        """A new topic, which the broker knows everywhere, and serves."""
         name = fresh("t")
         assert self.create(name, partitions, **configs) == 0
         until(lambda: self.described(name), lambda told: told[0] == 0 and len(told[1]) == partitions)
+        for index in range(partitions):
+            until(partial(self.offset, name, -1, partition=index), lambda told: told[0] == 0)
         return name
 
     def described(self, name: str, *, creates: bool = False) -> tuple[ErrorCode | int, list[int]]:

@@ -1,8 +1,7 @@
 """What Kafka's protocol leaves to the broker, asked in its own words of the bundled one and of an Apache Kafka.
 
 Each row of the table is a question with Apache Kafka's answer. Where the bundled broker answers otherwise the row says
-so, and `docs/broker.md` says why, in a table that has these rows and no other. A second table is asked of the
-bundled broker alone so far.
+so, and `docs/broker.md` says why, in a table that has these rows and no other.
 """
 
 from __future__ import annotations
@@ -899,6 +898,109 @@ ROWS = (
     Row("a batch of an old format", old_magic, Code.INVALID_RECORD, here=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     Row("a batch of control", control_batch, Code.INVALID_RECORD),
     Row("a batch of no known codec", unknown_codec, Code.UNKNOWN_SERVER_ERROR, here=Code.UNSUPPORTED_COMPRESSION_TYPE),
+    Row("acks of two", lambda talk: talk.produce(talk.topic(), sample(), acks=2)[0], Code.INVALID_REQUIRED_ACKS),
+    Row("too large", lambda talk: talk.produce(talk.topic(), sample(b"x" * 1_100_000))[0], Code.MESSAGE_TOO_LARGE),
+    Row(
+        "a topic's own limit", lambda talk: talk.produce(talk.topic(max_message_bytes="100"), sample(b"x" * 90))[0], 10
+    ),
+    Row("compacted, without a key", without_keys, Code.INVALID_RECORD),
+    Row("compacted, with a key", with_keys, 0),
+    Row("the broker's own topic", lambda talk: talk.produce("__consumer_offsets", sample())[0], Code.INVALID_TOPIC),
+    Row("a time two hours ahead", far_ahead, Code.INVALID_TIMESTAMP),
+    Row("a part of a transaction without an id", transactional_without_id, 53),
+    Row(
+        "the ends of a log",
+        fetch_ends,
+        [(1, -1, -1), (0, 2, 1), (0, 2, 1), (1, -1, -1)],
+    ),
+    Row("a batch larger than asked for", whole_first_batch, True),
+    Row("fetch of no topic", lambda talk: talk.fetched(fresh("t")).error_code, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("fetch of a negative offset", lambda talk: talk.fetched(talk.topic(), -1).error_code, Code.OFFSET_OUT_OF_RANGE),
+    Row(
+        "leader epochs",
+        leader_epochs,
+        ([0, Code.UNKNOWN_LEADER_EPOCH], (Code.UNKNOWN_LEADER_EPOCH, -1)),
+    ),
+    Row("where epochs end", epoch_ends, [(0, True, 2), (0, False, -1)]),
+    Row("an unknown fetch session", lambda talk: fetch_session(talk, 77, 3), Code.FETCH_SESSION_ID_NOT_FOUND),
+    Row("records deleted", trim(2, 1, -1, 4), [(0, 2), (0, 2), (0, 3), (Code.OFFSET_OUT_OF_RANGE, -1)]),
+    Row(
+        "records of no topic deleted", lambda talk: trimmed(talk, fresh("t"), 1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    ),
+    Row("the broker's own records deleted", lambda talk: trimmed(talk, "__consumer_offsets", 0)[0], Code.INVALID_TOPIC),
+    Row(
+        "offsets by time",
+        by_time,
+        [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (0, -1), (0, 6), (0, 0), (0, 5)],
+    ),
+    Row("offsets by time where there is nothing", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
+    Row("offsets of a partition twice", offsets_of_one_twice, [(0, Code.INVALID_REQUEST, -1), (1, 0, 0)]),
+    Row("offsets of no topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
+    # Idempotent producers
+    Row(
+        "batches that come again late",
+        repeated,
+        ([0, 0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER], 6),
+        here=([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6),
+    ),
+    Row("a batch that is missing", with_a_gap, [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]),
+    Row("a producer nobody knows", beginning_in_the_middle, 0),
+    Row(
+        "epochs of a producer",
+        epochs_of_a_producer,
+        [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, Code.INVALID_PRODUCER_EPOCH],
+    ),
+    # Groups
+    Row("joining without an id", needs_a_member_id, (Code.MEMBER_ID_REQUIRED, True, 0)),
+    Row("a session of one second", lambda talk: code_of(talk.join(fresh("g"), session_ms=1000).error_code), 26),
+    Row("a session of an hour", lambda talk: code_of(talk.join(fresh("g"), session_ms=HOUR_MS).error_code), 26),
+    Row("a group without a name", lambda talk: code_of(talk.join("").error_code), Code.INVALID_GROUP_ID),
+    Row("no protocols", lambda talk: code_of(talk.join(fresh("g"), protocols=[]).error_code), 23),
+    Row("protocols that others do not have", second_protocol, Code.INCONSISTENT_GROUP_PROTOCOL),
+    Row("another kind of member", second_kind, Code.INCONSISTENT_GROUP_PROTOCOL),
+    Row(
+        "generations",
+        generations,
+        {
+            "heartbeat": [0, Code.ILLEGAL_GENERATION],
+            "sync": [0, Code.ILLEGAL_GENERATION],
+            "commit": [0, Code.ILLEGAL_GENERATION],
+            "stranger": [Code.UNKNOWN_MEMBER_ID] * 2,
+            "commit of a stranger": Code.UNKNOWN_MEMBER_ID,
+            "commit of no member": Code.UNKNOWN_MEMBER_ID,
+            "leave": [Code.UNKNOWN_MEMBER_ID, 0],
+        },
+    ),
+    Row(
+        "a group nobody knows",
+        unknown_group,
+        {
+            "heartbeat": Code.UNKNOWN_MEMBER_ID,
+            "sync": Code.UNKNOWN_MEMBER_ID,
+            "leave": Code.UNKNOWN_MEMBER_ID,
+            "join": Code.UNKNOWN_MEMBER_ID,
+            "commit": Code.ILLEGAL_GENERATION,
+            "offset": (0, -1),
+            "delete": Code.GROUP_ID_NOT_FOUND,
+            "state": [(0, "Dead")],
+        },
+    ),
+    Row("a group with members", group_with_members, ((Code.NON_EMPTY_GROUP, ["Stable"]), ["Empty"], 0)),
+    Row("a static member that comes again", static_member, (0, 0, Code.FENCED_INSTANCE_ID)),
+    Row(
+        "committed offsets",
+        offsets,
+        [(0, -1), 0, (0, 7), Code.UNKNOWN_TOPIC_OR_PARTITION, 3, Code.OFFSET_METADATA_TOO_LARGE, (0, 7)],
+    ),
+    Row("groups listed by state", listed_group, ([("consumer", "Stable")], [])),
+    Row("the coordinator of a group", coordinator(0), 0),
+    Row("the coordinator of transactions", coordinator(1), 0),
+    Row(
+        "the coordinator of something else",
+        coordinator(9),
+        Code.INVALID_REQUEST,
+        here=Code.GROUP_AUTHORIZATION_FAILED,
+    ),
     # Groups of the consumer protocol
     Row("a consumer alone", consumer_alone, [(0, 0, None), (0, 0, [0, 1]), (0, 0, [0, 1]), (0, -1, 0)]),
     Row(
@@ -968,107 +1070,6 @@ ROWS = (
         here=Code.INCONSISTENT_GROUP_PROTOCOL,
     ),
     Row("the broker's own topics by a pattern", broker_topics_by_pattern, 2, here=1),
-    Row("an API nobody knows", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
-    Row("something else than Kafka", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
-    Row("no answer wanted", stays_open, struct.pack(">i", 77)),
-    Row("no answer wanted, and a topic nobody knows", lambda talk: bytes_after(without_answer(fresh("t")))(talk), b""),
-    Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),
-)
-
-ALONE = (
-    Row("acks of two", lambda talk: talk.produce(talk.topic(), sample(), acks=2)[0], Code.INVALID_REQUIRED_ACKS),
-    Row("too large", lambda talk: talk.produce(talk.topic(), sample(b"x" * 1_100_000))[0], Code.MESSAGE_TOO_LARGE),
-    Row(
-        "a topic's own limit", lambda talk: talk.produce(talk.topic(max_message_bytes="100"), sample(b"x" * 90))[0], 10
-    ),
-    Row("compacted, without a key", without_keys, Code.INVALID_RECORD),
-    Row("compacted, with a key", with_keys, 0),
-    Row("the broker's own topic", lambda talk: talk.produce("__consumer_offsets", sample())[0], Code.INVALID_TOPIC),
-    Row("a time two hours ahead", far_ahead, Code.INVALID_TIMESTAMP),
-    Row("a part of a transaction without an id", transactional_without_id, Code.INVALID_TXN_STATE),
-    Row(
-        "the ends of a log",
-        fetch_ends,
-        [(1, 2, 1), (0, 2, 1), (0, 2, 1), (1, 2, 1)],
-    ),
-    Row("a batch larger than asked for", whole_first_batch, True),
-    Row("fetch of no topic", lambda talk: talk.fetched(fresh("t")).error_code, Code.UNKNOWN_TOPIC_OR_PARTITION),
-    Row("fetch of a negative offset", lambda talk: talk.fetched(talk.topic(), -1).error_code, Code.OFFSET_OUT_OF_RANGE),
-    Row(
-        "leader epochs",
-        leader_epochs,
-        ([0, Code.UNKNOWN_LEADER_EPOCH], (Code.UNKNOWN_LEADER_EPOCH, -1)),
-    ),
-    Row("where epochs end", epoch_ends, [(0, True, 2), (0, False, -1)]),
-    Row("an unknown fetch session", lambda talk: fetch_session(talk, 77, 3), Code.FETCH_SESSION_ID_NOT_FOUND),
-    Row("records deleted", trim(2, 1, -1, 4), [(0, 2), (0, 2), (0, 3), (Code.OFFSET_OUT_OF_RANGE, -1)]),
-    Row(
-        "records of no topic deleted", lambda talk: trimmed(talk, fresh("t"), 1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    ),
-    Row("the broker's own records deleted", lambda talk: trimmed(talk, "__consumer_offsets", 0)[0], Code.INVALID_TOPIC),
-    Row(
-        "offsets by time",
-        by_time,
-        [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (0, -1), (0, 6), (0, 0), (0, 5)],
-    ),
-    Row("offsets by time where there is nothing", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
-    Row("offsets of a partition twice", offsets_of_one_twice, [(0, Code.INVALID_REQUEST, -1), (1, 0, 0)]),
-    Row("offsets of no topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
-    # Idempotent producers
-    Row("batches that come again", repeated, ([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6)),
-    Row("a batch that is missing", with_a_gap, [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]),
-    Row("a producer nobody knows", beginning_in_the_middle, 0),
-    Row(
-        "epochs of a producer",
-        epochs_of_a_producer,
-        [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, Code.INVALID_PRODUCER_EPOCH],
-    ),
-    # Groups
-    Row("joining without an id", needs_a_member_id, (Code.MEMBER_ID_REQUIRED, True, 0)),
-    Row("a session of one second", lambda talk: code_of(talk.join(fresh("g"), session_ms=1000).error_code), 26),
-    Row("a session of an hour", lambda talk: code_of(talk.join(fresh("g"), session_ms=HOUR_MS).error_code), 26),
-    Row("a group without a name", lambda talk: code_of(talk.join("").error_code), Code.INVALID_GROUP_ID),
-    Row("no protocols", lambda talk: code_of(talk.join(fresh("g"), protocols=[]).error_code), 23),
-    Row("protocols that others do not have", second_protocol, Code.INCONSISTENT_GROUP_PROTOCOL),
-    Row("another kind of member", second_kind, Code.INCONSISTENT_GROUP_PROTOCOL),
-    Row(
-        "generations",
-        generations,
-        {
-            "heartbeat": [0, Code.ILLEGAL_GENERATION],
-            "sync": [0, Code.ILLEGAL_GENERATION],
-            "commit": [0, Code.ILLEGAL_GENERATION],
-            "stranger": [Code.UNKNOWN_MEMBER_ID] * 2,
-            "commit of a stranger": Code.UNKNOWN_MEMBER_ID,
-            "commit of no member": Code.UNKNOWN_MEMBER_ID,
-            "leave": [Code.UNKNOWN_MEMBER_ID, 0],
-        },
-    ),
-    Row(
-        "a group nobody knows",
-        unknown_group,
-        {
-            "heartbeat": Code.UNKNOWN_MEMBER_ID,
-            "sync": Code.UNKNOWN_MEMBER_ID,
-            "leave": Code.UNKNOWN_MEMBER_ID,
-            "join": Code.UNKNOWN_MEMBER_ID,
-            "commit": Code.ILLEGAL_GENERATION,
-            "offset": (0, -1),
-            "delete": Code.GROUP_ID_NOT_FOUND,
-            "state": [(0, "Dead")],
-        },
-    ),
-    Row("a group with members", group_with_members, ((Code.NON_EMPTY_GROUP, ["Stable"]), ["Empty"], 0)),
-    Row("a static member that comes again", static_member, (0, 0, Code.FENCED_INSTANCE_ID)),
-    Row(
-        "committed offsets",
-        offsets,
-        [(0, -1), 0, (0, 7), Code.UNKNOWN_TOPIC_OR_PARTITION, 3, Code.OFFSET_METADATA_TOO_LARGE, (0, 7)],
-    ),
-    Row("groups listed by state", listed_group, ([("consumer", "Stable")], [])),
-    Row("the coordinator of a group", coordinator(0), 0),
-    Row("the coordinator of transactions", coordinator(1), 0),
-    Row("the coordinator of something else", coordinator(9), Code.GROUP_AUTHORIZATION_FAILED),
     # Transactions
     Row("what readers see", what_readers_see, ((0, 1, [], []), (2, 2, [(0, 0), (1, 1)], [0]))),
     Row("a commit asked for twice", ends(True, True), [0, 0]),
@@ -1101,7 +1102,7 @@ ALONE = (
         },
     ),
     Row("a producer claimed without its transactional id", claim_without_a_name, (0, True, 0)),
-    Row("a partition that was not added", partition_of_none, Code.INVALID_TXN_STATE),
+    Row("a partition that was not added", partition_of_none, Code.TRANSACTION_ABORTABLE),
     Row("an unknown partition added", unknown_beside_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
     Row(
         "offsets of a transaction",
@@ -1121,6 +1122,11 @@ ALONE = (
         },
     ),
     # The connection, and what is not served
+    Row("an API nobody knows", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
+    Row("something else than Kafka", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
+    Row("no answer wanted", stays_open, struct.pack(">i", 77)),
+    Row("no answer wanted, and a topic nobody knows", lambda talk: bytes_after(without_answer(fresh("t")))(talk), b""),
+    Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),
     Row("a version nobody knows", too_new, (5, 35)),
     Row("a login nobody asks for", missing(SaslHandshakeRequest, version=1, mechanism="PLAIN"), 34),
     Row(
@@ -1155,7 +1161,6 @@ ALONE = (
         [Code.ELECTION_NOT_NEEDED],
     ),
 )
-"""What the bundled broker answers, in `kafka` as the protocol has it; so far it alone is asked."""
 
 
 @pytest.fixture(scope="module")
@@ -1177,12 +1182,6 @@ def talk(settled_broker: str) -> Iterator[Talk]:
 def test_the_broker_answers_as_kafka_does_or_as_the_page_says(talk: Talk, broker_kind: str, row: Row) -> None:
     expected = row.here if broker_kind == "bundled" and row.here is not SAME else row.kafka
     assert row.ask(talk) == expected
-
-
-@pytest.mark.parametrize("row", ALONE, ids=lambda row: row.what)
-def test_the_bundled_broker_answers_by_the_protocol(broker_address: str, row: Row) -> None:
-    with Talk(broker_address) as talk:
-        assert row.ask(talk) == row.kafka
 
 
 def test_the_page_has_the_rows_that_differ_and_no_other() -> None:
