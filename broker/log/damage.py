@@ -145,6 +145,8 @@ def mend(folder: Path, base: int, end: int | None, fault: str, epoch: int) -> No
         os.close(fd)
     aside = _free(path)
     os.link(path, aside)
+    # What was there is kept for certain before it goes.
+    sync_folder(folder)
     mended.replace(path)
     for suffix in INDEX_SUFFIXES:
         segment_path(folder, base, suffix).unlink(missing_ok=True)

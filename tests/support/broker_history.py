@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker_power_loss import Disk, Inline, Tape, images
+from broker_power_loss import Disk, Inline, Tape, images, nothing, renames
 from broker_samples import NOW_MS, append, batch, contents, keyed_batch
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
@@ -65,6 +65,7 @@ class Life:
         self.promises = Promises()
         self.clock_ms = NOW_MS
         self.tape = Tape(root, without=without, note=lambda: copy.deepcopy(self.promises))
+        self.sets_aside = False
         self._number = 0
         self.node: BrokerNode
 
@@ -79,7 +80,7 @@ class Life:
 
     def start(self) -> None:
         self.clock_ms += 5000
-        self.node = opened(self.root, self.fsync, self.clock_ms)
+        self.node = opened(self.root, self.fsync, self.clock_ms, sets_aside=self.sets_aside)
         self.promises.epoch = self.node.topics.leader_epoch
         if self.fsync is FsyncMode.ALWAYS:
             # Consumers see nothing that the power could take back, also of what nobody had been told is stored.
@@ -198,14 +199,22 @@ class Life:
         assert isinstance(found, Promises)
         return found
 
-    def disks(self, seed: int, mixes: int, step: int = 1) -> Iterator[tuple[str, Image, Promises]]:
+    def disks(
+        self, seed: int, mixes: int, step: int = 1, *, renames_whole: bool = False
+    ) -> Iterator[tuple[str, Image, Promises]]:
+        """With `renames_whole` no file is without a name because it has got another one, as all file systems promise;
+        and all content may be there without the names."""
         disk, chance, seen = Disk(), random.Random(seed), set()
+        whole = renames(self.tape.operations) if renames_whole else {}
         for count, operation in enumerate([None, *self.tape.operations]):
             if operation is not None:
                 disk.after(operation)
             if count % step:
                 continue
-            for name, image in images(disk, self.tape.top, chance, mixes):
+            left = [*images(disk, self.tape.top, chance, mixes, whole)]
+            if renames_whole:
+                left.append(("content without names", disk.left(self.tape.top, nothing, list)))
+            for name, image in left:
                 if (key := (image.key, name == "killed")) not in seen:
                     seen.add(key)
                     yield f"after {count}, {name}", image, self.promised_after(count)
@@ -216,8 +225,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator, "COMPACT_BYTES", 600)
 
 
-def opened(root: Path, fsync: FsyncMode, now_ms: int) -> BrokerNode:
-    config = BrokerConfig(root, fsync=fsync, segment_bytes_max=400)
+def opened(root: Path, fsync: FsyncMode, now_ms: int, *, sets_aside: bool = False) -> BrokerNode:
+    config = BrokerConfig(root, fsync=fsync, segment_bytes_max=400, sets_damaged_aside=sets_aside)
     return BrokerNode(config, now_ms=lambda: now_ms)
 
 

@@ -10,10 +10,12 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -178,8 +180,23 @@ def everything(_: object) -> bool:
     return True
 
 
-def images(disk: Disk, top: Node, chance: random.Random, mixes: int) -> Iterator[tuple[str, Image]]:
-    """All that happened, as a kill leaves it; nothing that was not forced; removals alone; a few mixes."""
+def renames(operations: Sequence[object]) -> dict[int, Named]:
+    """Of each name that went because its file has another one now, by identity, how that one came."""
+    return {
+        id(went): came
+        for came, went in pairwise(operations)
+        if isinstance(came, Named) and isinstance(went, Named) and went.node is None and came.source == went.path
+    }
+
+
+def images(
+    disk: Disk, top: Node, chance: random.Random, mixes: int, whole: Mapping[int, Named] = MappingProxyType({})
+) -> Iterator[tuple[str, Image]]:
+    """All that happened, as a kill leaves it; nothing that was not forced; removals alone; a few mixes.
+
+    Args:
+        whole: changes of names, by identity, that are on the disk with another one or not at all.
+    """
 
     def some(writes: list[Wrote]) -> list[Wrote]:
         kept = [one for one in writes if chance.random() < 0.6]
@@ -193,9 +210,14 @@ def images(disk: Disk, top: Node, chance: random.Random, mixes: int) -> Iterator
     yield "killed", disk.left(top, everything, list)
     yield "nothing unforced", disk.left(top, nothing, lambda _: [])
     yield "names without content", disk.left(top, everything, lambda _: [])
-    yield "only removals", disk.left(top, lambda change: change.node is None, some)
+    yield "only removals", disk.left(top, lambda change: whole.get(id(change), change).node is None, some)
     for number in range(mixes):
-        yield f"mix {number}", disk.left(top, lambda _: chance.random() < 0.5, some)
+        taken: dict[int, bool] = {}
+
+        def mixed(change: Named, taken: dict[int, bool] = taken) -> bool:
+            return taken.setdefault(id(whole.get(id(change), change)), chance.random() < 0.5)
+
+        yield f"mix {number}", disk.left(top, mixed, some)
 
 
-__all__ = ["Disk", "Image", "Inline", "Killed", "Tape", "Wrote", "images"]
+__all__ = ["Disk", "Image", "Inline", "Killed", "Tape", "Wrote", "images", "renames"]

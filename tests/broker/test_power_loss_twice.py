@@ -1,0 +1,266 @@
+"""Power is lost again while a start puts right what was left of the logs, or soon afterwards.
+
+As `test_power_loss`, with files that are harmed between two lives, as a torn write or a bad disk does.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_history import Key, Life, Lost, Promises, abandon, opened
+from broker_power_loss import Inline
+from broker_samples import NOW_MS, contents
+from headrace.broker import node as node_module
+from headrace.broker.config import FsyncMode
+from headrace.broker.log import files
+from headrace.broker.log.damage import CORRUPT
+from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.log.scan import walk_batches
+from headrace.broker.log.segment import LOG, SNAPSHOT, base_offsets, segment_path
+from headrace.kafka_wire.record_batch import read_batch_header
+from power_loss import Forced
+
+SEED = 20260101
+KEPT, SHORT, EMPTY = ("kept", 0), ("kept", 1), ("kept", 2)
+CRC_AT, MAGIC_AT = 17, 16
+
+
+@dataclass
+class HarmedPromises(Promises):
+    """`beside` are bytes of batches that must be in a log or beside it; `is_sound`: a start needs nobody's leave."""
+
+    beside: list[bytes] = field(default_factory=list)
+    is_sound: bool = True
+
+
+class HarmedLife(Life):
+    def __init__(self, root: Path, without: str = "") -> None:
+        super().__init__(root, FsyncMode.INTERVAL, without)
+        self.harmed = self.promises = HarmedPromises()
+
+    def folder(self, key: Key) -> Path:
+        return self.root / f"{key[0]}-{key[1]}"
+
+    def segments(self, key: Key) -> list[tuple[Path, list[bytes]]]:
+        """Of each segment its file and its batches."""
+        found = []
+        for base in base_offsets(self.folder(key)):
+            path = segment_path(self.folder(key), base, LOG)
+            raw = path.read_bytes()
+            found.append((path, [raw[at : at + header.size] for at, header in walk_batches(memoryview(raw))]))
+        return found
+
+    def harm(self, path: Path, content: bytes) -> None:
+        """Has a file be something else; it and all beside it are on the disk for certain."""
+        before = len(self.tape.operations)
+        path.write_bytes(content)
+        del self.tape.operations[before:], self.tape.notes[before:]  # nobody looks at half of it
+        for each in path.parent.iterdir():
+            node = self.tape._node(str(each.relative_to(self.root)))
+            self.tape._note(Forced(node, each.read_bytes(), ""))
+        self.tape._note(Forced(self.tape._node(path.parent.name), None, ""))
+
+    def lose(self, key: Key, *batches: bytes) -> None:
+        """Nobody can be promised these any more."""
+        for header in map(read_batch_header, batches):
+            for offset in range(header.base_offset, header.last_offset + 1):
+                self.promises.stored[key].pop(offset, None)
+                self.promises.records[key].pop(offset, None)
+
+
+async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
+    """What was never forced is harmed: the log is cut there, and what is cut off is kept beside it."""
+    life.start()
+    life.create("kept", 1)
+    producer_id = await life.take_producer_id()
+    for number in range(4):
+        await life.send_idempotent(KEPT, number, producer_id)
+    await life.keep_house()
+    life.kill()
+    life.start()
+    for number in range(4, 26):
+        await life.send(KEPT, acknowledged=False, producer_id=producer_id, epoch=0, sequence=number)
+    life.kill()
+    segments = life.segments(KEPT)
+    path, batches = segments[-3]
+    harmed = bytearray(batches[1])
+    harmed[CRC_AT] ^= 1
+    lost = [*batches[1:], *(each for _, later in segments[-2:] for each in later)]
+    cut_at = read_batch_header(batches[1]).base_offset
+    life.lose(KEPT, *lost)
+    if not has_snapshots:
+        for snapshot in life.folder(KEPT).glob(f"*{SNAPSHOT}"):
+            snapshot.unlink()
+    life.harm(path, b"".join([batches[0], harmed, *batches[2:]]))
+    life.harmed.beside = [each[CRC_AT + 4 :] for each in lost]
+    life.start()
+    # From now on what was cut off is not to come back.
+    life.promises.sent[KEPT] = {at: value for at, value in life.promises.sent[KEPT].items() if at < cut_at}
+    # These are where others were: one as long as that, and up to where the next segment began.
+    await life.send(KEPT, acknowledged=False)
+    following = read_batch_header(segments[-2][1][0]).base_offset
+    await life.send(KEPT, following - cut_at - 1, acknowledged=False)
+    for number in range(cut_at, cut_at + 8):
+        await life.send_idempotent(KEPT, number, producer_id)
+    await life.keep_house()
+    life.kill()
+    life.start()
+    await life.send(KEPT)
+    await life.stop()
+
+
+async def cut_life_with_snapshots(life: HarmedLife) -> None:
+    """The same where the states of producers are on the disk that tell of what is cut off."""
+    await cut_life(life, has_snapshots=True)
+
+
+async def mended_life(life: HarmedLife) -> None:
+    """What had been forced is harmed, and set aside: a batch, the end of a segment, the end of a log, all of a log."""
+    life.start()
+    life.create("kept", 3)
+    for key, count in ((KEPT, 14), (SHORT, 8), (EMPTY, 2)):
+        for _ in range(count):
+            await life.send(key)
+    await life.keep_house()
+    life.kill()
+    life.harmed.is_sound = False
+    (ending_early, early), *_, (active, batches) = life.segments(KEPT)
+    harmed = bytearray(batches[1])
+    harmed[MAGIC_AT] = 9
+    life.lose(KEPT, early[-1], batches[1])
+    life.harm(ending_early, b"".join(early[:-1]))
+    life.harm(active, b"".join([batches[0], harmed, *batches[2:]]))
+    life.harmed.beside = [batches[1][CRC_AT:]]
+    *_, (last, batches) = life.segments(SHORT)
+    life.lose(SHORT, batches[-1])
+    life.harm(last, b"".join(batches[:-1]))
+    [(only, batches)] = life.segments(EMPTY)
+    life.lose(EMPTY, *batches)
+    life.harm(only, b"")
+    life.sets_aside = True
+    life.start()
+    life.harmed.is_sound = True
+    for key in (KEPT, SHORT, EMPTY):
+        await life.send(key)
+    life.kill()
+    life.sets_aside = False
+    life.start()
+    await life.send(KEPT, 2)
+    await life.stop()
+
+
+def check(root: Path, promises: HarmedPromises, fsync: FsyncMode, *, was_killed: bool) -> None:
+    """Starts a broker on what is left of the disk.
+
+    Raises:
+        Lost: it does not hold what was promised.
+    """
+    _check_beside(root, promises)
+    try:
+        node = opened(root, fsync, NOW_MS + 1000, sets_aside=not promises.is_sound)
+    except Exception as error:
+        raise Lost(f"it does not start: {error!r}") from error
+    try:
+        for key, records in (promises.stored if was_killed else promises.records).items():
+            _check_log(node.log(*key), key, records, promises)
+    finally:
+        abandon(node)
+    _check_beside(root, promises)
+
+
+def _check_beside(root: Path, promises: HarmedPromises) -> None:
+    files = [path for path in root.glob("kept-*/*") if path.name.endswith((LOG, CORRUPT))]
+    there = b" ".join(path.read_bytes() for path in files)
+    if any(each not in there for each in promises.beside):
+        raise Lost(f"what was taken out of a log is not beside it: {sorted(path.name for path in files)}")
+
+
+def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises: HarmedPromises) -> None:
+    found = dict(contents(log))
+    if log.log_end_offset < promises.ends.get(key, 0):
+        raise Lost(f"{key} ends at {log.log_end_offset}, and its offsets are given out again")
+    if missing := {at: value for at, value in records.items() if found.get(at) != value}:
+        raise Lost(f"{key} lost {missing}")
+    if strange := {at: value for at, value in found.items() if promises.sent[key].get(at) != value}:
+        raise Lost(f"{key} has {strange}")
+    headers = [placed.header for placed, _ in log.batches(log.log_start_offset)]
+    for header in headers:
+        answer = log.epoch_end(header.leader_epoch)
+        if answer is None or answer[0] != header.leader_epoch or answer[1] <= header.last_offset:
+            raise Lost(f"{key} lost epoch {header.leader_epoch}: {answer}")
+    there = {(header.producer_id, header.base_offset, header.base_sequence) for header in headers}
+    for producer_id, producer in log.producers:
+        for each in producer.batches:
+            if (producer_id, each.base_offset, each.first_sequence) not in there:
+                raise Lost(f"{key} takes for stored what is not: {each} of producer {producer_id}")
+
+
+def looked_at(life: HarmedLife, folder: Path, *, mixes: int) -> int:
+    """
+    Returns:
+        How many disks were looked at.
+
+    Raises:
+        Lost: one does not hold what it should.
+    """
+    count = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_module, "ThreadPoolExecutor", Inline)
+        # Of the brokers that look: their disk is not lost.
+        patch.setattr(files.os, "fsync", lambda fd: None)
+        patch.setattr(files.os, "fdatasync", lambda fd: None)
+        for name, image, promises in life.disks(SEED, mixes, renames_whole=True):
+            assert isinstance(promises, HarmedPromises)
+            folder.mkdir(parents=True)
+            image.write(folder)
+            try:
+                check(folder, promises, life.fsync, was_killed=name.endswith("killed"))
+            except Lost as lost:
+                raise Lost(f"{name}: {lost}") from lost
+            shutil.rmtree(folder)
+            count += 1
+    return count
+
+
+Lived = Callable[[HarmedLife], Coroutine[Any, Any, None]]
+
+
+@pytest.mark.parametrize("lived", [cut_life, cut_life_with_snapshots, mended_life])
+def test_what_is_put_right_stays_so_when_the_power_fails_again(memory_path: Path, lived: Lived) -> None:
+    life = HarmedLife(memory_path / "disk").live(lived)
+    assert looked_at(life, memory_path / "left", mixes=2) > 100
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("lived", "parts"),
+    [
+        (cut_life, ("damage._copy", "damage.cut")),
+        (cut_life_with_snapshots, ("recovery._producer_states",)),
+        (mended_life, ("damage.fill", "damage.mend", "recovery.check_end")),
+    ],
+)
+def test_no_call_that_makes_that_certain_may_be_left_out(
+    memory_path: Path, lived: Lived, parts: tuple[str, ...]
+) -> None:
+    """Each one in turn does nothing; then some promise is broken at some moment."""
+    life = HarmedLife(memory_path / "disk").live(lived)
+    found = {operation.site for operation in life.tape.operations if isinstance(operation, Forced)}
+    sites = sorted(site for site in found if site.startswith(parts))
+    assert {site.split()[0] for site in sites} == set(parts)
+    needless = []
+    for site in sites:
+        shutil.rmtree(memory_path)
+        memory_path.mkdir()
+        try:
+            looked_at(HarmedLife(memory_path / "disk", without=site).live(lived), memory_path / "left", mixes=1)
+            needless.append(site)
+        except Lost:
+            continue
+    assert needless == []
