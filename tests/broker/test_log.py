@@ -634,6 +634,19 @@ def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) 
     assert not any(path.exists() for path in renamed)
 
 
+def test_of_segments_that_go_together_the_oldest_are_gone_for_certain_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hole between segments would be taken for a loss."""
+    log = filled(tmp_path, 30)
+    bases = base_offsets(tmp_path)
+    certain: list[list[int]] = []
+    monkeypatch.setattr("headrace.broker.log.segments.sync_folder", lambda folder: certain.append(base_offsets(folder)))
+    log.drop_segments(3)
+    assert certain == [bases[1:], bases[2:]]
+    assert base_offsets(tmp_path) == bases[3:]
+
+
 def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     log.roll(NOW_MS)

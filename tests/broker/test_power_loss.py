@@ -154,6 +154,7 @@ def looked_at(life: Life, folder: Path, *, mixes: int, step: int = 1) -> int:
     return count
 
 
+FINISHED = "compaction._finish <partition>"
 SPARES_TIME = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
 """What is not on the disk of these is made anew from the batches: forcing them spares the next start that time."""
 SPARES_IDS = "producer_ids.begin_above "
@@ -201,6 +202,28 @@ def test_what_was_cleaned_is_in_its_place_for_certain_before_what_follows(memory
             assert is_certain, operation  # by the name that a start knows
             is_certain = False
     assert cleaned > 5
+
+
+def killed_while_compacting(root: Path, without: str = "") -> Life:
+    """Just when the files go whose segments have become one, which the next start ends."""
+    whole = Life(root / "whole", FsyncMode.INTERVAL).live(compacted_life).tape.operations
+    begun = [isinstance(each, Forced) and each.site.startswith("compaction.force_begun") for each in whole]
+    life = Life(root / "disk", FsyncMode.INTERVAL, without)
+    life.tape.kill_before = begun.index(True) + 3
+    return life.live(compacted_life)
+
+
+def test_a_compaction_that_a_kill_cut_short_outlives_the_power_at_any_moment(memory_path: Path) -> None:
+    life = killed_while_compacting(memory_path)
+    forced = [operation for operation in life.tape.operations if isinstance(operation, Forced)]
+    assert FINISHED in {operation.site for operation in forced}
+    assert looked_at(life, memory_path / "left", mixes=1, step=2) > 200
+
+
+@pytest.mark.fault
+def test_what_ends_a_compaction_at_the_start_may_not_be_left_out_either(memory_path: Path) -> None:
+    with pytest.raises(Lost):
+        looked_at(killed_while_compacting(memory_path, FINISHED), memory_path / "left", mixes=1)
 
 
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])

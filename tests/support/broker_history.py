@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker_power_loss import Disk, Inline, Tape, images, nothing, renames
+from broker_power_loss import Disk, Inline, Killed, Tape, images, nothing, renames
 from broker_samples import NOW_MS, append, batch, contents, keyed_batch
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
@@ -146,7 +146,13 @@ class Life:
             self.promises.tables[place] = dict(self.promises.tables_stored[place])
 
     async def clean(self) -> None:
-        await self.node.upkeep.clean()
+        """Compacts what is due; where the broker is killed meanwhile, another one starts."""
+        try:
+            await self.node.upkeep.clean()
+        except Killed:
+            self.tape.revive()
+            self.kill()
+            self.start()
 
     async def acknowledge(self, key: Key) -> None:
         # What others append while the disk works is not acknowledged with it.
