@@ -117,8 +117,7 @@ def open_log(
             break
     reading.check_end(segments)
     if list(epochs) != known or (on_file is None and segments[-1].next_offset > bases[0]):
-        sync_file(epochs.write(folder))
-        sync_folder(folder)
+        reading.unforced += [epochs.write(folder), folder]
     if limits.forced_reads_only:
         # What was read may so far only be in the page cache, and consumers are about to see it.
         for path in reading.unforced:
