@@ -59,6 +59,7 @@ from headrace.broker.handlers import sasl as login
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
+from headrace.broker.protocol import metadata as metadata_codec
 from headrace.broker.protocol import produce as produce_codec
 from headrace.broker.protocol.framing import Pieces, RequestHeader
 from headrace.broker.protocol.large_requests import WRONG_BYTES, read_in_turns
@@ -83,7 +84,15 @@ class Handler:
     read_in_turns: ReadInTurns | None = None
 
 
-def _generated(request_class: Any, handle: Callable[[RequestContext, Any], Result]) -> Handler:
+def _encode(response: Any, version: int) -> Pieces:
+    return [response.encode()]
+
+
+def _generated(
+    request_class: Any,
+    handle: Callable[[RequestContext, Any], Result],
+    encode: Callable[[Any, int], Pieces] = _encode,
+) -> Handler:
     def decode(frame: memoryview, body_at: int, version: int) -> Any:
         # The class's own `decode` does not tell how far it read, and strings cut off at the end pass unnoticed.
         flexible = request_class.flexible_version_q(version)
@@ -96,7 +105,7 @@ def _generated(request_class: Any, handle: Callable[[RequestContext, Any], Resul
             raise MalformedMessage(f"the frame ends {end - len(frame)} bytes early")
         return request
 
-    return Handler(decode, handle, lambda response, version: [response.encode()], partial(read_in_turns, request_class))
+    return Handler(decode, handle, encode, partial(read_in_turns, request_class))
 
 
 def _encode_fetch(answer: fetch.FetchAnswer, version: int) -> Pieces:
@@ -109,7 +118,9 @@ HANDLERS: Mapping[int, Handler] = {
     ),
     api.FETCH: Handler(fetch_codec.decode, fetch.handle, _encode_fetch),
     api.LIST_OFFSETS: _generated(consumer.ListOffsetsRequest, list_offsets.handle),
-    api.METADATA: _generated(cluster.MetadataRequest, metadata.handle),
+    api.METADATA: _generated(
+        cluster.MetadataRequest, metadata.handle, lambda answer, version: [metadata_codec.encode(answer, version)]
+    ),
     api.OFFSET_COMMIT: _generated(consumer.OffsetCommitRequest, offset_commit.handle),
     api.OFFSET_FETCH: _generated(consumer.OffsetFetchRequest, offset_fetch.handle),
     api.FIND_COORDINATOR: _generated(cluster.FindCoordinatorRequest, find_coordinator.handle),

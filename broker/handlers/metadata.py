@@ -7,27 +7,29 @@ asked for by id, beside which Kafka's own client sends an empty name instead of 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
-
-from kafka.protocol.metadata import MetadataResponse
 
 from headrace.broker.access.rights import Kind, Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.metadata import (
+    CLUSTER_OPERATIONS_IN,
+    TOPIC_OPERATIONS_FROM,
+    FoundTopic,
+    MetadataAnswer,
+)
 from headrace.broker.protocol.operations import of_cluster, of_topic
 from headrace.broker.topics import NO_TOPIC_ID, Topic
 
-TOPIC_OPERATIONS_FROM = 8
 BY_ID_FROM = 12
-CLUSTER_OPERATIONS_IN = range(8, 11)
 
 Wanted = Mapping[tuple[str | None, uuid.UUID | None], None]
 """Topics by name, or without one by id."""
 
 
-def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
+def handle(context: RequestContext, request: Any) -> MetadataAnswer | Awaitable[MetadataAnswer]:
     # In version 0 an empty list asks for all topics, later null does.
     if request.topics is None or (context.version == 0 and not request.topics):
         rights = context.rights
@@ -55,22 +57,17 @@ def _to_be_made(context: RequestContext, request: Any, wanted: Wanted) -> list[s
     return [name for name in names if Right.WRITE in rights.on(Kind.TOPIC, name)]
 
 
-async def _made_first(context: RequestContext, request: Any, wanted: Wanted, missing: Sequence[str]) -> Any:
+async def _made_first(context: RequestContext, request: Any, wanted: Wanted, missing: Sequence[str]) -> MetadataAnswer:
     refusals = await context.node.changes.ensure_topics(missing)
     return _answer(context, request, [_one(context, request, *each, refusals) for each in wanted])
 
 
-def _answer(context: RequestContext, request: Any, topics: Sequence[Any]) -> Any:
-    version, node_id = context.version, context.node.config.node_id
-    host, port = context.node.address
-    broker = MetadataResponse.MetadataResponseBroker(version=version, node_id=node_id, host=host, port=port)
-    return MetadataResponse(
-        version=version,
-        brokers=[broker],
-        cluster_id=context.node.topics.cluster_id,
-        controller_id=node_id,
-        topics=topics,
-        **_operations(request, "cluster", of_cluster(context.rights), version in CLUSTER_OPERATIONS_IN),
+def _answer(context: RequestContext, request: Any, topics: Sequence[FoundTopic]) -> MetadataAnswer:
+    node, (host, port) = context.node, context.node.address
+    is_asked = context.version in CLUSTER_OPERATIONS_IN and request.include_cluster_authorized_operations
+    operations = of_cluster(context.rights) if is_asked else None
+    return MetadataAnswer(
+        node.config.node_id, host, port, node.topics.cluster_id, node.topics.leader_epoch, topics, operations
     )
 
 
@@ -80,59 +77,21 @@ def _one(
     name: str | None,
     topic_id: uuid.UUID | None,
     refusals: Mapping[str, RequestRefused],
-) -> Any:
-    node, version = context.node, context.version
+) -> FoundTopic:
+    node = context.node
     if name is None:
         topic = node.topics.by_id(topic_id) if topic_id is not None else None
         if topic is None or not context.rights.on(Kind.TOPIC, topic.name):
-            return _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
+            return FoundTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id or NO_TOPIC_ID)
         return _found(context, request, topic)
     try:
         context.check_topic(name)
         return _found(context, request, node.topic(name))
     except RequestRefused as unknown:
-        return _missing(name, None, refusals.get(name, unknown).code, version)
+        return FoundTopic(refusals.get(name, unknown).code, name, NO_TOPIC_ID)
 
 
-def _found(context: RequestContext, request: Any, topic: Topic) -> Any:
-    version = context.version
-    return MetadataResponse.MetadataResponseTopic(
-        version=version,
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=[_partition(context, index) for index in range(topic.partitions)],
-        **_operations(request, "topic", of_topic(context.rights, topic.name), version >= TOPIC_OPERATIONS_FROM),
-    )
-
-
-def _operations(request: Any, kind: str, operations: Set[int], is_in_version: bool) -> dict[str, Any]:
-    if not is_in_version:
-        return {}
-    is_asked = getattr(request, f"include_{kind}_authorized_operations")
-    return {"authorized_operations": operations if is_asked else None}
-
-
-def _partition(context: RequestContext, index: int) -> Any:
-    version, node_id = context.version, context.node.config.node_id
-    return MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
-        version=version,
-        error_code=ErrorCode.NONE,
-        partition_index=index,
-        leader_id=node_id,
-        leader_epoch=context.node.topics.leader_epoch,
-        replica_nodes=[node_id],
-        isr_nodes=[node_id],
-        offline_replicas=[],
-    )
-
-
-def _missing(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode, version: int) -> Any:
-    return MetadataResponse.MetadataResponseTopic(
-        version=version,
-        error_code=code,
-        name=name if name is not None or version >= 12 else "",
-        topic_id=topic_id or NO_TOPIC_ID,
-        partitions=[],
-    )
+def _found(context: RequestContext, request: Any, topic: Topic) -> FoundTopic:
+    is_asked = context.version >= TOPIC_OPERATIONS_FROM and request.include_topic_authorized_operations
+    operations = of_topic(context.rights, topic.name) if is_asked else None
+    return FoundTopic(ErrorCode.NONE, topic.name, topic.topic_id, topic.is_internal, topic.partitions, operations)

@@ -27,6 +27,8 @@ from headrace.broker.protocol import fetch, produce
 from headrace.broker.protocol.api_versions import BY_KEY, ROWS
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.framing import FRAME_BYTES_MAX, frame_length, read_header, response_start
+from headrace.broker.protocol.metadata import FoundTopic, MetadataAnswer
+from headrace.broker.protocol.metadata import encode as encode_metadata
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.primitives import Reader, Writer
@@ -44,6 +46,61 @@ VERSIONS = [(row.key, version) for row in ROWS for version in range(row.lowest, 
 
 def request_class(key: int) -> Any:
     return CLASSES[key, "request"]
+
+
+TOPICS = st.builds(
+    FoundTopic,
+    st.sampled_from([ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]),
+    st.text(max_size=200),
+    st.uuids(),
+    st.booleans(),
+    st.sampled_from([0, 1, 3, 200]),
+    st.none() | st.frozensets(st.integers(0, 30)),
+)
+
+
+@pytest.mark.parametrize("version", range(13))
+@given(st.lists(TOPICS, max_size=4), st.none() | st.frozensets(st.integers(0, 30)), st.booleans())
+def test_metadata_is_told_as_by_a_generated_codec(
+    version: int, topics: list[FoundTopic], operations: frozenset[int] | None, is_nameless: bool
+) -> None:
+    if is_nameless and version >= 12:
+        topics = [topic._replace(name=None) for topic in topics]
+    response, node_id, leader_epoch = metadata.MetadataResponse, 7, 12
+    topic_class = response.MetadataResponseTopic
+    expected = response(
+        version=version,
+        brokers=[response.MetadataResponseBroker(version=version, node_id=node_id, host="b.example", port=9092)],
+        cluster_id="cluster",
+        controller_id=node_id,
+        topics=[
+            topic_class(
+                version=version,
+                error_code=topic.error_code,
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=[
+                    topic_class.MetadataResponsePartition(
+                        version=version,
+                        error_code=0,
+                        partition_index=index,
+                        leader_id=node_id,
+                        leader_epoch=leader_epoch,
+                        replica_nodes=[node_id],
+                        isr_nodes=[node_id],
+                        offline_replicas=[],
+                    )
+                    for index in range(topic.partition_count)
+                ],
+                **({"authorized_operations": topic.authorized_operations} if version >= 8 else {}),
+            )
+            for topic in topics
+        ],
+        **({"authorized_operations": operations} if 8 <= version <= 10 else {}),
+    )
+    told = MetadataAnswer(node_id, "b.example", 9092, "cluster", leader_epoch, topics, operations)
+    assert encode_metadata(told, version) == expected.encode()
 
 
 @pytest.fixture(scope="module")
