@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
 """The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
-GROUPS_MAX = 10_000
+GROUPS_MAX = 50_000
 """They are all in memory."""
 EMPTY_GROUP_MS = 600_000
 """Without members and offsets a group is forgotten after this time, as in Kafka: consumers of a moment make up ids."""

@@ -59,6 +59,7 @@ from headrace.broker.handlers import sasl as login
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
+from headrace.broker.protocol import list_groups as list_groups_codec
 from headrace.broker.protocol import metadata as metadata_codec
 from headrace.broker.protocol import produce as produce_codec
 from headrace.broker.protocol.framing import Pieces, RequestHeader
@@ -129,7 +130,11 @@ HANDLERS: Mapping[int, Handler] = {
     api.LEAVE_GROUP: _generated(consumer.LeaveGroupRequest, leave_group.handle),
     api.SYNC_GROUP: _generated(consumer.SyncGroupRequest, sync_group.handle),
     api.DESCRIBE_GROUPS: _generated(admin.DescribeGroupsRequest, describe_groups.handle),
-    api.LIST_GROUPS: _generated(admin.ListGroupsRequest, list_groups.handle),
+    api.LIST_GROUPS: _generated(
+        admin.ListGroupsRequest,
+        list_groups.handle,
+        lambda answer, version: [list_groups_codec.encode(answer, version)],
+    ),
     api.SASL_HANDSHAKE: _generated(sasl.SaslHandshakeRequest, login.handshake),
     api.SASL_AUTHENTICATE: _generated(sasl.SaslAuthenticateRequest, login.authenticate),
     api.API_VERSIONS: _generated(cluster.ApiVersionsRequest, api_versions.handle),

@@ -794,7 +794,7 @@ def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
         told = HANDLERS[api.METADATA].handle(context, metadata.MetadataRequest(topics=None))
         assert sorted(topic.name for topic in told.topics) == ["a.x", "a.y"]
         request = admin.ListGroupsRequest(states_filter=[], types_filter=[])
-        listed = HANDLERS[api.LIST_GROUPS].handle(context, request)
+        listed = await HANDLERS[api.LIST_GROUPS].handle(context, request)
         assert [group.group_id for group in listed.groups] == ["b"]
         wanted = admin.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
         context = RequestContext(node, 1, "c", "127.0.0.1", granted)

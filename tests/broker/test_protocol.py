@@ -27,6 +27,8 @@ from headrace.broker.protocol import fetch, produce
 from headrace.broker.protocol.api_versions import BY_KEY, ROWS
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.framing import FRAME_BYTES_MAX, frame_length, read_header, response_start
+from headrace.broker.protocol.list_groups import ListedGroup, ListGroupsAnswer
+from headrace.broker.protocol.list_groups import encode as encode_groups
 from headrace.broker.protocol.metadata import FoundTopic, MetadataAnswer
 from headrace.broker.protocol.metadata import encode as encode_metadata
 from headrace.kafka_wire import messages
@@ -101,6 +103,27 @@ def test_metadata_is_told_as_by_a_generated_codec(
     )
     told = MetadataAnswer(node_id, "b.example", 9092, "cluster", leader_epoch, topics, operations)
     assert encode_metadata(told, version) == expected.encode()
+
+
+@pytest.mark.parametrize("version", range(6))
+@given(
+    st.lists(
+        st.builds(
+            ListedGroup,
+            st.text(max_size=200),
+            st.sampled_from(["", "consumer", "connect"]),
+            st.sampled_from(["Stable", "Empty"]),
+            st.sampled_from(["classic", "consumer"]),
+        ),
+        max_size=6,
+    )
+)
+def test_groups_are_listed_as_by_a_generated_codec(version: int, groups: list[ListedGroup]) -> None:
+    response = admin.ListGroupsResponse
+    expected = response(
+        version=version, error_code=0, groups=[response.ListedGroup(version=version, **one._asdict()) for one in groups]
+    )
+    assert encode_groups(ListGroupsAnswer(groups), version) == expected.encode()
 
 
 @pytest.fixture(scope="module")
