@@ -228,7 +228,7 @@ class OffsetTable:
         return [
             OffsetKey(group_id, topic, partition)
             for (topic, partition), committed in self.of_group(group_id).items()
-            if self.is_expired(max(committed.committed_at_ms, unused_since_ms), now_ms)
+            if self.is_expired(committed.committed_at_ms, now_ms)
         ]
 
 

@@ -371,6 +371,4 @@ def _finish(folder: Path, path: Path) -> None:
                 segment_path(folder, other, suffix).unlink(missing_ok=True)
     _take_place(path, base)
     sync_folder(folder)
-    path.unlink()
-    # A later compaction, of more segments, must not find it again.
-    sync_folder(folder)
+    path.unlink()  # should it come back, see `end_replacing`
