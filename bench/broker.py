@@ -1,7 +1,7 @@
 """How the broker does beside Apache Kafka and other baselines, in one run, on the same machine, by the same clients.
 
-    python -m bench.broker [--brokers headrace kafka] [--what rates latency connections idle recovery] [--fsync none]
-                           [--tls]
+    python -m bench.broker [--brokers headrace kafka] [--what rates latency connections idle metadata recovery]
+                           [--fsync none] [--tls]
 
 What is measured:
   rates        messages a second that confluent-kafka (librdkafka) produces and consumes, and the broker's CPU for one;
@@ -9,6 +9,7 @@ What is measured:
   latency      milliseconds from a message to its acknowledgement and to its consumer, at a steady rate
   connections  what a thousand connections cost: time, memory, and the latency beside them
   idle         CPU of the broker while a consumer waits for 5,000 partitions in which nothing happens
+  metadata     CPU of the broker for one answer to a client that asks for all topics, which have 5,000 partitions
   recovery     seconds until it serves again after `kill -9` with so many megabytes in its logs
 
 Client and broker share the cores that are named, so a rate is of both together; the CPU is the broker's own. Baselines
@@ -51,6 +52,7 @@ PATIENCE_S = 120
 CONNECTIONS = 1000
 IDLE_PARTITIONS = 5000
 IDLE_S = 8
+METADATA_TIMES = 50
 TOUCHED_SHARE = 2
 _SENT_AT = struct.Struct(">d")
 
@@ -411,6 +413,18 @@ def _poll(consumer: KafkaConsumer, seconds: float) -> None:
         consumer.poll(timeout_ms=500)
 
 
+def metadata(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
+    for broker in brokers:
+        make_topic(broker, "told", IDLE_PARTITIONS)
+        admin = AdminClient(broker.client)
+        partitions = sum(len(topic.partitions) for topic in admin.list_topics(timeout=PATIENCE_S).topics.values())
+        before = broker.cpu_s()
+        for _ in range(METADATA_TIMES):
+            admin.list_topics(timeout=PATIENCE_S)
+        each_ms = (broker.cpu_s() - before) / METADATA_TIMES * 1000
+        print(f"{broker.name}: metadata of {partitions:,} partitions takes {each_ms:.1f} ms of CPU")
+
+
 def recovery(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     value = payload(1000)
     for broker in brokers:
@@ -421,7 +435,14 @@ def recovery(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
         print(f"{broker.name}: killed with {args.recovery_mb:,} MB, served again after {broker.start_s:.2f} s")
 
 
-MEASURED = {"rates": rates, "latency": latency, "connections": connections, "idle": idle, "recovery": recovery}
+MEASURED = {
+    "rates": rates,
+    "latency": latency,
+    "connections": connections,
+    "idle": idle,
+    "metadata": metadata,
+    "recovery": recovery,
+}
 
 
 def main() -> None:
