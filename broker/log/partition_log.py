@@ -16,6 +16,7 @@ Not for use by threads. Only `flush_job` results are meant to be carried out by 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,8 @@ from headrace.broker.log.transactions import AbortedTransaction, end_marker
 from headrace.broker.log.unforced import Unforced
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import CONTROL, PREFIX_BYTES, BatchHeader, read_batch_header
+
+logger = logging.getLogger(__name__)
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
@@ -400,7 +403,28 @@ class PartitionLog:
         """The newest epoch that is not above `epoch`, and the offset behind its last batch; None when there is none."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
-        return None if epoch > self.leader_epoch else self.epochs.end_of(epoch, self.high_watermark)
+        if epoch > self.leader_epoch:
+            return None
+        found = self.epochs.end_of(epoch, self.high_watermark)
+        if found is not None and not self._is_epoch_end(epoch, *found):
+            self._rebuild_epochs()
+            found = self.epochs.end_of(epoch, self.high_watermark)
+        return found
+
+    def _is_epoch_end(self, asked: int, epoch: int, end: int) -> bool:
+        """Do the batches around an end say so, too? The file of epochs has no checksum."""
+        before = self.segments.batch_at(max(end - 1, self.log_start_offset), self._visible)
+        behind = self.segments.batch_at(end, self._visible)
+        return (before is None or before.base_offset >= end or before.leader_epoch <= epoch) and (
+            behind is None or behind.leader_epoch > asked
+        )
+
+    def _rebuild_epochs(self) -> None:
+        """Makes the epochs anew from the batches; on a full disk they are as they were at the next start."""
+        self.epochs = LeaderEpochs(self.segments.epochs(self.log_start_offset, self._visible))
+        with contextlib.suppress(OSError):
+            self._unforced.note(self.epochs.write(self.folder), self.folder)
+        logger.warning("leader epochs rebuilt folder=%s", self.folder.name)
 
     # Compaction
 

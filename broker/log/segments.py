@@ -9,8 +9,9 @@ Not for use by threads.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ from headrace.broker.log.segment import (
     write_indexes,
 )
 from headrace.broker.log.transactions import AbortedTransaction, overlapping
-from headrace.kafka_wire.record_batch import MAGIC
+from headrace.kafka_wire.record_batch import MAGIC, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,24 @@ class Segments:
             for placed in walk_file(self.log_fd(base), position, end):
                 if placed.header.last_offset >= offset:
                     yield base, placed
+
+    def batch_at(self, offset: int, bound: Bound) -> BatchHeader | None:
+        """The batch that holds an offset, or the next one; None behind the last."""
+        return next((placed.header for _, placed in self.placed_batches(offset, bound)), None)
+
+    def epochs(self, start: int, bound: Bound) -> Iterator[tuple[int, int]]:
+        """The leader epochs of the batches from an offset on, and where each begins; they ascend with the offsets."""
+        first = self.batch_at(start, bound)
+        while first is not None:
+            epoch = first.leader_epoch
+            yield epoch, first.base_offset
+            rest = range(first.last_offset + 1, bound.offset)
+            later = bisect_left(rest, True, key=partial(self._is_later, epoch, bound))
+            first = self.batch_at(rest.start + later, bound)
+
+    def _is_later(self, epoch: int, bound: Bound, offset: int) -> bool:
+        header = self.batch_at(offset, bound)
+        return header is None or header.leader_epoch > epoch
 
     def content(self, base: int, placed: PlacedBatch) -> bytes | FileSlice:
         """A batch of a segment, which stays what it is whatever becomes of the segment."""

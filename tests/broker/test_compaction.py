@@ -82,6 +82,23 @@ def test_of_each_key_the_newest_record_stays_at_its_offset(tmp_path: Path) -> No
     assert log.size < 1500
 
 
+def test_epochs_end_where_they_did_when_their_batches_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for leader_epoch in (5, 7, 8, 9):
+        log = opened(tmp_path, limits=SMALL, leader_epoch=leader_epoch).log
+        for _ in range(3 if leader_epoch == 8 else 12):
+            append(log, keyed_batch((b"key", b"value")))
+        log.close()
+    log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
+    before = {epoch: log.epoch_end(epoch) for epoch in range(4, 13)}
+    assert before[6] == (5, 12) and before[7] == (7, 24) and before[8] == (8, 27)
+    clean(log)
+    assert {placed.header.last_offset for placed, _ in log.batches(0)}.isdisjoint([11, 12, 23, 26, 27])
+    assert {epoch: log.epoch_end(epoch) for epoch in range(4, 13)} == before
+    assert "rebuilt" not in caplog.text
+
+
 def test_small_segments_become_one_and_their_files_are_gone(tmp_path: Path) -> None:
     log = filled(tmp_path, 60)
     before = len(log.closed)

@@ -687,6 +687,37 @@ def test_the_leaders_epoch_ends_where_the_log_does_also_without_batches(tmp_path
     assert opened(tmp_path / "empty", leader_epoch=7).log.epoch_end(5) is None
 
 
+def told_by_batches(log: PartitionLog, epoch: int) -> tuple[int, int]:
+    headers = [placed.header for placed, _ in log.batches(log.log_start_offset)]
+    below = [header for header in headers if header.leader_epoch <= epoch]
+    return (below[-1].leader_epoch, below[-1].last_offset + 1) if below else (epoch, headers[0].base_offset)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, order: int
+) -> None:
+    for leader_epoch, values in ((5, 10), (7, 15), (9, 6)):
+        restarted(tmp_path, leader_epoch, values).close()
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    assert whole == b"0\n3\n5 0\n7 10\n9 25\n"
+    for bit in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
+        for epoch in range(4, 12)[::order]:
+            assert log.epoch_end(epoch) == told_by_batches(log, epoch), (bytes(flipped), epoch)
+    path.write_bytes(whole.replace(b"7 10", b"6 10"))
+    log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
+    log.advance_log_start(12)
+    caplog.clear()
+    assert [log.epoch_end(epoch) for epoch in (5, 6, 7)] == [(5, 10), (6, 12), (7, 25)]
+    assert [record.getMessage() for record in caplog.records] == [f"leader epochs rebuilt folder={tmp_path.name}"]
+    assert path in log.flush_job().paths and path.read_bytes() == b"0\n2\n7 12\n9 25\n"
+
+
 def test_a_log_that_lost_its_end_goes_on_under_another_epoch(tmp_path: Path) -> None:
     restarted(tmp_path, 5, 2).close()
     restarted(tmp_path, 7, 4)
