@@ -12,22 +12,20 @@ from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.turns import Turns
 
 _TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 
-def handle(context: RequestContext, request: Any) -> Any:
-    return OffsetForLeaderEpochResponse(
-        version=context.version,
-        topics=[
-            _TopicResult(
-                version=context.version,
-                topic=topic.topic or "",
-                partitions=[_partition(context, topic.topic or "", wanted) for wanted in topic.partitions or ()],
-            )
-            for topic in request.topics or ()
-        ],
-    )
+async def handle(context: RequestContext, request: Any) -> Any:
+    turns, topics = Turns(), []
+    for topic in request.topics or ():
+        partitions = []
+        for wanted in topic.partitions or ():
+            await turns.give()
+            partitions.append(_partition(context, topic.topic or "", wanted))
+        topics.append(_TopicResult(version=context.version, topic=topic.topic or "", partitions=partitions))
+    return OffsetForLeaderEpochResponse(version=context.version, topics=topics)
 
 
 def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
