@@ -268,6 +268,9 @@ def test_a_topic_that_is_asked_for_by_id_is_found_whatever_stands_for_its_name(
             asked = MetadataRequest.MetadataRequestTopic(version=12, name=name, topic_id=wanted)
             answer = metadata.handle(context(node, 12), MetadataRequest(version=12, topics=[asked]))
             assert [(each.error_code, each.name, each.topic_id) for each in answer.topics] == [told]
+            assert [(each.partition_count, each.is_internal) for each in answer.topics] == [
+                (int(wanted == topic_id), False)
+            ]
         assert node.topics.get("other") is None
 
     with_node(tmp_path, work)
