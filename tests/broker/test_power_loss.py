@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from broker_history import Life, Lost, check
-from broker_power_loss import Inline
-from headrace.broker import node as node_module
+from broker_history import Life, Lost, check, look_at
 from headrace.broker.config import FsyncMode
-from headrace.broker.log import compaction, files
+from headrace.broker.log import compaction
 from power_loss import Forced, Named
 
 SEED = 20260101
@@ -136,22 +134,7 @@ def looked_at(life: Life, folder: Path, *, mixes: int, step: int = 1) -> int:
     Raises:
         Lost: one does not hold what it should.
     """
-    count = 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_module, "ThreadPoolExecutor", Inline)
-        # Of the brokers that look: their disk is not lost.
-        patch.setattr(files.os, "fsync", lambda fd: None)
-        patch.setattr(files.os, "fdatasync", lambda fd: None)
-        for name, image, promises in life.disks(SEED, mixes, step):
-            folder.mkdir(parents=True)
-            image.write(folder)
-            try:
-                check(folder, promises, life.fsync, was_killed=name.endswith("killed"))
-            except Lost as lost:
-                raise Lost(f"{name}: {lost}") from lost
-            shutil.rmtree(folder)
-            count += 1
-    return count
+    return look_at(life.disks(SEED, mixes, step), folder, life.fsync, check)
 
 
 FINISHED = "compaction._finish <partition>"

@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 
-from broker_history import Key, Life, Lost, Promises, abandon, opened
-from broker_power_loss import Inline
+from broker_history import Key, Life, Lost, Promises, abandon, look_at, opened
 from broker_samples import NOW_MS, contents
-from headrace.broker import node as node_module
 from headrace.broker.config import FsyncMode
-from headrace.broker.log import files
 from headrace.broker.log.damage import CORRUPT
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.scan import walk_batches
@@ -209,23 +206,7 @@ def looked_at(life: HarmedLife, folder: Path, *, mixes: int) -> int:
     Raises:
         Lost: one does not hold what it should.
     """
-    count = 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_module, "ThreadPoolExecutor", Inline)
-        # Of the brokers that look: their disk is not lost.
-        patch.setattr(files.os, "fsync", lambda fd: None)
-        patch.setattr(files.os, "fdatasync", lambda fd: None)
-        for name, image, promises in life.disks(SEED, mixes, renames_whole=True):
-            assert isinstance(promises, HarmedPromises)
-            folder.mkdir(parents=True)
-            image.write(folder)
-            try:
-                check(folder, promises, life.fsync, was_killed=name.endswith("killed"))
-            except Lost as lost:
-                raise Lost(f"{name}: {lost}") from lost
-            shutil.rmtree(folder)
-            count += 1
-    return count
+    return look_at(life.disks(SEED, mixes, renames_whole=True), folder, life.fsync, check)
 
 
 Lived = Callable[[HarmedLife], Coroutine[Any, Any, None]]

@@ -6,7 +6,8 @@ import asyncio
 import copy
 import os
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator
 from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.log import files
 from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
@@ -316,3 +318,32 @@ def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tup
 def _expect(condition: bool, what: str) -> None:
     if not condition:
         raise Lost(what)
+
+
+def look_at(
+    disks: Iterable[tuple[str, Image, Any]], folder: Path, fsync: FsyncMode, check_one: Callable[..., None]
+) -> int:
+    """Starts brokers on disks that a loss of power may have left; `check_one` is one of the two `check`.
+
+    Returns:
+        How many disks were looked at.
+
+    Raises:
+        Lost: one does not hold what it should.
+    """
+    count = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_module, "ThreadPoolExecutor", Inline)
+        # Of the brokers that look: their disk is not lost.
+        patch.setattr(files.os, "fsync", lambda fd: None)
+        patch.setattr(files.os, "fdatasync", lambda fd: None)
+        for name, image, promises in disks:
+            folder.mkdir(parents=True)
+            image.write(folder)
+            try:
+                check_one(folder, promises, fsync, was_killed=name.endswith("killed"))
+            except Lost as lost:
+                raise Lost(f"{name}: {lost}") from lost
+            shutil.rmtree(folder)
+            count += 1
+    return count
