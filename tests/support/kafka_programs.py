@@ -19,6 +19,8 @@ from processes import stop
 
 PATIENCE_S = 120
 STOP_TIMEOUT_S = 60
+THREADS_TOLD_S = 3
+THREADS_CHARACTERS = 100_000
 # Quick to start, which is most of what such a program does in a test.
 JAVA = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 LOGGING = """\
@@ -113,9 +115,16 @@ class JavaProgram:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """Ends it as an operator would, and returns its exit code."""
+        """Ends it as an operator would, and returns its exit code. One that does not end tells what its threads do."""
         self._process.terminate()
-        return self._process.wait(STOP_TIMEOUT_S)
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as late:
+            self._process.send_signal(signal.SIGQUIT)
+            time.sleep(THREADS_TOLD_S)
+            raise AssertionError(
+                f"it did not end within {STOP_TIMEOUT_S} s:\n{self.said()[-THREADS_CHARACTERS:]}"
+            ) from late
 
     def kill(self) -> None:
         self._process.kill()

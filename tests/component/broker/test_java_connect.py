@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from free_ports import free_port
+from java_oracle import compiled
 from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
 
 pytestmark = pytest.mark.java
 
-CLASSES = "org.apache.kafka.connect.cli"
 CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 ASK_TIMEOUT_S = 30
 LINES = [f"line {number}" for number in range(2000)]
@@ -81,6 +81,17 @@ def worker(address: str, port: int) -> dict[str, object]:
     }
 
 
+@pytest.fixture(scope="module")
+def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Connect's, and of what runs it."""
+    jars = program_jars()
+    return f"{compiled('ConnectStopped', jars, tmp_path_factory.mktemp('classes'))}:{jars}"
+
+
+def connect(log: Path, classpath: str, kind: str, *arguments: Path) -> JavaProgram:
+    return JavaProgram(log, classpath, "ConnectStopped", f"org.apache.kafka.connect.cli.Connect{kind}", *arguments)
+
+
 def read(address: str, topic: str) -> list[str]:
     """What is committed of the one partition of a topic."""
     return [str(message.value().decode()) for message in messages_of(address, topic, 1)]
@@ -91,7 +102,7 @@ def make_topic(address: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_S)
 
 
-def test_standalone_carries_on_after_a_stop(broker_address: str, tmp_path: Path) -> None:
+def test_standalone_carries_on_after_a_stop(broker_address: str, classpath: str, tmp_path: Path) -> None:
     """It is told to end, and so it stores where it is: no line is lost, and none comes twice."""
     make_topic(broker_address, "standalone")
     files = Files(tmp_path)
@@ -106,7 +117,7 @@ def test_standalone_carries_on_after_a_stop(broker_address: str, tmp_path: Path)
     half = len(LINES) // 2
     for lines, expected in ((LINES[:half], LINES[:half]), (LINES[half:], LINES)):
         files.append(lines)
-        with JavaProgram(tmp_path / "connect.log", program_jars(), f"{CLASSES}.ConnectStandalone", *arguments) as run:
+        with connect(tmp_path / "connect.log", classpath, "Standalone", *arguments) as run:
             run.wait_until(lambda: len(files.written()) >= len(expected), "all lines were written")  # noqa: B023
             run.stop()
         assert files.written() == expected
@@ -116,7 +127,8 @@ def test_standalone_carries_on_after_a_stop(broker_address: str, tmp_path: Path)
 class Cluster:
     """Connect, distributed over one process: its settings, and its REST API."""
 
-    def __init__(self, address: str, folder: Path) -> None:
+    def __init__(self, address: str, folder: Path, classpath: str) -> None:
+        self._classpath = classpath
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         topics = {
@@ -135,7 +147,7 @@ class Cluster:
         self._settings = properties_file(folder / "cluster.properties", settings)
 
     def start(self, log: Path) -> JavaProgram:
-        return JavaProgram(log, program_jars(), f"{CLASSES}.ConnectDistributed", self._settings)
+        return connect(log, self._classpath, "Distributed", self._settings)
 
     def ask(self, path: str, body: Mapping[str, str] | None = None) -> dict[str, object] | None:
         """None where there is no answer, or an error."""
@@ -153,12 +165,12 @@ class Cluster:
         return [task["state"] for task in status.get("tasks", [])] == ["RUNNING"]  # type: ignore[attr-defined]
 
 
-def test_distributed_is_exactly_once_over_a_kill(broker_address: str, tmp_path: Path) -> None:
+def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath: str, tmp_path: Path) -> None:
     """Each line is in the topic once, for who reads what is committed. A sink is at least once: what it writes after it
     last committed comes again."""
     make_topic(broker_address, "distributed")
     files = Files(tmp_path)
-    cluster = Cluster(broker_address, tmp_path)
+    cluster = Cluster(broker_address, tmp_path, classpath)
     rest = list(LINES)
     with cluster.start(tmp_path / "killed.log") as killed:
         killed.wait_until(lambda: cluster.ask("/") is not None, "it answered")
