@@ -71,12 +71,20 @@ class Flusher:
     async def _run_rounds(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            await self._flush([(log, log.flush_job()) for log in {log for log, _ in waiting}])
+            unforeseen: Exception | None = None
+            try:
+                await self._flush([(log, log.flush_job()) for log in {log for log, _ in waiting}])
+            except Exception as error:
+                # A mistake of ours must not keep those waiting who come later, so the rounds go on.
+                logger.exception("nothing forced for waiters=%d", len(waiting))
+                unforeseen = error
             for _, waiter in waiting:
                 if waiter.done():
                     continue
                 if self._failed:
                     waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
+                elif unforeseen is not None:
+                    waiter.set_exception(unforeseen)
                 else:
                     waiter.set_result(None)
         self._round = None

@@ -16,6 +16,7 @@ from broker_samples import NOW_MS, append, batch, keyed_batch
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator, transactions
 from headrace.broker.coordinator.offsets import CommittedOffset
+from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
 from headrace.broker.producer_ids import BLOCK_SIZE
 from headrace.broker.topics import Topic
@@ -87,6 +88,29 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
         await live(node)
         assert forced["event loop"] - at_start == set()
         assert {"sync_files", "force_begun", "end_replacing", "write_cleaned"} <= forced["thread"]
+        await node.close()
+
+    asyncio.run(main())
+
+
+def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(tmp_path, fsync=FsyncMode.ALWAYS), now_ms=lambda: NOW_MS)
+        await node.changes.create_topics([Topic("t", uuid.uuid4(), 2, {})])
+        logs = [node.log("t", index) for index in range(2)]
+        for log in logs:
+            append(log, batch(b"x"))
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionLog, "flush_job", lambda _: [][0])
+            waits = asyncio.gather(*map(node.flusher.force, logs), return_exceptions=True)
+            outcomes = await asyncio.wait_for(waits, 30)
+        assert [type(outcome) for outcome in outcomes] == [IndexError, IndexError]
+        assert "nothing forced for waiters=2" in caplog.text
+        assert [log.recovery_point for log in logs] == [0, 0]
+        await asyncio.wait_for(asyncio.gather(*map(node.flusher.force, logs)), 30)
+        assert [log.recovery_point for log in logs] == [1, 1]
         await node.close()
 
     asyncio.run(main())
