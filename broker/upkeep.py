@@ -82,10 +82,10 @@ class Upkeep:
                 full = error
             except Exception:
                 logger.exception(FAILED, name, index)
-        if full is not None:
-            raise full
         await self._groups.keep_house()
         await asyncio.wrap_future(self._checkpoints.write())
+        if full is not None:
+            raise full
 
     async def drop_hidden(self, key: PartitionKey) -> None:
         """Removes the segments of a log that lie wholly below its start; afterwards their space is free.

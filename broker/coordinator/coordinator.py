@@ -428,6 +428,9 @@ class GroupCoordinator:
                 await self.store.compact()
             except (OSError, RequestRefused) as error:
                 logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
+            except Exception:
+                # Nor must that end the time of the groups.
+                logger.exception("offsets not compacted bytes=%d", self._table.log.size)
 
     def _tick(self, group_id: str, now_ms: int) -> None:
         group = self.groups.get(group_id)

@@ -304,8 +304,10 @@ class TransactionCoordinator:
             if each.is_decided or each.is_timed_out(now_ms) or each.is_expired(now_ms):
                 try:
                     await self._look_at(transactional_id)
-                except RequestRefused as refused:
-                    logger.error("transaction stuck id=%s reason=%s; tried again", transactional_id, refused)
+                except (OSError, RequestRefused) as error:
+                    logger.error("transaction stuck id=%s reason=%s; tried again", transactional_id, error)
+                except Exception:
+                    logger.exception("transaction stuck id=%s; tried again", transactional_id)
         if self._table is not None and self._table.is_due:
             try:
                 before, after = await self._table.compact(self._keys(), self._row_of)

@@ -21,7 +21,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import delete_records
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import checkpoints
-from headrace.broker.log.checkpoints import LOG_STARTS, read_checkpoint
+from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
 from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -36,7 +36,7 @@ def full(*args: Any, **kwargs: Any) -> Any:
 
 def full_for(suffix: str, real: Callable[..., Any]) -> Callable[..., Any]:
     """Fails for paths that end so."""
-    return lambda path, *args, **kwargs: (full if path.name.endswith(suffix) else real)(path, *args, **kwargs)
+    return lambda path, *args, **kwargs: (full if str(path).endswith(suffix) else real)(path, *args, **kwargs)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
@@ -131,6 +131,28 @@ def test_upkeep_goes_on_when_there_is_space_again(
 
     with_node(tmp_path, work, lambda: now[0])
     assert all(record.exc_info is None for record in caplog.records)
+
+
+def test_a_log_that_cannot_be_kept_in_order_keeps_nothing_else_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [NOW_MS]
+
+    async def work(node: BrokerNode) -> None:
+        stuck = node.log(node.changes.create_topic("a", 1, {}).name, 0)
+        append(stuck, batch(b"old"))
+        node.flusher.note(stuck)
+        await node.flusher.force(stuck)
+        await node.groups.commit("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
+        monkeypatch.setattr(Path, "write_bytes", full_for(f"a-0/{0:020}.index", REAL_WRITE_BYTES))
+        now[0] += 30 * 86_400_000
+        with pytest.raises(OSError, match="No space left"):
+            await node.upkeep.keep_house()
+        assert (stuck.log_start_offset, list(node.groups.groups)) == (0, [])
+        assert read_checkpoint(tmp_path / RECOVERY_POINTS)["a", 0] == 1
+        monkeypatch.undo()
+
+    with_node(tmp_path, work, lambda: now[0])
 
 
 def test_groups_go_on_after_a_compaction_that_found_no_space(

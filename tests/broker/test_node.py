@@ -370,10 +370,13 @@ def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(
         tick = node.groups._tick
         monkeypatch.setattr(node.groups, "_tick", lambda *given: 1 / 0 if given[0] == "stuck" else tick(*given))
         node.groups._due_ms["stuck"] = 0
+        monkeypatch.setattr(table_module.LogTable, "is_due", True)
+        monkeypatch.setattr(node.groups.store, "compact", lambda: 1 / 0)
         node.config = replace(node.config, housekeeping_interval_ms=1)
         node.start()
-        while times < 3 or "group stuck" not in caplog.text:
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(60):
+            while times < 3 or not all(told in caplog.text for told in ("group stuck", "offsets not compacted")):
+                await asyncio.sleep(0.005)
         joined = await asyncio.wait_for(node.groups.join("other", join()), 20)
         assert joined.error is ErrorCode.NONE
 

@@ -329,6 +329,32 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(tm
     run(tmp_path, work)
 
 
+@pytest.mark.parametrize("error", [RequestRefused(ErrorCode.STORAGE_ERROR, "full"), OSError("EIO"), KeyError("ours")])
+def test_a_transaction_that_cannot_be_ended_keeps_no_other_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async def work(world: World) -> None:
+        for name, partition in (("first", T0), ("second", T1)):
+            await world.begin(name, partition, timeout_ms=5000)
+        world.clock[0] += 5001
+        finish = world.coordinator._finish
+
+        async def failing(transactional_id: str) -> None:
+            if transactional_id == "first":
+                raise error
+            await finish(transactional_id)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(world.coordinator, "_finish", failing)
+            await world.coordinator.look()
+        assert [world.status(name) for name in ("first", "second")] == [Status.PREPARE_ABORT, Status.COMPLETE_ABORT]
+        assert caplog.text.count("transaction stuck id=first") == 1
+        await world.coordinator.look()
+        assert world.status("first") is Status.COMPLETE_ABORT
+
+    run(tmp_path, work)
+
+
 def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
     clock = [NOW_MS]
 
