@@ -182,10 +182,10 @@ class BrokerNode:
             consumer_session_timeout_ms=self.config.consumer_session_timeout_ms,
             monotonic_ms=self._monotonic_ms,
         )
-        self.changes.groups = self.groups
+        self.changes.commits = self.groups.commits
         self.transactions = TransactionCoordinator(
             self.logs,
-            self.groups,
+            self.groups.commits,
             OFFSETS_PARTITION,
             self.flusher,
             self.config.fsync,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from headrace.broker.checkpoint_writer import CheckpointWriter
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
-from headrace.broker.coordinator.coordinator import GroupCoordinator
+from headrace.broker.coordinator.commits import Commits
 from headrace.broker.data_folder import DELETED_FOLDER, partition_folder, remove_folders
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.checkpoints import PartitionKey
@@ -51,7 +51,7 @@ class TopicChanges:
         executor: of threads that have time.
     """
 
-    groups: GroupCoordinator
+    commits: Commits
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class TopicChanges:
             yield None
         for topic in topics:
             if self._topics.get(topic.name) is None and not topic.is_internal:
-                self.groups.forget_before(topic.name)
+                self.commits.forget_before(topic.name)
         changed = self._topics.with_topics(topics)
         yield self._writer.submit(self._topics.write, changed)
         new = [topic for topic in topics if self._topics.get(topic.name) is None]
@@ -260,7 +260,7 @@ class TopicChanges:
                 logger.error("checkpoints not written error=%s; written before the next topic is created", error)
         # Until this waits for the disk nobody else has a turn: what is committed in a new topic of the name stays.
         try:
-            await self.groups.forget_topic(topic.name)
+            await self.commits.forget_topic(topic.name)
         except RequestRefused as refused:
             logger.error("offsets of a deleted topic not forgotten topic=%s reason=%s", topic.name, refused)
 

@@ -1,11 +1,6 @@
 """The group coordinator: what clients ask of the groups of this node, and the requests that wait for them.
 
 An answer goes out when what it tells is in the log and, unless fsync is `none`, on disk.
-
-Offsets that a transaction commits are stored as a batch of its producer, and nobody sees them. When it is committed
-they are stored once more as a commit like any other, before the marker that ends the transaction in this log: so
-nothing that was committed since is set back, whenever a crash comes. Whatever is committed or deleted later than they
-were counts, and they do not any more.
 """
 
 from __future__ import annotations
@@ -15,10 +10,11 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.broker.config import FsyncMode
+from headrace.broker.coordinator.commits import Commits
 from headrace.broker.coordinator.consumer_group import (
     ConsumerGroup,
     ConsumerGroupState,
@@ -27,13 +23,12 @@ from headrace.broker.coordinator.consumer_group import (
     Topics,
 )
 from headrace.broker.coordinator.consumer_members import JOINS
-from headrace.broker.coordinator.group import NAME_CHARS_MAX, SESSION_TIMEOUT_MS_MIN, Group, GroupState
-from headrace.broker.coordinator.group_store import GroupStore, entries_of, tombstones
+from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MIN, Group, GroupState
+from headrace.broker.coordinator.group_store import GroupStore, tombstones
 from headrace.broker.coordinator.members import Ticket
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
-from headrace.broker.coordinator.offsets import METADATA_CHARS_MAX, TopicPartition
-from headrace.broker.coordinator.records import CommittedOffset, OffsetKey, encode_key
-from headrace.broker.coordinator.table import Entry, LogTable, in_batches
+from headrace.broker.coordinator.records import OffsetKey
+from headrace.broker.coordinator.table import Entry, LogTable
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
@@ -44,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
 """The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
-GROUPS_MAX = 50_000
-"""They are all in memory."""
 EMPTY_GROUP_MS = 600_000
 """Without members and offsets a group is forgotten after this time, as in Kafka: consumers of a moment make up ids."""
 MEMBER_PREFIX_CHARS = 200
@@ -88,9 +81,11 @@ class GroupCoordinator:
             self._table,
             now_ms,
             monotonic_ms,
+            on_due=self._changed.set,
             make_classic=lambda group_id: Group(group_id, _new_member_id, rebalance_delay_ms, session_timeout_ms_min),
             make_consumer=lambda group_id: ConsumerGroup(group_id, consumer_session_timeout_ms),
         )
+        self.commits = Commits(self.store, topics, monotonic_ms)
         self.groups, self.offsets = self.store.groups, self.store.offsets
         for group in self.groups.values():
             self._note_due(group)
@@ -105,7 +100,7 @@ class GroupCoordinator:
             if group is None and request.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
             try:
-                group = self._add_group(group_id) if group is None else self._become_classic(group)
+                group = self.store.add_group(group_id) if group is None else self._become_classic(group)
             except RequestRefused as refused:
                 return JoinResult(refused.code, request.member_id)
         ticket, answer = self._ticket()
@@ -156,7 +151,7 @@ class GroupCoordinator:
             # Members whose group was lost with the power join again.
             raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no consumer group {group_id!r}")
         else:
-            self._check_new_group(group_id, present)
+            self.store.check_new(group_id, present)
             group = ConsumerGroup(group_id, self._consumer_session_timeout_ms)
         result = group.heartbeat(request, self._topics, self._monotonic_ms())
         if group.unstored:
@@ -182,7 +177,7 @@ class GroupCoordinator:
             raise RequestRefused(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id!r} is of the consumer protocol"
             )
-        self._append(tombstones(group))
+        self.store.append(tombstones(group))
         return self.store.add_classic(group.group_id)
 
     def _store_changes(self, group: ConsumerGroup, gone: Sequence[Entry] = ()) -> None:
@@ -193,7 +188,7 @@ class GroupCoordinator:
         """
         if not group.members:
             self.store.note_unused(group.group_id)
-        self._append([*gone, *self.store.unstored_of(group)])
+        self.store.append([*gone, *self.store.unstored_of(group)])
         if group.unstored.epochs:
             logger.info(
                 "group changed group=%s state=%s epoch=%d members=%d",
@@ -203,119 +198,6 @@ class GroupCoordinator:
                 len(group.members),
             )
         group.unstored.clear()
-
-    # Offsets
-
-    def check_commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        places: Collection[TopicPartition],
-        *,
-        knows_member_epochs: bool = True,
-    ) -> None:
-        """Raises:
-        RequestRefused: this member of this generation may not commit offsets of these partitions.
-        """
-        group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            group.check_commit(member_id, generation, places, self._topics)
-            if generation >= 0 and not knows_member_epochs:
-                # It would not know what to make of STALE_MEMBER_EPOCH.
-                raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, "members of this group commit with newer versions")
-        elif group is not None:
-            group.check_commit(member_id, instance_id, generation, self._monotonic_ms())
-        elif generation >= 0:
-            raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
-
-    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Stores the offsets, all or none.
-
-        Raises:
-            RequestRefused: they could not be stored.
-        """
-        if not offsets:
-            return
-        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self.offsets.check_room(keyed)
-        if group_id not in self.groups:
-            self._add_group(group_id)
-        self._append(entries_of(keyed))
-        # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
-        # forced may at worst see an offset that a power failure takes back.
-        for key, committed in keyed.items():
-            self.offsets.apply(key, committed)
-        await self._table.forced()
-
-    def check_transaction(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        places: Collection[TopicPartition],
-    ) -> None:
-        """Raises:
-        RequestRefused: this member of this generation may not have its offsets committed by a transaction.
-        """
-        # Clients that do not say for which member they ask are as old as exactly-once itself.
-        if generation >= 0 or member_id or instance_id is not None:
-            try:
-                self.check_commit(group_id, member_id, instance_id, generation, places)
-            except RequestRefused as refused:
-                # The newer code came with a version of OffsetCommit, and with none of TxnOffsetCommit.
-                is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH
-                raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, refused.message) if is_stale else refused from None
-
-    async def commit_later(
-        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int, epoch: int
-    ) -> None:
-        """Stores offsets that count as soon as the transaction of a producer is committed.
-
-        Raises:
-            RequestRefused: they could not be stored.
-        """
-        if not offsets:
-            return
-        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self.offsets.check_room(keyed, is_pending=True)
-        if group_id not in self.groups:
-            self._add_group(group_id)
-        self._table.append(entries_of(keyed), producer_id=producer_id, producer_epoch=epoch)
-        self.offsets.add_pending(producer_id, epoch, keyed)
-        await self._table.forced()
-
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Lets what a transaction had stored count, or forgets it; the marker is written next, and not here.
-
-        Raises:
-            RequestRefused: that could not be stored.
-        """
-        pending = self.offsets.pending(producer_id)
-        if is_commit and pending:
-            self._append(entries_of(pending))
-            for key, committed in pending.items():
-                self.offsets.apply(key, committed)
-        self.offsets.drop_pending(producer_id)
-
-    async def delete_offsets(self, keys: Iterable[OffsetKey]) -> None:
-        """Raises:
-        RequestRefused: the deletion could not be stored.
-        """
-        doomed = list(keys)
-        if doomed:
-            await self._forget_offsets(doomed)
-            await self._table.forced()
-
-    async def _forget_offsets(self, keys: Sequence[OffsetKey]) -> None:
-        """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile."""
-        for some in in_batches(keys):
-            self._append([(encode_key(key), None) for key in some])
-            for key in some:
-                self.offsets.apply(key, None)
-            await asyncio.sleep(0)
 
     # Groups as a whole
 
@@ -329,47 +211,17 @@ class GroupCoordinator:
         group.check_empty()
         if self.offsets.pending_of(group_id):
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"a transaction is to commit offsets of group {group_id!r}")
-        await self._forget_offsets([OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)])
+        await self.commits.forget([OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)])
         # Somebody may have joined or committed meanwhile, or deleted it too.
         is_used = self.offsets.of_group(group_id) or self.offsets.pending_of(group_id)
         if self.groups.get(group_id) is not group or is_used:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
         group.check_empty()
-        self._append(tombstones(group))
+        self.store.append(tombstones(group))
         group.delete()
         self.store.forget(group_id)
-        await self._table.forced()
+        await self.store.forced()
         logger.info("group deleted group=%s", group_id)
-
-    async def forget_topic(self, topic: str) -> None:
-        """Offsets in a deleted topic mean nothing in a new one of its name: nobody sees them from now on.
-
-        Raises:
-            RequestRefused: that could not be stored.
-        """
-        is_any = False
-        for some in in_batches(self.offsets.forget_topic(topic)):
-            is_any = True
-            # Not those that were committed meanwhile in a new topic of the name.
-            gone = [key for key in some if self.offsets.get(key) is None]
-            if gone:
-                self._append([(encode_key(key), None) for key in gone])
-            await asyncio.sleep(0)
-        if is_any:
-            await self._table.forced()
-
-    def forget_before(self, topic: str) -> None:
-        """Stores before a topic is created that what was committed in one of its name is gone.
-
-        That is only so where the broker ended while that one was deleted.
-
-        Raises:
-            RequestRefused: it could not be stored.
-        """
-        for some in in_batches(self.offsets.of_topic(topic)):
-            self._append([(encode_key(key), None) for key in some])
-            for key in some:
-                self.offsets.apply(key, None)
 
     async def keep_house(self) -> None:
         """Expires offsets of groups that nobody uses any more, and compacts the log when it is due."""
@@ -379,7 +231,7 @@ class GroupCoordinator:
             now_ms, group = self._now_ms(), self.groups.get(group_id)
             if group is not None and group.state in UNUSED:
                 unused_since_ms = self.store.unused_since_ms(group_id)
-                await self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
+                await self.commits.forget(self.offsets.expired(group_id, unused_since_ms, now_ms))
                 is_unused = group.state in UNUSED and self.groups.get(group_id) is group
                 if is_unused and not self.offsets.of_group(group_id) and not self.offsets.pending_of(group_id):
                     self._forget_unused(group_id, self.store.unused_since_ms(group_id), now_ms)
@@ -395,7 +247,7 @@ class GroupCoordinator:
             is_due = (is_old or not is_stored) and not group.expects_members
         if is_due:
             if is_stored:
-                self._append(tombstones(group))
+                self.store.append(tombstones(group))
             self.store.forget(group_id)
 
     # Time
@@ -454,19 +306,6 @@ class GroupCoordinator:
         self._stopped = True
         self._changed.set()
 
-    def _add_group(self, group_id: str) -> Group:
-        """Raises:
-        RequestRefused: a group of this id, or one more group, cannot be kept.
-        """
-        self._check_new_group(group_id, None)
-        return self.store.add_classic(group_id)
-
-    def _check_new_group(self, group_id: str, present: Group | None) -> None:
-        if len(group_id) > NAME_CHARS_MAX:
-            raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
-        if present is None and len(self.groups) >= GROUPS_MAX:
-            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
-
     def _ticket(self) -> tuple[Ticket, asyncio.Future[JoinResult | SyncResult]]:
         ticket = next(self._tickets)
         self._waiting[ticket] = asyncio.get_running_loop().create_future()
@@ -490,7 +329,7 @@ class GroupCoordinator:
             if group.state is GroupState.EMPTY:
                 self.store.note_unused(group.group_id)
             try:
-                self._append([self.store.entry_of(group)])
+                self.store.append([self.store.entry_of(group)])
             except RequestRefused as refused:
                 logger.error("group not stored group=%s reason=%s", group.group_id, refused)
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -516,24 +355,6 @@ class GroupCoordinator:
             self._due_ms[group.group_id] = due_ms
             self._changed.set()
 
-    # The log
-
-    def _append(self, entries: Sequence[Entry]) -> None:
-        self._table.append(entries)
-        if self._table.is_due:
-            self._changed.set()
-
 
 def _new_member_id(prefix: str) -> str:
     return f"{prefix[:MEMBER_PREFIX_CHARS]}-{uuid.uuid4()}"
-
-
-def check_metadata(metadata: str | None) -> str:
-    """Raises:
-    RequestRefused: the text beside an offset is too long.
-    """
-    if metadata is not None and len(metadata) > METADATA_CHARS_MAX:
-        raise RequestRefused(
-            ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{len(metadata)} characters; at most {METADATA_CHARS_MAX}"
-        )
-    return metadata or ""

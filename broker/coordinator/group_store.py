@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.consumer_records import (
@@ -20,7 +20,7 @@ from headrace.broker.coordinator.consumer_records import (
     keys_of,
     unstored_entries,
 )
-from headrace.broker.coordinator.group import Group
+from headrace.broker.coordinator.group import NAME_CHARS_MAX, Group
 from headrace.broker.coordinator.offsets import OffsetTable
 from headrace.broker.coordinator.records import (
     CommittedOffset,
@@ -35,11 +35,16 @@ from headrace.broker.coordinator.records import (
     encode_offset,
 )
 from headrace.broker.coordinator.table import Entry, LogTable
+from headrace.broker.errors import RequestRefused
 from headrace.broker.log.opened import opened
+from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
 from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
+
+GROUPS_MAX = 50_000
+"""They are all in memory."""
 
 Key = GroupKey | OffsetKey | ConsumerKey
 
@@ -47,8 +52,9 @@ Key = GroupKey | OffsetKey | ConsumerKey
 class GroupStore:
     """`groups` by id, and `offsets`; what changes in them is appended by whoever changes it. Not for use by threads.
 
-    `now_ms` is the wall clock, for what is stored; `monotonic_ms` that of deadlines. The other two make a group of the
-    one protocol or of the other, by its id.
+    `now_ms` is the wall clock, for what is stored; `monotonic_ms` that of deadlines. `on_due` is called when the log
+    has grown so much that it should be compacted. The other two make a group of the one protocol or of the other, by
+    its id.
     """
 
     def __init__(
@@ -57,16 +63,53 @@ class GroupStore:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         *,
+        on_due: Callable[[], None],
         make_classic: Callable[[str], Group],
         make_consumer: Callable[[str], ConsumerGroup],
     ) -> None:
         self.groups: dict[str, Group | ConsumerGroup] = {}
         self.offsets = OffsetTable()
         self.table = table
-        self._now_ms = now_ms
+        self._now_ms, self._on_due = now_ms, on_due
         self._make_classic, self._make_consumer = make_classic, make_consumer
         self._unused_since_ms: dict[str, int] = {}
         self._load(monotonic_ms)
+
+    def append(self, entries: Sequence[Entry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
+        """Appends one batch; with a producer, as a part of its transaction.
+
+        Raises:
+            RequestRefused: the disk refused it.
+        """
+        self.table.append(entries, producer_id=producer_id, producer_epoch=producer_epoch)
+        if self.table.is_due:
+            self._on_due()
+
+    async def forced(self) -> None:
+        """Waits until all that was appended is on disk, unless fsync is `none`."""
+        await self.table.forced()
+
+    def check_new(self, group_id: str, present: Group | None = None) -> None:
+        """
+        Args:
+            present: the group that it takes the place of.
+
+        Raises:
+            RequestRefused: a group of this id, or one more group, cannot be kept.
+        """
+        if len(group_id) > NAME_CHARS_MAX:
+            raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
+        if present is None and len(self.groups) >= GROUPS_MAX:
+            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
+
+    def add_group(self, group_id: str) -> Group:
+        """`add_classic` where there may be one more.
+
+        Raises:
+            RequestRefused: a group of this id, or one more group, cannot be kept.
+        """
+        self.check_new(group_id)
+        return self.add_classic(group_id)
 
     def add_classic(self, group_id: str) -> Group:
         """A group that nobody has joined, of which nothing is stored."""

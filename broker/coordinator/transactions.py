@@ -32,7 +32,7 @@ from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 from headrace.broker.config import FsyncMode
-from headrace.broker.coordinator.coordinator import GroupCoordinator
+from headrace.broker.coordinator.commits import Commits
 from headrace.broker.coordinator.table import Entry, LogTable
 from headrace.broker.coordinator.transaction import (
     EPOCH_MAX,
@@ -85,7 +85,7 @@ class TransactionCoordinator:
     def __init__(
         self,
         logs: Mapping[Partition, PartitionLog],
-        groups: GroupCoordinator,
+        commits: Commits,
         offsets: Partition,
         flusher: Flusher,
         fsync: FsyncMode,
@@ -97,7 +97,7 @@ class TransactionCoordinator:
         is_clean: bool,
         boot_id: str,
     ) -> None:
-        self._logs, self._groups, self._offsets = logs, groups, offsets
+        self._logs, self._commits, self._offsets = logs, commits, offsets
         self._flusher, self._fsync, self._producer_ids, self._now_ms = flusher, fsync, producer_ids, now_ms
         self._table, self._open_table = table, open_table
         self._boot_id, self._stored_boot_id = boot_id, ""
@@ -259,7 +259,7 @@ class TransactionCoordinator:
             # Its topic was deleted, and there is nothing left that could be seen or not.
             return
         if partition == self._offsets:
-            self._groups.end_transaction(user.producer_id, is_commit=is_commit)
+            self._commits.end_transaction(user.producer_id, is_commit=is_commit)
         try:
             log.end_transaction(user.producer_id, user.epoch, is_commit=is_commit, now_ms=self._now_ms())
         except RequestRefused as refused:

@@ -12,7 +12,7 @@ from typing import Any
 from kafka.protocol.consumer import OffsetCommitResponse
 
 from headrace.broker.access.rights import Right
-from headrace.broker.coordinator.coordinator import check_metadata
+from headrace.broker.coordinator.commits import check_metadata
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.errors import RequestRefused
@@ -35,7 +35,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
     refusal = ErrorCode.NONE
     try:
         context.check_group(group_id, Right.READ)
-        groups.check_commit(
+        groups.commits.check(
             group_id,
             request.member_id or "",
             request.group_instance_id if version >= 7 else None,
@@ -50,7 +50,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
                     offsets[key] = checked_offset(context, key, wanted, has_epoch=context.version >= _EPOCHS_FROM)
                 except RequestRefused as refused:
                     codes[key] = refused.code
-        await groups.commit(group_id, offsets)
+        await groups.commits.store(group_id, offsets)
     except RequestRefused as refused:
         refusal = refused.code
     return _response(request, version, codes, refusal)

@@ -39,7 +39,7 @@ async def _delete(context: RequestContext, request: Any) -> Any:
         for wanted in topic.partitions or ()
     ]
     try:
-        await groups.delete_offsets(doomed)
+        await groups.commits.delete(doomed)
     except RequestRefused as refused:
         return OffsetDeleteResponse(version=0, error_code=refused.code, topics=[])
     topics = [

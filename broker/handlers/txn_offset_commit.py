@@ -34,7 +34,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         user = Identity(request.producer_id, request.producer_epoch)
         node.transactions.check_part(request.transactional_id, user, OFFSETS_PARTITION)
         if context.version >= _MEMBERS_FROM:
-            node.groups.check_transaction(
+            node.groups.commits.check_transaction(
                 group_id, request.member_id or "", request.group_instance_id, request.generation_id, places(request)
             )
         for topic in request.topics or ():
@@ -44,7 +44,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                     offsets[key] = checked_offset(context, key, wanted, has_epoch=context.version >= _EPOCHS_FROM)
                 except RequestRefused as refused:
                     codes[key] = refused.code
-        await node.groups.commit_later(group_id, offsets, user.producer_id, user.epoch)
+        await node.groups.commits.store_later(group_id, offsets, user.producer_id, user.epoch)
     except RequestRefused as refused:
         refusal = refused.code
     return _response(context.version, request, codes, refusal)

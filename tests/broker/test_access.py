@@ -787,7 +787,7 @@ def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name in ("a.x", "a.y", "b"):
             node.changes.create_topic(name, 1, {})
-            node.groups._add_group(name)
+            node.groups.store.add_group(name)
             await node.transactions.take(name, 1000, None)
         granted = of("read topic:a.*", "read group:b", "write transaction:a.*")
         context = RequestContext(node, 5, "c", "127.0.0.1", granted)

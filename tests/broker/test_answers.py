@@ -359,7 +359,7 @@ def test_an_answer_names_each_partition_once_however_often_it_was_asked_for(tmp_
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
-        await node.groups.commit("g", {("t", 0): CommittedOffset(5, 0, "m" * 4000, NOW_MS)})
+        await node.groups.commits.store("g", {("t", 0): CommittedOffset(5, 0, "m" * 4000, NOW_MS)})
         for version, topics_of in ((7, lambda answer: answer.topics), (9, lambda answer: answer.groups[0].topics)):
             plain, grouped = OffsetFetchRequest.OffsetFetchRequestTopic, OffsetFetchRequest.OffsetFetchRequestGroup
             if version < 8:

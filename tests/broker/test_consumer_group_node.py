@@ -18,7 +18,7 @@ from broker_samples import NOW_MS
 from headrace.broker.access.login import ANYBODY, Login
 from headrace.broker.access.rights import Grant, Rights
 from headrace.broker.config import BrokerConfig
-from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator import group_store as group_store_module
 from headrace.broker.coordinator.consumer_group import ConsumerGroup, HeartbeatRequest
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
@@ -126,7 +126,7 @@ def test_an_empty_group_becomes_one_of_the_other_protocol(tmp_path: Path) -> Non
         node.changes.create_topic("t", 1, {})
         member = await node.groups.join("g", CLASSIC)
         await node.groups.sync("g", SyncRequest(member.member_id, None, 1, None, None, {member.member_id: b""}))
-        await node.groups.commit("g", offset)
+        await node.groups.commits.store("g", offset)
         assert refusal(node.groups.consumer_heartbeat, "g", JOINING) is ErrorCode.GROUP_ID_NOT_FOUND
         node.groups.leave("g", member.member_id, None)
         node.groups.consumer_heartbeat("g", JOINING)
@@ -180,7 +180,7 @@ def test_silent_members_are_let_go_and_empty_groups_forgotten(tmp_path: Path) ->
         node.start()
         node.groups.consumer_heartbeat("g", JOINING)
         node.groups.consumer_heartbeat("h", JOINING)
-        await node.groups.commit("h", {("t", 0): CommittedOffset(5, -1, "", NOW_MS)})
+        await node.groups.commits.store("h", {("t", 0): CommittedOffset(5, -1, "", NOW_MS)})
         while any(str(group.state) != "Empty" for group in node.groups.groups.values()):
             await asyncio.sleep(0.005)
         clock.ms += 599_000
@@ -201,12 +201,12 @@ def test_what_could_not_be_stored_is_stored_with_the_next_change(
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})
         with monkeypatch.context() as full:
-            full.setattr(node.groups, "_append", refuse)
+            full.setattr(node.groups.store, "append", refuse)
             assert refusal(node.groups.consumer_heartbeat, "g", JOINING) is ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert "g" not in node.groups.groups
         node.groups.consumer_heartbeat("g", JOINING)
         with monkeypatch.context() as full:
-            full.setattr(node.groups, "_append", refuse)
+            full.setattr(node.groups.store, "append", refuse)
             other = replace(JOINING, member_id="n")
             assert refusal(node.groups.consumer_heartbeat, "g", other) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert node.groups.consumer_heartbeat("g", other).epoch == 2
@@ -221,7 +221,7 @@ def test_what_could_not_be_stored_is_stored_with_the_next_change(
 
 
 def test_bounds_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "GROUPS_MAX", 1)
+    monkeypatch.setattr(group_store_module, "GROUPS_MAX", 1)
 
     async def work(node: BrokerNode) -> None:
         groups = node.groups
@@ -298,9 +298,14 @@ def test_commits_and_questions_name_the_member(tmp_path: Path) -> None:
         assert await fetch(None, -1) == (0, [5])
         assert await fetch("m", 2) == (ErrorCode.STALE_MEMBER_EPOCH, [])
         assert await fetch("x", 1) == (ErrorCode.UNKNOWN_MEMBER_ID, [])
-        assert refusal(node.groups.check_transaction, "g", "m", None, 2, [("t", 0)]) is ErrorCode.ILLEGAL_GENERATION
-        assert refusal(node.groups.check_transaction, "g", "x", None, 1, [("t", 0)]) is ErrorCode.UNKNOWN_MEMBER_ID
-        node.groups.check_transaction("g", "m", None, 1, [("t", 0)])
+        assert (
+            refusal(node.groups.commits.check_transaction, "g", "m", None, 2, [("t", 0)])
+            is ErrorCode.ILLEGAL_GENERATION
+        )
+        assert (
+            refusal(node.groups.commits.check_transaction, "g", "x", None, 1, [("t", 0)]) is ErrorCode.UNKNOWN_MEMBER_ID
+        )
+        node.groups.commits.check_transaction("g", "m", None, 1, [("t", 0)])
         topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
         place = topic.OffsetDeleteRequestPartition(version=0, partition_index=0)
         delete = OffsetDeleteRequest(version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[place])])

@@ -61,7 +61,7 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
             for number in range(60):
                 append(node.log("plain", 0), batch(b"x" * 30))
                 append(node.log("table", 0), keyed_batch((b"k%d" % (number % 5), b"value %d" % number)))
-                await node.groups.commit("group", {("plain", 0): CommittedOffset(number, 0, "", clock[0])})
+                await node.groups.commits.store("group", {("plain", 0): CommittedOffset(number, 0, "", clock[0])})
             for log in (node.log("plain", 0), node.log("table", 0)):
                 node.flusher.note(log)
                 await node.flusher.force(log)

@@ -118,7 +118,7 @@ def test_upkeep_goes_on_when_there_is_space_again(
         for log in (stuck, freed):
             append(log, batch(b"old"))
         freed.roll(NOW_MS)
-        await node.groups.commit("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
+        await node.groups.commits.store("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
         monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))
         monkeypatch.setattr("os.pwritev", full)
         now[0] += 30 * 86_400_000
@@ -143,7 +143,7 @@ def test_a_log_that_cannot_be_kept_in_order_keeps_nothing_else_from_it(
         append(stuck, batch(b"old"))
         node.flusher.note(stuck)
         await node.flusher.force(stuck)
-        await node.groups.commit("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
+        await node.groups.commits.store("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
         monkeypatch.setattr(Path, "write_bytes", full_for(f"a-0/{0:020}.index", REAL_WRITE_BYTES))
         now[0] += 30 * 86_400_000
         with pytest.raises(OSError, match="No space left"):
@@ -163,7 +163,7 @@ def test_groups_go_on_after_a_compaction_that_found_no_space(
     async def work(node: BrokerNode) -> None:
         async def commit_until(condition: Callable[[], bool]) -> None:
             while not condition():
-                await node.groups.commit("g", {("t", 0): CommittedOffset(1, -1, "", NOW_MS)})
+                await node.groups.commits.store("g", {("t", 0): CommittedOffset(1, -1, "", NOW_MS)})
 
         node.start()
         monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))

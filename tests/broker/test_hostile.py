@@ -29,7 +29,7 @@ from broker_samples import NOW_MS, append, batch, find_timestamp, opened, with_a
 from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import IDLE_S, Connections
-from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator import group_store as group_store_module
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest
@@ -349,7 +349,7 @@ def join(member_id: str = "", *, protocol: str = "range", needs_known_id: bool =
 
 
 def test_groups_have_a_largest_number_and_names_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "GROUPS_MAX", 2)
+    monkeypatch.setattr(group_store_module, "GROUPS_MAX", 2)
 
     async def work(node: BrokerNode) -> None:
         groups = node.groups

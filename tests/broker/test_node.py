@@ -157,7 +157,7 @@ def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) ->
     async def first(node: BrokerNode) -> None:
         ids.append(node.changes.create_topic("t", 3, {"retention.ms": "5"}).topic_id)
         append(node.log("t", 1), batch(b"x"))
-        await node.groups.commit("simple", {("t", 0): offset(5), ("t", 2): offset(7)})
+        await node.groups.commits.store("simple", {("t", 0): offset(5), ("t", 2): offset(7)})
         member = await node.groups.join("members", join)
         assert member.error is ErrorCode.NONE
         await node.groups.sync(
@@ -180,8 +180,8 @@ def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) ->
 
 def test_a_commit_that_was_torn_is_lost_as_a_whole(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
-        await node.groups.commit("g", {("t", 0): offset(1), ("t", 1): offset(1)})
-        await node.groups.commit("g", {("t", 0): offset(2), ("t", 1): offset(2)})
+        await node.groups.commits.store("g", {("t", 0): offset(1), ("t", 1): offset(1)})
+        await node.groups.commits.store("g", {("t", 0): offset(2), ("t", 1): offset(2)})
 
     async def second(node: BrokerNode) -> None:
         assert [each.offset for each in node.groups.offsets.of_group("g").values()] == [1, 1]
@@ -199,8 +199,8 @@ def test_the_offsets_log_is_compacted_and_says_the_same(tmp_path: Path, monkeypa
     async def first(node: BrokerNode) -> None:
         node.start()
         for number in range(400):
-            await node.groups.commit(f"g{number % 7}", {("t", 0): offset(number)})
-        await node.groups.delete_offsets([OffsetKey("g0", "t", 0)])
+            await node.groups.commits.store(f"g{number % 7}", {("t", 0): offset(number)})
+        await node.groups.commits.delete([OffsetKey("g0", "t", 0)])
         log = node.log("__consumer_offsets", 0)
         while log.size > 25_000:
             await asyncio.sleep(0.01)
@@ -220,9 +220,9 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
-        await node.groups.commit("old", {("t", 0): offset(1)})
+        await node.groups.commits.store("old", {("t", 0): offset(1)})
         clock.ms += RETENTION_MS - 1000
-        await node.groups.commit("new", {("t", 0): offset(1, clock.ms)})
+        await node.groups.commits.store("new", {("t", 0): offset(1, clock.ms)})
         await node.groups.keep_house()
         assert set(node.groups.groups) == {"old", "new"}
         clock.ms += 2000
@@ -241,7 +241,7 @@ def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_off
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
-        await node.groups.commit("g", {("t", 0): offset(1, NOW_MS - 2 * RETENTION_MS)})
+        await node.groups.commits.store("g", {("t", 0): offset(1, NOW_MS - 2 * RETENTION_MS)})
         assert node.groups.store.unused_since_ms("g") == NOW_MS
         clock.ms += RETENTION_MS
         await node.groups.keep_house()
@@ -259,7 +259,7 @@ def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_co
     clock = Clock()
 
     async def first(node: BrokerNode) -> None:
-        await node.groups.commit("g", {("t", 0): offset(1)})
+        await node.groups.commits.store("g", {("t", 0): offset(1)})
 
     async def later(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g")
@@ -289,7 +289,7 @@ def test_offsets_of_a_group_that_lives_do_not_expire_and_an_empty_one_goes_soon(
         node.start()
         joined = await node.groups.join("lives", join())
         await node.groups.sync("lives", SyncRequest(joined.member_id, None, 1, None, None, {joined.member_id: b""}))
-        await node.groups.commit("lives", {("t", 0): offset(1)})
+        await node.groups.commits.store("lives", {("t", 0): offset(1)})
         passing = await node.groups.join("passing", join())
         node.groups.leave("passing", passing.member_id, None)
         clock.ms += 599_000
@@ -313,11 +313,13 @@ def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
 
     async def first(node: BrokerNode) -> None:
         for number in range(40):
-            await node.groups.commit(f"g{number:02}", {("t", 0): offset(number)})
+            await node.groups.commits.store(f"g{number:02}", {("t", 0): offset(number)})
         compaction = asyncio.ensure_future(node.groups.store.compact())
         for number in range(0, 40, 4):
             await asyncio.sleep(0)
-            node.groups._append([(encode_key(OffsetKey(f"g{number:02}", "t", 0)), encode_offset(offset(100 + number)))])
+            node.groups.store.append(
+                [(encode_key(OffsetKey(f"g{number:02}", "t", 0)), encode_offset(offset(100 + number)))]
+            )
             node.groups.offsets.apply(OffsetKey(f"g{number:02}", "t", 0), offset(100 + number))
             await node.groups.delete_group(f"g{number + 1:02}")
         assert not compaction.done() or number > 20
@@ -338,17 +340,17 @@ def test_commits_for_which_there_is_no_room_leave_nothing(tmp_path: Path, monkey
 
     async def work(node: BrokerNode) -> None:
         groups = node.groups
-        await groups.commit("g", {("t", 0): offset(1)})
+        await groups.commits.store("g", {("t", 0): offset(1)})
         end = node.log(OFFSETS_TOPIC, 0).log_end_offset
         with pytest.raises(RequestRefused, match="offsets of all groups"):
-            await groups.commit("h", {("t", 0): offset(1)})
+            await groups.commits.store("h", {("t", 0): offset(1)})
         assert (list(groups.groups), node.log(OFFSETS_TOPIC, 0).log_end_offset) == (["g"], end)
-        await groups.commit_later("h", {("t", 0): offset(1)}, 1, 0)
+        await groups.commits.store_later("h", {("t", 0): offset(1)}, 1, 0)
         end = node.log(OFFSETS_TOPIC, 0).log_end_offset
         with pytest.raises(RequestRefused, match="offsets of all groups"):
-            await groups.commit_later("i", {("t", 0): offset(1)}, 2, 0)
+            await groups.commits.store_later("i", {("t", 0): offset(1)}, 2, 0)
         assert (list(groups.groups), node.log(OFFSETS_TOPIC, 0).log_end_offset) == (["g", "h"], end)
-        await groups.commit("g", {("t", 0): offset(2)})
+        await groups.commits.store("g", {("t", 0): offset(2)})
 
     run(tmp_path, work)
 
@@ -481,8 +483,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
         for name, count in (("t", 700), ("other", 1)):
             node.changes.create_topic(name, count, {})
         for group in range(5):
-            await node.groups.commit(f"g{group}", {("t", index): offset(index) for index in range(700)})
-        await node.groups.commit("g0", {("other", 0): offset(7)})
+            await node.groups.commits.store(f"g{group}", {("t", index): offset(index) for index in range(700)})
+        await node.groups.commits.store("g0", {("other", 0): offset(7)})
         deletion = asyncio.ensure_future(node.changes.delete_topic(node.topic("t")))
         while node.groups.offsets.of_topic("t"):
             await asyncio.sleep(0)
@@ -492,7 +494,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
             turns += 1
             assert node.topics.get("t") is None and not node.groups.offsets.of_topic("t")
         node.changes.create_topic("t", 1, {})
-        await node.groups.commit("g1", {("t", 0): offset(3)})
+        await node.groups.commits.store("g1", {("t", 0): offset(3)})
 
     async def second(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g0") == {("other", 0): offset(7)}
@@ -510,7 +512,7 @@ def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, m
 
     async def work(node: BrokerNode) -> None:
         for number in range(5):
-            await node.groups.commit(f"g{number}", {("t", 0): offset(1)})
+            await node.groups.commits.store(f"g{number}", {("t", 0): offset(1)})
         keeping, turns = asyncio.ensure_future(node.groups.keep_house()), 0
         while not keeping.done():
             await asyncio.sleep(0)
@@ -525,7 +527,7 @@ def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
 ) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 700, {})
-        await node.groups.commit("g", {("t", index): offset(index) for index in range(700)})
+        await node.groups.commits.store("g", {("t", index): offset(index) for index in range(700)})
 
     async def second(node: BrokerNode) -> None:
         assert len(node.groups.offsets.of_group("g")) == 700
@@ -538,7 +540,7 @@ def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
 def test_commits_in_a_topic_whose_deletion_a_crash_cut_short_are_none_in_a_new_one(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})
-        await node.groups.commit("g", {("t", 1): offset(5)})
+        await node.groups.commits.store("g", {("t", 1): offset(5)})
 
     async def second(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g"), "the topic may come back with its file"
@@ -606,7 +608,7 @@ def test_a_flipped_bit_in_forced_commits_is_one_line_or_set_aside(
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         for value in (1, 2, 3):
-            await node.groups.commit("g", {("t", 0): offset(value)})
+            await node.groups.commits.store("g", {("t", 0): offset(value)})
 
     async def second(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g") == {("t", 0): offset(kept)}
@@ -616,7 +618,7 @@ def test_a_flipped_bit_in_forced_commits_is_one_line_or_set_aside(
 
     async def goes_on(node: BrokerNode) -> None:
         await second(node)
-        await node.groups.commit("g", {("t", 0): offset(4)})
+        await node.groups.commits.store("g", {("t", 0): offset(4)})
 
     run(tmp_path, first, is_killed=is_killed)
     path = tmp_path / "__consumer_offsets-0" / f"{0:020d}.log"
@@ -637,7 +639,7 @@ def test_records_of_unknown_kinds_are_skipped_with_a_line(tmp_path: Path, caplog
     async def first(node: BrokerNode) -> None:
         log = node.log("__consumer_offsets", 0)
         append(log, keyed_batch((b"\0\x63?", b"1"), (b"\0\x63?", b"2")))
-        await node.groups.commit("g", {("t", 0): offset(1)})
+        await node.groups.commits.store("g", {("t", 0): offset(1)})
 
     async def second(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g") == {("t", 0): offset(1)}

@@ -115,7 +115,7 @@ def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
         await asyncio.wrap_future(node.checkpoints.write_log_starts())
         await node.upkeep.keep_house()
         assert contents(log) == [(4, b"kept")]
-        await node.groups.commit("g", {("t", 0): CommittedOffset(1, 0, "", NOW_MS)})
+        await node.groups.commits.store("g", {("t", 0): CommittedOffset(1, 0, "", NOW_MS)})
         await node.changes.delete_topic(node.topic("t"))
         assert len(waited) > 20 and set(waited) == {"thread"}
 

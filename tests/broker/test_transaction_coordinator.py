@@ -639,7 +639,7 @@ def offset(value: int) -> CommittedOffset:
 
 async def commit_later(world: World, user: Identity, value: int, group: str = "g") -> None:
     await world.coordinator.add(ID, user, [OFFSETS_PARTITION])
-    await world.node.groups.commit_later(group, {T0: offset(value)}, *user)
+    await world.node.groups.commits.store_later(group, {T0: offset(value)}, *user)
 
 
 def committed_offset(world: World, group: str = "g") -> int | None:
@@ -654,7 +654,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(tmp_path: Path, is_
 
     async def first(world: World) -> None:
         users.append(await world.begin())
-        await world.node.groups.commit("g", {T0: offset(3)})
+        await world.node.groups.commits.store("g", {T0: offset(3)})
         await commit_later(world, users[0], 7)
         assert committed_offset(world) == 3
         if restart == "none":
@@ -700,7 +700,7 @@ def test_an_offset_that_was_committed_since_is_not_set_back(tmp_path: Path) -> N
     async def first(world: World) -> None:
         user = await world.begin()
         await commit_later(world, user, 7)
-        await world.node.groups.commit("g", {T0: offset(9)})
+        await world.node.groups.commits.store("g", {T0: offset(9)})
         await world.coordinator.end(ID, user, is_commit=True)
         assert committed_offset(world) == 9
 
@@ -717,7 +717,7 @@ def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, i
 
     async def first(world: World) -> None:
         users.append(await world.begin())
-        await world.node.groups.commit("g", {T0: offset(3)})
+        await world.node.groups.commits.store("g", {T0: offset(3)})
         await commit_later(world, users[0], 7)
         await world.node.groups.store.compact()
         assert len(world.node.log(*OFFSETS_PARTITION).closed) == 0

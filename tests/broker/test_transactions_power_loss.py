@@ -67,7 +67,7 @@ class TransactionalLife(Life):
             self.node.flusher.note(self.node.log(*place))
         if offset >= 0:
             await coordinator.add(name, user, [OFFSETS_PARTITION])
-            await self.node.groups.commit_later("g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user)
+            await self.node.groups.commits.store_later("g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user)
         self.told.open[number] = (name, user)
 
     async def end(self, number: int, name: str, user: Identity, *, is_commit: bool) -> None:

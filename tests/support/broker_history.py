@@ -177,7 +177,7 @@ class Life:
 
     async def commit(self, offset: int) -> None:
         self.promises.committed_most = offset
-        await self.node.groups.commit("group", {("kept", 0): CommittedOffset(offset, 0, "", self.clock_ms)})
+        await self.node.groups.commits.store("group", {("kept", 0): CommittedOffset(offset, 0, "", self.clock_ms)})
         self.promises.committed_least = offset
 
     async def take_producer_id(self) -> int:
