@@ -697,11 +697,11 @@ def told_by_batches(log: PartitionLog, epoch: int) -> tuple[int, int]:
 def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, order: int
 ) -> None:
-    for leader_epoch, values in ((5, 10), (7, 15), (9, 6)):
+    for leader_epoch, values in ((5, 10), (7, 15), (8, 1), (9, 6)):
         restarted(tmp_path, leader_epoch, values).close()
     path = tmp_path / FILE_NAME
     whole = path.read_bytes()
-    assert whole == b"0\n3\n5 0\n7 10\n9 25\n"
+    assert whole == b"0\n4\n5 0\n7 10\n8 25\n9 26\n"
     for bit in range(len(whole) * 8):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -713,9 +713,9 @@ def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
     log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
     log.advance_log_start(12)
     caplog.clear()
-    assert [log.epoch_end(epoch) for epoch in (5, 6, 7)] == [(5, 10), (6, 12), (7, 25)]
+    assert [log.epoch_end(epoch) for epoch in (5, 6, 7, 8)] == [(5, 10), (6, 12), (7, 25), (8, 26)]
     assert [record.getMessage() for record in caplog.records] == [f"leader epochs rebuilt folder={tmp_path.name}"]
-    assert path in log.flush_job().paths and path.read_bytes() == b"0\n2\n7 12\n9 25\n"
+    assert path in log.flush_job().paths and path.read_bytes() == b"0\n3\n7 12\n8 25\n9 26\n"
 
 
 def test_a_log_that_lost_its_end_goes_on_under_another_epoch(tmp_path: Path) -> None:
