@@ -15,14 +15,9 @@ from pathlib import Path
 
 from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator.commits import Commits
-from headrace.broker.coordinator.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupState,
-    HeartbeatRequest,
-    HeartbeatResult,
-    Topics,
-)
+from headrace.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState, Topics
 from headrace.broker.coordinator.consumer_members import JOINS
+from headrace.broker.coordinator.consumer_messages import HeartbeatRequest, HeartbeatResult
 from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MIN, Group, GroupState
 from headrace.broker.coordinator.group_store import GroupStore, tombstones
 from headrace.broker.coordinator.members import Ticket

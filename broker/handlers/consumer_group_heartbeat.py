@@ -10,8 +10,8 @@ from typing import Any
 
 from headrace.broker.access.rights import Kind, Right
 from headrace.broker.coordinator.assignors import TopicIdPartition
-from headrace.broker.coordinator.consumer_group import HeartbeatRequest, HeartbeatResult
 from headrace.broker.coordinator.consumer_members import JOINS
+from headrace.broker.coordinator.consumer_messages import HeartbeatRequest, HeartbeatResult
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.topics import NO_TOPIC_ID

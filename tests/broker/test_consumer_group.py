@@ -15,13 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headrace.broker.coordinator.assignors import ASSIGNORS, SubscribedTopic, TopicIdPartition
 from headrace.broker.coordinator.consumer_group import (
-    SUBSCRIPTION_TOPICS_MAX,
     ConsumerGroup,
     ConsumerGroupState,
-    HeartbeatRequest,
-    HeartbeatResult,
 )
 from headrace.broker.coordinator.consumer_members import MemberState
+from headrace.broker.coordinator.consumer_messages import SUBSCRIPTION_TOPICS_MAX, HeartbeatRequest, HeartbeatResult
 from headrace.broker.coordinator.consumer_records import (
     ConsumerKey,
     StoredGroup,

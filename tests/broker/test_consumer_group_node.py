@@ -19,7 +19,8 @@ from headrace.broker.access.login import ANYBODY, Login
 from headrace.broker.access.rights import Grant, Rights
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import group_store as group_store_module
-from headrace.broker.coordinator.consumer_group import ConsumerGroup, HeartbeatRequest
+from headrace.broker.coordinator.consumer_group import ConsumerGroup
+from headrace.broker.coordinator.consumer_messages import HeartbeatRequest
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
 from headrace.broker.coordinator.records import CommittedOffset
