@@ -44,7 +44,10 @@ logger = logging.getLogger(__name__)
 
 
 class Bound(NamedTuple):
-    """How far a reader may read: to `offset`, which is at `position` of the segment that begins at `base_offset`."""
+    """How far a reader may read: to `offset`, which is at `position` of the segment that begins at `base_offset`.
+
+    Where that has been compacted, made a part of another one or dropped since, it was readable to its end and is.
+    """
 
     offset: int
     base_offset: int
@@ -165,8 +168,9 @@ class Segments:
         """Of all batches behind a bound, in segments that are still there."""
         if bound.base_offset == self.active.base_offset:
             return self.active.size - bound.position
-        rest = sum(segment.size for segment in self.closed[max(self._at(bound.base_offset), 0) :]) - bound.position
-        return self.active.size + rest
+        rest = self.closed[bisect_left(self.closed, bound.base_offset, key=lambda segment: segment.base_offset) :]
+        sizes = (segment.size - _readable(segment.base_offset, segment.size, bound) for segment in rest)
+        return self.active.size + sum(sizes)
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The transactions that were aborted and have something in [start, end)."""
@@ -286,5 +290,5 @@ class Segments:
 def _readable(base_offset: int, size: int, bound: Bound) -> int:
     """How many bytes of a segment lie before a bound."""
     if base_offset == bound.base_offset:
-        return bound.position
+        return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, find_timestamp, keyed_batch, opened, put_in_place, with_attributes
+from broker_samples import (
+    NOW_MS,
+    append,
+    batch,
+    contents,
+    find_timestamp,
+    keyed_batch,
+    opened,
+    put_in_place,
+    with_attributes,
+)
 from headrace.broker import cleaner as cleaner_module
 from headrace.broker import upkeep
 from headrace.broker.cleaner import Cleaner
@@ -128,6 +138,35 @@ def test_one_segment_is_read_without_the_indexes_of_what_it_was(
     clean(log)
     assert not log.closed[0].path(INDEX).exists() and not log.closed[0].path(TIME_INDEX).exists()
     assert [placed.header.base_offset for placed, _ in log.batches(37)] == [37, 38, 39]
+
+
+def test_a_log_that_ends_with_what_was_compacted_is_read_to_its_end_and_no_further(tmp_path: Path) -> None:
+    """As one whose last segment was closed for its age, and to which nothing has been added since."""
+    log = opened(tmp_path, limits=LogLimits(forced_reads_only=True)).log
+    woken: list[int] = []
+    log.waiters.add(woken.append)
+    for number in range(20):
+        append(log, keyed_batch((b"k%d" % (number % 5), os.urandom(20_000))))
+    log.flushed(log.flush_job())
+    size, woken[:] = log.size, []
+    log.roll(NOW_MS)
+    clean(log)
+    assert log.size < size / 3
+    for offset in (0, 17, 19):
+        for records in (
+            log.read(offset, size, whole_first=True),
+            log.read_committed(offset, size, whole_first=True)[0],
+        ):
+            assert 20_000 < len(records) == len(bytes(records)) <= log.size
+    append(log, batch(b"one more"))
+    log.flushed(log.flush_job())
+    assert woken == [log.active.size]
+    # And where there is nothing left of it.
+    log.roll(NOW_MS)
+    log.drop_segments(len(log.closed))
+    append(log, batch(b"another one"))
+    log.flushed(log.flush_job())
+    assert woken[1:] == [log.active.size] and contents(log) == [(21, b"another one")]
 
 
 def test_segments_are_one_as_far_as_they_fit() -> None:
