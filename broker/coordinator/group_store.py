@@ -190,7 +190,10 @@ class GroupStore:
                 for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
                     key = decode_key(raw_key or b"")
                     if isinstance(key, OffsetKey):
-                        self.offsets.apply(key, decode_offset(value) if value is not None else None)
+                        committed = decode_offset(value) if value is not None else None
+                        # What a compaction wrote anew is no commit: whatever transactions are to commit still counts.
+                        if committed is None or committed != self.offsets.get(key):
+                            self.offsets.apply(key, committed)
                     elif isinstance(key, ConsumerKey):
                         consumers.setdefault(key.group_id, StoredGroup()).apply(key, value)
                         if key.kind is RecordKind.GROUP and value is None:

@@ -737,6 +737,41 @@ def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, i
     run(tmp_path, third)
 
 
+@pytest.mark.parametrize("begun", ["before", "meanwhile"])
+def test_offsets_that_are_not_committed_yet_outlive_a_compaction_that_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    """What is written anew of the rows is no commit: it comes behind what a transaction is to commit in their place."""
+    users: list[Identity] = []
+
+    async def first(world: World) -> None:
+        groups = world.node.groups
+        users.append(await world.begin())
+        for group in "fg":
+            await groups.commit(group, {T0: offset(3)})
+        if begun == "before":
+            await commit_later(world, users[0], 7)
+        monkeypatch.setattr("headrace.broker.coordinator.table.BATCH_RECORDS_MAX", 1)
+        monkeypatch.setattr(groups.store, "_append_pending", fails)
+        compacting = asyncio.ensure_future(groups.store.compact())
+        await asyncio.sleep(0)
+        if begun == "meanwhile":
+            await commit_later(world, users[0], 7)
+        with pytest.raises(OSError, match="No space"):
+            await compacting
+
+    def fails() -> None:
+        raise OSError(28, "No space left on device")
+
+    async def second(world: World) -> None:
+        assert committed_offset(world) == 3 and world.node.groups.offsets.pending_of("g") == {T0}
+        await world.coordinator.end(ID, users[0], is_commit=True)
+        assert committed_offset(world) == 7
+
+    run(tmp_path, first, is_killed=True)
+    run(tmp_path, second)
+
+
 def test_a_group_for_which_a_transaction_is_to_commit_is_not_deleted(tmp_path: Path) -> None:
     async def work(world: World) -> None:
         user = await world.begin()
