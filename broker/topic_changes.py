@@ -209,7 +209,8 @@ class TopicChanges:
             yield None
         for topic in topics:
             if self._topics.get(topic.name) is None and not topic.is_internal:
-                self.commits.forget_before(topic.name)
+                for _ in self.commits.forget_before(topic.name):
+                    yield None
         changed = self._topics.with_topics(topics)
         yield self._writer.submit(self._topics.write, changed)
         new = [topic for topic in topics if self._topics.get(topic.name) is None]
@@ -262,7 +263,9 @@ class TopicChanges:
         try:
             await self.commits.forget_topic(topic.name)
         except RequestRefused as refused:
-            logger.error("offsets of a deleted topic not forgotten topic=%s reason=%s", topic.name, refused)
+            logger.error(
+                "offsets of a deleted topic not forgotten topic=%s reason=%s; tried again", topic.name, refused
+            )
 
     async def _let_go(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
         """Removes the logs of a topic that is not there any more."""

@@ -11,7 +11,8 @@ were counts, and they do not any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from headrace.broker.coordinator.consumer_group import ConsumerGroup, Topics
 from headrace.broker.coordinator.group_store import GroupStore, entries_of
@@ -28,6 +29,7 @@ class Commits:
     def __init__(self, store: GroupStore, topics: Topics, monotonic_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._monotonic_ms = store, topics, monotonic_ms
         self._offsets = store.offsets
+        self._forgotten: dict[str, _Forgotten] = {}  # by the topic that was deleted
 
     def check(
         self,
@@ -144,31 +146,83 @@ class Commits:
         """Offsets in a deleted topic mean nothing in a new one of its name: nobody sees them from now on.
 
         Raises:
-            RequestRefused: that could not be stored.
+            RequestRefused: that could not be stored, which will be tried again.
         """
-        is_any = False
-        for some in in_batches(self._offsets.forget_topic(topic)):
-            is_any = True
-            # Not those that were committed meanwhile in a new topic of the name.
-            gone = [key for key in some if self._offsets.get(key) is None]
-            if gone:
-                self._store.append([(encode_key(key), None) for key in gone])
-            await asyncio.sleep(0)
-        if is_any:
-            await self._store.forced()
+        self._forgotten.setdefault(topic, _Forgotten()).add(self._offsets.forget_topic(topic))
+        await self._store_forgotten(topic)
 
-    def forget_before(self, topic: str) -> None:
-        """Stores before a topic is created that what was committed in one of its name is gone.
+    async def forget_rest(self) -> None:
+        """Stores what could not be stored of `forget_topic`.
 
-        That is only so where the broker ended while that one was deleted.
+        Raises:
+            RequestRefused: nor can it now.
+        """
+        for topic in tuple(self._forgotten):
+            await self._store_forgotten(topic)
+
+    def forget_before(self, topic: str) -> Iterator[None]:
+        """Stores before a topic is created that what was committed in one of its name is gone, in turns.
+
+        That is only left to do where the broker ended while that one was deleted, or just now deletes it, or where the
+        disk refused it then.
 
         Raises:
             RequestRefused: it could not be stored.
         """
+        while self._store_some_forgotten(topic):
+            yield
         for some in in_batches(self._offsets.of_topic(topic)):
             self._store.append([(encode_key(key), None) for key in some])
             for key in some:
                 self._offsets.apply(key, None)
+            yield
+
+    async def _store_forgotten(self, topic: str) -> None:
+        is_any = False
+        while self._store_some_forgotten(topic):
+            is_any = True
+            await asyncio.sleep(0)
+        if is_any:
+            await self._store.forced()
+
+    def _store_some_forgotten(self, topic: str) -> bool:
+        """Stores of the next offsets in a deleted topic that they are gone; returns whether there were any left.
+
+        There is no new topic of the name until there are none.
+
+        Raises:
+            RequestRefused: the disk refused it; they are left.
+        """
+        forgotten = self._forgotten.get(topic)
+        some = forgotten.some() if forgotten is not None else ()
+        if forgotten is None or not some:
+            self._forgotten.pop(topic, None)
+            return False
+        self._store.append([(encode_key(key), None) for key in some])
+        forgotten.note_stored()
+        return True
+
+
+class _Forgotten:
+    """Offsets in a deleted topic of which the log does not say yet that they are gone."""
+
+    __slots__ = ("_rest", "_some")
+
+    def __init__(self) -> None:
+        self._rest: Iterator[OffsetKey] = iter(())
+        self._some: Sequence[OffsetKey] = ()
+
+    def add(self, keys: Iterator[OffsetKey]) -> None:
+        self._rest = itertools.chain(self._rest, keys)
+
+    def some(self) -> Sequence[OffsetKey]:
+        """The next to be stored, until they are; none behind the last."""
+        if not self._some:
+            self._some = next(in_batches(self._rest), ())
+        return self._some
+
+    def note_stored(self) -> None:
+        self._some = ()
 
 
 def check_metadata(metadata: str | None) -> str:

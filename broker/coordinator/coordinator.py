@@ -219,7 +219,12 @@ class GroupCoordinator:
         logger.info("group deleted group=%s", group_id)
 
     async def keep_house(self) -> None:
-        """Expires offsets of groups that nobody uses any more, and compacts the log when it is due."""
+        """Expires offsets of groups that nobody uses any more, and forgets what a deletion of a topic could not.
+
+        Raises:
+            RequestRefused: the disk refused it.
+        """
+        await self.commits.forget_rest()
         turns = Turns()
         for group_id in list(self.groups):
             await turns.give()

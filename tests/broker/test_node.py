@@ -35,7 +35,7 @@ from headrace.broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.data_folder import CLEAN_MARKER, LOCK_FILE
 from headrace.broker.errors import CorruptFile, DataFolderInUse, LogDamaged, RequestRefused
 from headrace.broker.log import opened as opened_module
 from headrace.broker.log.checkpoints import RECOVERY_POINTS, read_checkpoint, write_checkpoint
@@ -504,6 +504,48 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
     run(tmp_path, first, is_killed=True)
     run(tmp_path, second)
     assert turns > 3
+
+
+@pytest.mark.parametrize("then", ["created", "kept", "created meanwhile"])
+def test_offsets_of_a_deleted_topic_are_none_in_a_new_one_whatever_the_disk_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 2)
+
+    async def first(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 5, {})
+        await node.groups.commits.store("g", {("t", index): offset(index) for index in range(5)})
+        log = node.log(OFFSETS_TOPIC, 0)
+        if then == "created meanwhile":
+            deletion = asyncio.ensure_future(node.changes.delete_topic(node.topic("t")))
+            while node.groups.offsets.of_topic("t"):
+                await asyncio.sleep(0)
+        else:
+            put = log.put
+            refusals = iter([None, RequestRefused(ErrorCode.STORAGE_ERROR, "No space left on device")])
+
+            def is_full(*args: Any) -> int:
+                refusal = next(refusals, None)
+                if refusal is not None:
+                    raise refusal
+                return put(*args)
+
+            with monkeypatch.context() as full:
+                full.setattr(type(log), "put", lambda _, *args: is_full(*args))
+                await node.changes.delete_topic(node.topic("t"))
+        if then == "kept":
+            await node.groups.keep_house()
+        else:
+            node.changes.create_topic("t", 1, {})
+        shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns(LOCK_FILE))
+        if then == "created meanwhile":
+            await deletion
+
+    async def second(node: BrokerNode) -> None:
+        assert not node.groups.offsets.of_group("g")
+
+    run(tmp_path / "data", first)
+    run(tmp_path / "copy", second)
 
 
 def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
