@@ -462,12 +462,16 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def drop_segments(self, count: int) -> list[Path]:
-        """Takes the oldest `count` closed segments out of the log; returns their renamed files, to be unlinked."""
-        gone = self.segments.take_out(count)
-        self.log_start_offset = max(self.log_start_offset, self.segments.first_base_offset)
-        renamed = self.segments.rename_files(gone)
-        self._unforced.forget_gone()
-        return renamed
+        """Takes the oldest `count` closed segments out of the log; returns their renamed files, to be unlinked.
+
+        Raises:
+            OSError: one of them could not be; it and those behind it are as they were.
+        """
+        try:
+            return self.segments.take_out(count)
+        finally:
+            self.log_start_offset = max(self.log_start_offset, self.segments.first_base_offset)
+            self._unforced.forget_gone()
 
     def forget_files(self) -> None:
         """Closes what is open, before the folder is renamed."""

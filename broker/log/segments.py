@@ -8,6 +8,7 @@ Not for use by threads.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,6 @@ from headrace.broker.log.segment import (
     INDEX,
     INDEX_SUFFIXES,
     LOG,
-    SEGMENT_SUFFIXES,
     ClosedSegment,
     aborted_in_part,
     facts_of,
@@ -259,23 +259,24 @@ class Segments:
         at = self.closed.index(group[0])
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.folder, facts, group[-1].next_offset)]
 
-    def take_out(self, count: int) -> list[ClosedSegment]:
-        """Takes the oldest closed ones out of the log, and returns them."""
-        gone, self.closed = self.closed[:count], self.closed[count:]
-        return gone
+    def take_out(self, count: int) -> list[Path]:
+        """Takes the oldest closed ones out of the log; returns their renamed files, to be unlinked.
 
-    def rename_files(self, gone: Sequence[ClosedSegment]) -> list[Path]:
-        """Renames the files of segments that are out of the log; returns them, to be unlinked."""
+        Raises:
+            OSError: one of them could not be renamed nor removed; it and those behind it are as they were.
+        """
         renamed: list[Path] = []
-        for segment in gone:
+        for segment in self.closed[:count]:
             if renamed:
                 # The oldest first, also where the power fails: a hole between segments would be taken for a loss.
                 sync_folder(self.folder)
             self._files.forget(segment.path())
-            for suffix in SEGMENT_SUFFIXES:
-                path = segment.path(suffix)
-                if path.exists():
-                    renamed.append(path.rename(path.with_name(path.name + DELETED)))
+            renamed += _put_away(segment.path())
+            self.closed = self.closed[1:]
+            for suffix in INDEX_SUFFIXES:
+                # Without its log it means nothing to anybody.
+                with contextlib.suppress(OSError):
+                    renamed += _put_away(segment.path(suffix))
         return renamed
 
     def forget_files(self, segments: Sequence[ClosedSegment]) -> None:
@@ -292,3 +293,14 @@ def _readable(base_offset: int, size: int, bound: Bound) -> int:
     if base_offset == bound.base_offset:
         return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0
+
+
+def _put_away(path: Path) -> list[Path]:
+    """Renames a file that is to go, or on a full disk, where a longer name may find no space, removes it at once."""
+    if not path.exists():
+        return []
+    try:
+        return [path.rename(path.with_name(path.name + DELETED))]
+    except OSError:
+        path.unlink()
+        return []

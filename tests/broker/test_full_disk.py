@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from broker_samples import NOW_MS, append, batch, contents, opened
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.data_folder import CLEAN_MARKER, unlink_files
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import delete_records
 from headrace.broker.handlers.context import RequestContext
@@ -59,6 +60,31 @@ def test_a_segment_that_cannot_be_closed_goes_on(
         log.close()
     again = opened(tmp_path, is_clean=is_clean).log
     assert contents(again) == [(number, b"%d" % number) for number in range(6)]
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+@pytest.mark.parametrize("is_removable", [True, False])
+def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_removable: bool
+) -> None:
+    """A folder that has no room for a longer name grows. A start would take a hole between segments for a loss."""
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=100)).log
+    for number in range(6):
+        append(log, batch(b"%d" % number))
+    log.flushed(log.flush_job())
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "rename", full_for(suffix, Path.rename))
+        if not is_removable:
+            failing.setattr(Path, "unlink", full_for(suffix, Path.unlink))
+        is_stuck = suffix == ".log" and not is_removable
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space") if is_stuck else contextlib.nullcontext():
+                unlink_files(log.drop_segments(1))
+    start = log.log_start_offset
+    assert start == (0 if is_stuck else 2) and len(list(tmp_path.glob("*.log*"))) == 6 - start
+    unlink_files(log.drop_segments(1))
+    again = opened(tmp_path, recovery_point=6, log_start_offset=log.log_start_offset).log
+    assert contents(again) == [(number, b"%d" % number) for number in range(start + 1, 6)]
 
 
 def with_node(folder: Path, work: Callable[[BrokerNode], Any], clock: Callable[[], int] = lambda: NOW_MS) -> None:
