@@ -92,20 +92,36 @@ def put_strays_aside(folder: Path, wanted: Collection[str]) -> None:
     """Finishes deletions that a crash cut short, and renames folders of partitions that no topic has.
 
     A stray was being created or deleted when the broker ended, or its topic is not in a topic file that was put back
-    from an older copy; only one without a record is removed.
+    from an older copy.
     """
     for entry in folder.iterdir():
         if not entry.is_dir() or entry.name in wanted or entry.name == LOST_AND_FOUND:
             continue
-        if _DELETED.fullmatch(entry.name) or (_PARTITION.fullmatch(entry.name) and not _has_records(entry)):
-            logger.info("leftover removed folder=%s", entry.name)
-            shutil.rmtree(entry)
+        if _DELETED.fullmatch(entry.name):
+            _remove(entry)
         elif _PARTITION.fullmatch(entry.name):
-            stray = _free(entry)
-            entry.rename(stray)
-            logger.warning("partition of no topic put aside folder=%s as=%s", entry.name, stray.name)
+            put_stray_aside(entry)
         else:
             logger.warning("folder left alone folder=%s reason=it is not one of the broker's partitions", entry.name)
+
+
+def put_stray_aside(entry: Path) -> None:
+    """Renames the folder of a partition that no topic has; only one without a record is removed.
+
+    Raises:
+        OSError: it is there as before.
+    """
+    if not _has_records(entry):
+        _remove(entry)
+        return
+    stray = _free(entry)
+    entry.rename(stray)
+    logger.warning("partition of no topic put aside folder=%s as=%s", entry.name, stray.name)
+
+
+def _remove(entry: Path) -> None:
+    logger.info("leftover removed folder=%s", entry.name)
+    shutil.rmtree(entry)
 
 
 def _has_records(folder: Path) -> bool:

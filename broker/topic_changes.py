@@ -21,7 +21,7 @@ from headrace.broker.checkpoint_writer import CheckpointWriter
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.commits import Commits
-from headrace.broker.data_folder import DELETED_FOLDER, partition_folder, remove_folders
+from headrace.broker.data_folder import DELETED_FOLDER, partition_folder, put_stray_aside, remove_folders
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.checkpoints import PartitionKey
 from headrace.broker.log.flusher import Flusher
@@ -204,7 +204,10 @@ class TopicChanges:
         if self._checkpoints.have_deleted_topics:
             yield self._checkpoints.write()
         opened: dict[PartitionKey, PartitionLog] = {}
-        for topic, index in places:
+        for (topic, index), folder in zip(places, self._new_folders(places), strict=True):
+            if folder.exists():
+                # Of a topic that was deleted, which the disk did not let go; the records are no new one's.
+                put_stray_aside(folder)
             opened[topic.name, index] = self._open_new(topic, index)
             yield None
         for topic in topics:
@@ -275,8 +278,14 @@ class TopicChanges:
         turns, doomed = Turns(), []
         for index, log in enumerate(logs):
             log.forget_files()
-            # Renamed first, so that the topic can be created anew while the files of the old one are removed.
-            doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
+            try:
+                # Renamed first, so that the topic can be created anew while the files of the old one are removed.
+                doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
+            except OSError as error:
+                logger.error(
+                    "deleted partition not renamed folder=%s error=%s; removed at once", log.folder.name, error
+                )
+                await asyncio.get_running_loop().run_in_executor(self._executor, remove_folders, [log.folder])
             log.wake(sys.maxsize)
             await turns.give()
         self._executor.submit(remove_folders, doomed)

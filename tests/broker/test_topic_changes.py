@@ -22,7 +22,7 @@ from headrace.broker import checkpoint_writer, turns, upkeep
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_folder import CLEAN_MARKER, LOCK_FILE
+from headrace.broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, LOCK_FILE
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import create_topics, metadata
 from headrace.broker.handlers.context import RequestContext
@@ -197,6 +197,42 @@ def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_not
     found = [started(copy) for copy in copies]
     assert found[0] == before and found[-1] == after
     assert all(one in (before, after) for one in found)
+
+
+@pytest.mark.parametrize("fault", ["renamed", "removed", "gone"])
+def test_a_new_topic_has_nothing_of_a_deleted_one_whose_folders_the_disk_did_not_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Neither its records nor what groups had committed in it; "gone" is one that somebody removed by hand."""
+    data, rename = tmp_path / "data", Path.rename
+    woken: list[int] = []
+
+    def renamed(path: Path, target: Path) -> Path:
+        if path.name == "t-1" and target.name.endswith(DELETED_FOLDER):
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 3, {})
+        for index in range(3):
+            append(node.log("t", index), batch(b"old"))
+            node.log("t", index).waiters.add(woken.append)
+        await node.groups.commits.store("g", {("t", 2): CommittedOffset(1, -1, "", NOW_MS)})
+        with monkeypatch.context() as failing:
+            if fault == "gone":
+                shutil.rmtree(data / "t-1")
+            else:
+                failing.setattr(Path, "rename", renamed)
+            if fault == "removed":
+                failing.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+            await node.changes.delete_topic(node.topic("t"))
+        assert len(woken) == 3 and not node.groups.offsets.of_group("g")
+        assert [path.name for path in data.glob("t-?")] == (["t-1"] if fault == "removed" else [])
+        assert not await node.changes.create_topics([new("t", 3)])
+        assert [contents(node.log("t", index)) for index in range(3)] == [[], [], []]
+        assert [path.name for path in data.glob("*-stray")] == (["t-1-stray"] if fault == "removed" else [])
+
+    with_node(data, work)
 
 
 def test_of_two_that_create_a_topic_at_once_one_is_told_that_it_exists(tmp_path: Path) -> None:
