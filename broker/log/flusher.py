@@ -60,13 +60,21 @@ class Flusher:
 
     async def flush_dirty(self) -> None:
         """Forces every log that was noted since the last call."""
-        dirty, self._dirty = self._dirty, set()
-        await self._flush([(log, log.flush_job()) for log in dirty if log.needs_flush])
+        await self._flush_noted(lambda log: log.flush_job() if log.needs_flush else None)
 
     async def flush_closed_segments(self) -> None:
         """Forces the closed segments of every log that was noted since the last call."""
-        dirty, self._dirty = self._dirty, set()
-        await self._flush([(log, log.flush_job(closed_only=True)) for log in dirty if log.has_unforced_segments])
+        await self._flush_noted(lambda log: log.flush_job(closed_only=True) if log.has_unforced_segments else None)
+
+    async def _flush_noted(self, job_of: Callable[[PartitionLog], FlushJob | None]) -> None:
+        noted, self._dirty = self._dirty, set()
+        try:
+            jobs = ((log, job_of(log)) for log in noted)
+            await self._flush([(log, job) for log, job in jobs if job is not None])
+        except Exception:
+            # Nobody may note them again, as of a topic to which nothing more is sent.
+            self._dirty |= noted
+            raise
 
     async def _run_rounds(self) -> None:
         while self._waiting:

@@ -114,3 +114,34 @@ def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
         await node.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("fsync", [FsyncMode.INTERVAL, FsyncMode.NONE])
+def test_what_a_mistake_kept_from_being_forced_is_forced_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: FsyncMode
+) -> None:
+    """As where the system had no thread left for it. Nothing more is sent that would have it noted again."""
+
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(tmp_path, fsync=fsync, flush_interval_ms=5), now_ms=lambda: NOW_MS)
+        await node.changes.create_topics([Topic("t", uuid.uuid4(), 1, {})])
+        log = node.log("t", 0)
+        append(log, batch(b"x"))
+        log.roll(NOW_MS)
+        node.flusher.note(log)
+        tried = asyncio.Event()
+
+        def fails(*_: object) -> None:
+            tried.set()
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(node._executor, "submit", fails)
+            node.start()
+            await asyncio.wait_for(tried.wait(), 30)
+        async with asyncio.timeout(30):
+            while log.recovery_point < 1:
+                await asyncio.sleep(0.005)
+        await node.close()
+
+    asyncio.run(main())
