@@ -35,6 +35,7 @@ from headrace.broker.log.segment import (
     SEGMENT_SUFFIXES,
     ClosedSegment,
     base_offsets,
+    put_away,
     segment_path,
     walk_file,
 )
@@ -301,12 +302,10 @@ def replace_files(group: Sequence[ClosedSegment]) -> list[Path]:
         _remove_indexes(first.folder, first.base_offset)
         _cleaned(first).replace(first.path(LOG))
         return []
-    renamed = []
+    renamed: list[Path] = []
     for segment in group[1:]:
         for suffix in SEGMENT_SUFFIXES:
-            old = segment.path(suffix)
-            if old.exists():
-                renamed.append(old.rename(old.with_name(old.name + ".deleted")))
+            renamed += put_away(segment.path(suffix))
     _take_place(_standing(first), first.base_offset)
     return renamed
 

@@ -87,6 +87,17 @@ class ClosedSegment:
             return 0
 
 
+def put_away(path: Path) -> list[Path]:
+    """Renames a file that is to go, or on a full disk, where a longer name may find no space, removes it at once."""
+    if not path.exists():
+        return []
+    try:
+        return [path.rename(path.with_name(path.name + DELETED))]
+    except OSError:
+        path.unlink()
+        return []
+
+
 def write_indexes(folder: Path, facts: SegmentFacts) -> None:
     """Writes the indexes of a segment; forcing them to disk is the caller's."""
     facts.complete_time_index()

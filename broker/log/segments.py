@@ -25,7 +25,6 @@ from headrace.broker.log.index import (
 )
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
-    DELETED,
     INDEX,
     INDEX_SUFFIXES,
     LOG,
@@ -33,6 +32,7 @@ from headrace.broker.log.segment import (
     aborted_in_part,
     facts_of,
     header_at,
+    put_away,
     segment_path,
     walk_file,
     write_indexes,
@@ -271,12 +271,12 @@ class Segments:
                 # The oldest first, also where the power fails: a hole between segments would be taken for a loss.
                 sync_folder(self.folder)
             self._files.forget(segment.path())
-            renamed += _put_away(segment.path())
+            renamed += put_away(segment.path())
             self.closed = self.closed[1:]
             for suffix in INDEX_SUFFIXES:
                 # Without its log it means nothing to anybody.
                 with contextlib.suppress(OSError):
-                    renamed += _put_away(segment.path(suffix))
+                    renamed += put_away(segment.path(suffix))
         return renamed
 
     def forget_files(self, segments: Sequence[ClosedSegment]) -> None:
@@ -293,14 +293,3 @@ def _readable(base_offset: int, size: int, bound: Bound) -> int:
     if base_offset == bound.base_offset:
         return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0
-
-
-def _put_away(path: Path) -> list[Path]:
-    """Renames a file that is to go, or on a full disk, where a longer name may find no space, removes it at once."""
-    if not path.exists():
-        return []
-    try:
-        return [path.rename(path.with_name(path.name + DELETED))]
-    except OSError:
-        path.unlink()
-        return []

@@ -683,6 +683,35 @@ def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, mon
     with_node(tmp_path, work)
 
 
+def test_a_folder_with_no_room_for_a_longer_name_does_not_end_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: what another segment stands for is removed at once, instead of being renamed first."""
+    rename = Path.rename
+
+    def full(path: Path, target: Path) -> Path:
+        if target.name.endswith(".deleted"):
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        written(node)
+        await node.flusher.flush_dirty()
+        await node.upkeep.clean()
+        log = written(node)
+        await node.flusher.flush_dirty()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", full)
+            await node.upkeep.clean()
+        assert node.cleaner.compactions == 2 and not log.is_being_replaced
+        assert [segment.base_offset for segment in [*log.closed, log.active]] == base_offsets(log.folder)
+        assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
+        await node.flusher.force(log)
+
+    with_node(tmp_path, work)
+
+
 def test_a_segment_that_was_closed_for_its_age_is_forced_soon(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"})
