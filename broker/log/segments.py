@@ -256,7 +256,8 @@ class Segments:
 
     def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
         """Has one closed segment stand for neighbouring ones; its files are in their place."""
-        at = self.closed.index(group[0])
+        # By where it begins: a reader may have made its indexes anew, and another object of it.
+        at = self._at(group[0].base_offset)
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.folder, facts, group[-1].next_offset)]
 
     def take_out(self, count: int) -> list[Path]:

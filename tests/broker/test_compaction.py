@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import compaction
 from headrace.broker.log.checkpoints import CLEAN_TO, RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.compaction import Interrupted, Pace, Rules
+from headrace.broker.log.index import TimeEntry
 from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
@@ -708,6 +710,32 @@ def test_a_folder_with_no_room_for_a_longer_name_does_not_end_the_broker(
         assert [segment.base_offset for segment in [*log.closed, log.active]] == base_offsets(log.folder)
         assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
         await node.flusher.force(log)
+
+    with_node(tmp_path, work)
+
+
+def test_a_segment_whose_indexes_are_made_anew_just_when_it_is_replaced_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a reader that meets a damaged one while the disk works: what it then knows of the segment is not the same."""
+    force_begun, largest = compaction.force_begun, TimeEntry(NOW_MS - 1, 0)
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        log.closed[0] = replace(log.closed[0], largest=largest)
+
+        def begun(group: Any) -> None:
+            force_begun(group)
+            if log.closed[0].largest == largest:
+                log.segments.rebuild_indexes(log.closed[0])
+
+        monkeypatch.setattr(compaction, "force_begun", begun)
+        await node.upkeep.clean()
+        assert node.cleaner.compactions == 1 and not log.is_being_replaced
+        assert [segment.size for segment in log.closed] == [segment.path().stat().st_size for segment in log.closed]
+        assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, work)
 
