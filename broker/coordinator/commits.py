@@ -134,7 +134,7 @@ class Commits:
             await self.forget(doomed)
             await self._store.forced()
 
-    async def forget(self, keys: Sequence[OffsetKey]) -> None:
+    async def forget(self, keys: Iterable[OffsetKey]) -> None:
         """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile."""
         for some in in_batches(keys):
             self._store.append([(encode_key(key), None) for key in some])

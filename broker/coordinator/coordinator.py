@@ -224,17 +224,27 @@ class GroupCoordinator:
         Raises:
             RequestRefused: the disk refused it.
         """
-        await self.commits.forget_rest()
         turns = Turns()
         for group_id in list(self.groups):
             await turns.give()
             now_ms, group = self._now_ms(), self.groups.get(group_id)
             if group is not None and group.state in UNUSED:
-                unused_since_ms = self.store.unused_since_ms(group_id)
-                await self.commits.forget(self.offsets.expired(group_id, unused_since_ms, now_ms))
+                expired = self.offsets.expired(group_id, self.store.unused_since_ms(group_id), now_ms)
+                # Some at a time, between which the group may be used again.
+                await self.commits.forget(key for key in expired if self._is_expired(key, now_ms))
                 is_unused = group.state in UNUSED and self.groups.get(group_id) is group
                 if is_unused and not self.offsets.of_group(group_id) and not self.offsets.pending_of(group_id):
                     self._forget_unused(group_id, self.store.unused_since_ms(group_id), now_ms)
+        await self.commits.forget_rest()
+
+    def _is_expired(self, key: OffsetKey, now_ms: int) -> bool:
+        group, committed = self.groups.get(key.group_id), self.offsets.get(key)
+        return (
+            group is not None
+            and group.state in UNUSED
+            and committed is not None
+            and self.offsets.is_expired(committed.committed_at_ms, now_ms)
+        )
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
         group = self.groups[group_id]

@@ -236,6 +236,36 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
     run(tmp_path, again, clock=clock)
 
 
+@pytest.mark.parametrize("use", ["commits", "joins"])
+def test_offsets_of_a_group_that_is_used_again_just_when_they_expire_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """There may be thousands, which go some at a time, and the others have their turn in between."""
+    monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 1)
+    clock = Clock()
+
+    async def work(node: BrokerNode) -> None:
+        await node.groups.commits.store("g", {("t", index): offset(index) for index in range(5)})
+        clock.ms += RETENTION_MS + 1
+        keeping = asyncio.ensure_future(node.groups.keep_house())
+        while len(node.groups.offsets.of_group("g")) == 5:
+            await asyncio.sleep(0)
+        if use == "commits":
+            await node.groups.commits.store("g", {("t", 4): offset(7, clock.ms)})
+        else:
+            joining = asyncio.ensure_future(node.groups.join("g", join()))
+            await asyncio.sleep(0)
+        await keeping
+        left = dict(node.groups.offsets.of_group("g"))
+        if use == "commits":
+            assert left == {("t", 4): offset(7, clock.ms)}
+        else:
+            assert left and left == {("t", index): offset(index) for index in range(5 - len(left), 5)}
+            joining.cancel()
+
+    run(tmp_path, work, clock=clock)
+
+
 def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_offsets_say(tmp_path: Path) -> None:
     """A client may say that it has committed them long ago: they were old at once, and the group nobody's."""
     clock = Clock()

@@ -748,7 +748,7 @@ def test_offsets_that_are_not_committed_yet_outlive_a_compaction_that_is_cut_sho
         groups = world.node.groups
         users.append(await world.begin())
         for group in "fg":
-            await groups.commit(group, {T0: offset(3)})
+            await groups.commits.store(group, {T0: offset(3)})
         if begun == "before":
             await commit_later(world, users[0], 7)
         monkeypatch.setattr("headrace.broker.coordinator.table.BATCH_RECORDS_MAX", 1)
