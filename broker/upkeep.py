@@ -6,7 +6,6 @@ One log after the other, a little at a time, so that everything else has its tur
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -18,7 +17,6 @@ from headrace.broker.cleaner import Cleaner, Wish
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.log.checkpoints import PartitionKey
-from headrace.broker.log.files import sync_folder
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.retention import UNLIMITED, expired_segments
@@ -144,8 +142,7 @@ class Upkeep:
         while not log.is_being_replaced and expired(retention_ms):
             # The oldest first, also where the power fails: a hole between segments would be taken for a loss. And not
             # before the name of what follows it is on disk, since that alone may then tell where the log ends.
-            with contextlib.suppress(FileNotFoundError):
-                await asyncio.get_running_loop().run_in_executor(self._executor, sync_folder, log.folder)
+            await self._flusher.sync_names(log.folder)
             if self._logs.get(key) is not log:
                 return
             if not log.is_being_replaced and expired(retention_ms):

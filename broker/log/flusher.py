@@ -115,6 +115,18 @@ class Flusher:
         self._failed = True
         self._on_failure(error)
 
+    async def sync_names(self, folder: Path) -> None:
+        """Forces the names in a folder; in one that is gone there are none.
+
+        Raises:
+            OSError: they could not be forced; the broker ends.
+        """
+        try:
+            await self.sync([folder])
+        except OSError as error:
+            self.fail(error)
+            raise
+
     async def sync(self, paths: Sequence[Path]) -> None:
         """Forces files to disk, several at once: a file system commits what waits together.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -1047,6 +1047,41 @@ def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, mo
                 await node.flusher.force(log)
             assert refused.value.code is ErrorCode.STORAGE_ERROR
         assert (log.high_watermark, len(failures)) == (0, 1)
+        monkeypatch.undo()
+        await node.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["retention", "offsets"])
+def test_a_disk_that_does_not_force_names_stops_the_broker_before_a_segment_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    failures: list[OSError] = []
+    clock = Clock()
+
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(tmp_path), now_ms=clock, on_disk_failure=failures.append)
+        log = node.log(node.changes.create_topic("t", 1, {"retention.ms": "1000"}).name, 0)
+        append(log, batch(b"x"))
+        log.roll(NOW_MS)
+        await node.groups.commits.store("g", {("t", 0): offset(1)})
+        await node.flusher.force(log)
+        from headrace.broker.log.flusher import sync_files
+
+        def fail(paths: Sequence[Path]) -> None:
+            if paths[0].is_dir() and len(paths) == 1:
+                raise OSError(5, "Input/output error")
+            sync_files(paths)
+
+        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", fail)
+        clock.ms = NOW_MS + 10_000
+        with pytest.raises((OSError, RequestRefused), match=r"Input/output error|the disk has failed"):
+            await (node.upkeep.keep_house() if what == "retention" else node.groups.store.compact())
+        assert len(failures) == 1
+        assert (log.log_start_offset, node.log(OFFSETS_TOPIC, 0).log_start_offset) == (0, 0)
+        with pytest.raises(RequestRefused):
+            await node.flusher.force(log)
         monkeypatch.undo()
         await node.close()
 
