@@ -244,6 +244,8 @@ class GroupCoordinator:
             and group.state in UNUSED
             and committed is not None
             and self.offsets.is_expired(committed.committed_at_ms, now_ms)
+            # A transaction that is to commit it anew uses it.
+            and (key.topic, key.partition) not in self.offsets.pending_of(key.group_id)
         )
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:

@@ -24,6 +24,7 @@ from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator import transactions as transactions_module
+from headrace.broker.coordinator.offsets import RETENTION_MS
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.coordinator.transaction import (
     EPOCH_MAX,
@@ -786,6 +787,25 @@ def test_a_group_for_which_a_transaction_is_to_commit_is_not_deleted(tmp_path: P
         await world.node.groups.delete_group("g")
 
     run(tmp_path, work)
+
+
+def test_what_a_transaction_is_to_commit_does_not_expire_with_what_was_committed_before(tmp_path: Path) -> None:
+    async def first(world: World) -> None:
+        await world.node.groups.commits.store("g", {T0: offset(3), T1: offset(3)})
+        world.clock[0] += RETENTION_MS + 1
+        user = await world.begin()
+        await commit_later(world, user, 7)
+        await world.node.groups.keep_house()
+        assert dict(world.node.groups.offsets.of_group("g")) == {T0: offset(3)}
+        await world.coordinator.end(ID, user, is_commit=True)
+        assert committed_offset(world) == 7
+
+    async def second(world: World) -> None:
+        assert committed_offset(world) == 7
+
+    clock = [NOW_MS]
+    run(tmp_path, first, clock=clock, is_killed=True)
+    run(tmp_path, second, clock=clock)
 
 
 # Requests
