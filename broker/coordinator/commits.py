@@ -134,9 +134,17 @@ class Commits:
             await self.forget(doomed)
             await self._store.forced()
 
-    async def forget(self, keys: Iterable[OffsetKey]) -> None:
-        """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile."""
-        for some in in_batches(keys):
+    async def forget(
+        self, keys: Collection[OffsetKey], is_due: Callable[[OffsetKey], object] = lambda key: True
+    ) -> None:
+        """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile.
+
+        Args:
+            is_due: asked about each when its turn has come. What was committed since stays in any case.
+        """
+        found = [(key, self._offsets.get(key)) for key in keys]
+        due = (key for key, committed in found if self._offsets.get(key) is committed and is_due(key))
+        for some in in_batches(due):
             self._store.append([(encode_key(key), None) for key in some])
             for key in some:
                 self._offsets.apply(key, None)

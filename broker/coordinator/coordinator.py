@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from headrace.broker.config import FsyncMode
@@ -206,17 +207,21 @@ class GroupCoordinator:
         group.check_empty()
         if self.offsets.pending_of(group_id):
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"a transaction is to commit offsets of group {group_id!r}")
-        await self.commits.forget([OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)])
-        # Somebody may have joined or committed meanwhile, or deleted it too.
-        is_used = self.offsets.of_group(group_id) or self.offsets.pending_of(group_id)
-        if self.groups.get(group_id) is not group or is_used:
+        # Some at a time, between which somebody may join or commit, or delete it too.
+        doomed = [OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id)]
+        await self.commits.forget(doomed, lambda key: self._is_unused(group))
+        if not self._is_unused(group) or self.offsets.of_group(group_id):
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
-        group.check_empty()
         self.store.append(tombstones(group))
         group.delete()
         self.store.forget(group_id)
         await self.store.forced()
         logger.info("group deleted group=%s", group_id)
+
+    def _is_unused(self, group: Group | ConsumerGroup) -> bool:
+        """Is it there, without members, and does no transaction commit offsets for it?"""
+        is_pending = self.offsets.pending_of(group.group_id)
+        return self.groups.get(group.group_id) is group and group.state in UNUSED and not is_pending
 
     async def keep_house(self) -> None:
         """Expires offsets of groups that nobody uses any more, and forgets what a deletion of a topic could not.
@@ -231,9 +236,8 @@ class GroupCoordinator:
             if group is not None and group.state in UNUSED:
                 expired = self.offsets.expired(group_id, self.store.unused_since_ms(group_id), now_ms)
                 # Some at a time, between which the group may be used again.
-                await self.commits.forget(key for key in expired if self._is_expired(key, now_ms))
-                is_unused = group.state in UNUSED and self.groups.get(group_id) is group
-                if is_unused and not self.offsets.of_group(group_id) and not self.offsets.pending_of(group_id):
+                await self.commits.forget(expired, partial(self._is_expired, now_ms=now_ms))
+                if self._is_unused(group) and not self.offsets.of_group(group_id):
                     self._forget_unused(group_id, self.store.unused_since_ms(group_id), now_ms)
         await self.commits.forget_rest()
 

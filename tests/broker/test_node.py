@@ -266,6 +266,34 @@ def test_offsets_of_a_group_that_is_used_again_just_when_they_expire_stay(
     run(tmp_path, work, clock=clock)
 
 
+@pytest.mark.parametrize("deleted", ["group", "offsets"])
+def test_what_a_member_commits_just_when_the_offsets_of_its_group_are_deleted_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 1)
+
+    async def work(node: BrokerNode) -> None:
+        groups, places = node.groups, [("t", index) for index in range(5)]
+        await groups.commits.store("g", {place: offset(1) for place in places})
+        doomed = [OffsetKey("g", *place) for place in places]
+        deleting = asyncio.ensure_future(
+            groups.delete_group("g") if deleted == "group" else groups.commits.delete(doomed)
+        )
+        while len(groups.offsets.of_group("g")) == 5:
+            await asyncio.sleep(0)
+        joined = await groups.join("g", join())
+        assigned = SyncRequest(joined.member_id, None, joined.generation, None, None, {})
+        assert (await groups.sync("g", assigned)).error is ErrorCode.NONE
+        groups.commits.check("g", joined.member_id, None, joined.generation, places[4:])
+        await groups.commits.store("g", {places[4]: offset(7)})
+        (result,) = await asyncio.gather(deleting, return_exceptions=True)
+        assert groups.offsets.of_group("g")[places[4]] == offset(7)
+        if deleted == "group":
+            assert isinstance(result, RequestRefused) and result.code is ErrorCode.NON_EMPTY_GROUP
+
+    run(tmp_path, work)
+
+
 def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_offsets_say(tmp_path: Path) -> None:
     """A client may say that it has committed them long ago: they were old at once, and the group nobody's."""
     clock = Clock()

@@ -808,6 +808,27 @@ def test_what_a_transaction_is_to_commit_does_not_expire_with_what_was_committed
     run(tmp_path, second, clock=clock)
 
 
+def test_what_a_transaction_is_to_commit_stays_where_its_group_is_just_being_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group may have thousands of offsets, which go some at a time, and the others have their turn in between."""
+    monkeypatch.setattr("headrace.broker.coordinator.table.BATCH_RECORDS_MAX", 1)
+
+    async def work(world: World) -> None:
+        groups, user = world.node.groups, await world.begin()
+        await world.coordinator.add(ID, user, [OFFSETS_PARTITION])
+        await groups.commits.store("g", {("u", index): offset(3) for index in range(5)} | {T0: offset(3)})
+        deleting = asyncio.ensure_future(groups.delete_group("g"))
+        while len(groups.offsets.of_group("g")) == 6:
+            await asyncio.sleep(0)
+        await groups.commits.store_later("g", {T0: offset(7)}, *user)
+        assert await refusal(deleting) is ErrorCode.NON_EMPTY_GROUP
+        await world.coordinator.end(ID, user, is_commit=True)
+        assert committed_offset(world) == 7
+
+    run(tmp_path, work)
+
+
 # Requests
 
 
