@@ -190,7 +190,7 @@ class Group:
         """When `tick` has something to do at the earliest; None when nothing is due."""
         deadlines = list(self.members.promised.values())
         deadlines += [member.deadline_ms for member in self.members.values() if not member.waits]
-        if self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
+        if self.is_rebalancing:
             deadlines.append(self._rebalance_deadline_ms)
         if self.state is GroupState.PREPARING_REBALANCE and self._complete_from_ms:
             deadlines.append(self._complete_from_ms)
@@ -405,6 +405,10 @@ class Group:
         self._supersede(member.join_ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         self._supersede(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         self.members.remove(member)
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 
     @property
     def expects_members(self) -> bool:

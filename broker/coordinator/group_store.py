@@ -132,6 +132,9 @@ class GroupStore:
     # What is stored of them
 
     def entry_of(self, group: Group) -> Entry:
+        if group.is_rebalancing:
+            # After a start it is one without members (see `encode_group`), which somebody used until now.
+            self.note_unused(group.group_id)
         changed_at_ms = self.unused_since_ms(group.group_id)
         return encode_key(GroupKey(group.group_id)), encode_group(group, changed_at_ms)
 

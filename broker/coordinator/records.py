@@ -100,6 +100,9 @@ def decode_offset(raw: bytes) -> CommittedOffset:
 
 
 def encode_group(group: Group, changed_at_ms: int) -> bytes:
+    """Without its members while it rebalances, as a compaction may meet it: what they have is not of this generation,
+    and newcomers have nothing yet. After a start from here all of them join anew."""
+    members = group.members.values() if not group.is_rebalancing else ()
     writer = Writer(flexible=False)
     writer.i16(VALUE_VERSION)
     writer.string(group.protocol_type or "")
@@ -107,8 +110,8 @@ def encode_group(group: Group, changed_at_ms: int) -> bytes:
     writer.nullable_string(group.protocol)
     writer.nullable_string(group.leader)
     writer.i64(changed_at_ms)
-    writer.array_size(len(group.members))
-    for member in group.members.values():
+    writer.array_size(len(members))
+    for member in members:
         writer.string(member.member_id)
         writer.nullable_string(member.instance_id)
         writer.string(member.client_id)

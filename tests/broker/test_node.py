@@ -1187,6 +1187,43 @@ def test_offset_records_have_kafkas_bytes() -> None:
     assert decode_group(empty).generation == 4
 
 
+@pytest.mark.parametrize("step", ["joining", "assigning"])
+def test_of_a_group_that_rebalances_while_it_is_compacted_nobody_has_what_no_leader_assigned(
+    tmp_path: Path, step: str
+) -> None:
+    """A member would go on with what was its own before, or a newcomer with nothing, in the generation to come."""
+    clock, members = Clock(), []
+
+    async def first(node: BrokerNode) -> None:
+        groups = node.groups
+        one = await groups.join("g", join())
+        await groups.sync("g", SyncRequest(one.member_id, None, one.generation, None, None, {one.member_id: b"all"}))
+        await groups.commits.store("g", {("t", 0): offset(3)})
+        clock.ms += RETENTION_MS + 1
+        joining = asyncio.ensure_future(groups.join("g", join()))
+        await asyncio.sleep(0)
+        group = groups.groups["g"]
+        assert isinstance(group, Group)
+        members.extend(group.members)
+        if step == "assigning":
+            assert (await groups.join("g", replace(join(), member_id=one.member_id))).generation == 2
+        await groups.store.compact()
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+
+    async def second(node: BrokerNode) -> None:
+        for member_id in members:
+            for generation in (1, 2):
+                synced = await node.groups.sync("g", SyncRequest(member_id, None, generation, None, None, {}))
+                assert synced.error is ErrorCode.UNKNOWN_MEMBER_ID
+        await node.groups.keep_house()
+        assert node.groups.offsets.of_group("g") == {("t", 0): offset(3)}, "until now somebody used it"
+        assert (await node.groups.join("g", join())).generation == (3 if step == "assigning" else 2)
+
+    run(tmp_path, first, clock=clock, is_killed=True)
+    run(tmp_path, second, clock=clock)
+
+
 def test_who_hangs_up_while_it_waits_to_join_does_not_stay_for_ever(tmp_path: Path) -> None:
     """A member that heartbeats and does not join again keeps a rebalance waiting for as long as it has asked for."""
 
