@@ -359,8 +359,7 @@ class GroupCoordinator:
         for reply in outcome.replies:
             waiting = self._waiting.pop(reply.ticket, None)
             if waiting is not None and not waiting.done():
-                is_assignment = error and isinstance(reply.result, SyncResult)
-                waiting.set_result(SyncResult(error) if is_assignment else reply.result)
+                waiting.set_result(_unstored(reply.result, error) if error else reply.result)
         self._note_due(group)
 
     def _note_due(self, group: Group | ConsumerGroup) -> None:
@@ -370,6 +369,14 @@ class GroupCoordinator:
         else:
             self._due_ms[group.group_id] = due_ms
             self._changed.set()
+
+
+def _unstored(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
+    """What is answered where the group could not be stored: neither an assignment nor the new id of a static member,
+    which the next start would not know. What was refused anyway stays refused."""
+    if result.error is not ErrorCode.NONE:
+        return result
+    return SyncResult(error) if isinstance(result, SyncResult) else JoinResult(error, result.member_id)
 
 
 def _new_member_id(prefix: str) -> str:

@@ -1250,3 +1250,33 @@ def test_who_hangs_up_while_it_waits_to_join_does_not_stay_for_ever(tmp_path: Pa
         return replace(join(), session_timeout_ms=6000, rebalance_timeout_ms=2**31 - 1)
 
     run(tmp_path, work)
+
+
+def test_a_static_member_whose_new_id_finds_no_space_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told of an id that a start does not know, it would be fenced then by the one it had before."""
+    static = replace(join(), instance_id="i")
+    told: list[str] = []
+
+    def refuse(entries: object) -> None:
+        raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "full")
+
+    async def first(node: BrokerNode) -> None:
+        groups = node.groups
+        one = await groups.join("g", static)
+        assigned = {one.member_id: b"all"}
+        await groups.sync("g", SyncRequest(one.member_id, "i", one.generation, None, None, assigned))
+        with monkeypatch.context() as full:
+            full.setattr(groups.store, "append", refuse)
+            back = await groups.join("g", static)
+        assert (back.error, back.generation) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+        back = await groups.join("g", static)
+        assert (back.error, back.generation) == (ErrorCode.NONE, 1)
+        told.append(back.member_id)
+
+    async def second(node: BrokerNode) -> None:
+        assert node.groups.heartbeat("g", told[0], "i", 1) is ErrorCode.NONE
+
+    run(tmp_path, first, is_killed=True)
+    run(tmp_path, second)
