@@ -5,7 +5,7 @@ An answer goes out when what it tells is in the log and, unless fsync is `none`,
 Offsets that a transaction commits are stored as a batch of its producer, and nobody sees them. When it is committed
 they are stored once more as a commit like any other, before the marker that ends the transaction in this log: so
 nothing that was committed since is set back, whenever a crash comes. Whatever is committed or deleted later than they
-were counts, and they do not any more.
+were counts, and they do not any more; of two transactions that which stored an offset last, in whatever order they end.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Commits:
         if is_commit and pending:
             self._store.append(entries_of(pending))
             for key, committed in pending.items():
-                self._offsets.apply(key, committed)
+                self._offsets.apply(key, committed, producer_id)
         self._offsets.drop_pending(producer_id)
 
     async def delete(self, keys: Iterable[OffsetKey]) -> None:

@@ -196,7 +196,7 @@ class GroupStore:
                         committed = decode_offset(value) if value is not None else None
                         # What a compaction wrote anew is no commit: whatever transactions are to commit still counts.
                         if committed is None or committed != self.offsets.get(key):
-                            self.offsets.apply(key, committed)
+                            self.offsets.apply(key, committed, self.offsets.whose(key, committed))
                     elif isinstance(key, ConsumerKey):
                         consumers.setdefault(key.group_id, StoredGroup()).apply(key, value)
                         if key.kind is RecordKind.GROUP and value is None:

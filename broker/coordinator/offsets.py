@@ -107,8 +107,9 @@ class OffsetTable:
     def __init__(self) -> None:
         self._committed: _Places[CommittedOffset] = _Places()
         self._pending: dict[int, _Pending] = {}
-        # The ids of all producers by what they are to commit: a commit looks for its own places among thousands.
-        self._producers: _Places[set[int]] = _Places()
+        # The ids of all producers by what they are to commit, of each place in the order in which they stored it: a
+        # commit looks for its own places among thousands.
+        self._producers: _Places[dict[int, None]] = _Places()
         self._bytes_by_topic: Counter[str] = Counter()
         self._kept_bytes = 0
 
@@ -141,10 +142,14 @@ class OffsetTable:
         if not self._bytes_by_topic[topic]:
             del self._bytes_by_topic[topic]
 
-    def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
-        """Folds one record; None deletes. Whatever transactions are to commit for the same place is outdated."""
-        for producer_id in self._producers.pop(key) or ():
-            self._note(key.topic, -_bytes_of(self._pending[producer_id].offsets.pop(key)))
+    def apply(self, key: OffsetKey, committed: CommittedOffset | None, producer_id: int | None = None) -> None:
+        """Folds one record; None deletes. Whatever transactions are to commit for the same place is outdated; where
+        that of a producer commits it, what was stored before it and no more."""
+        for each in tuple(self._producers.get(key) or ()):
+            self._note(key.topic, -_bytes_of(self._pending[each].offsets.pop(key)))
+            self._forget_producer(key, each)
+            if each == producer_id:
+                break
         self._note(key.topic, _bytes_of(committed) - _bytes_of(self._committed.get(key)))
         if committed is not None:
             self._committed.put(key, committed)
@@ -188,19 +193,28 @@ class OffsetTable:
             pending[key] = committed
             producers = self._producers.get(key)
             if producers is None:
-                self._producers.put(key, {producer_id})
+                self._producers.put(key, {producer_id: None})
             else:
-                producers.add(producer_id)
+                producers.pop(producer_id, None)
+                producers[producer_id] = None
 
     def drop_pending(self, producer_id: int) -> None:
         pending = self._pending.pop(producer_id, None)
         for key, committed in pending.offsets.items() if pending is not None else ():
             self._note(key.topic, -_bytes_of(committed))
-            producers = self._producers.get(key)
-            assert producers is not None
-            producers.remove(producer_id)
-            if not producers:
-                self._producers.pop(key)
+            self._forget_producer(key, producer_id)
+
+    def _forget_producer(self, key: OffsetKey, producer_id: int) -> None:
+        producers = self._producers.get(key)
+        assert producers is not None
+        del producers[producer_id]
+        if not producers:
+            self._producers.pop(key)
+
+    def whose(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
+        """The producer whose transaction is to commit just this, which is stored as any commit when it does."""
+        producers = self._producers.get(key) or ()
+        return next((each for each in producers if self._pending[each].offsets[key] == committed), None)
 
     def pending(self, producer_id: int) -> Mapping[OffsetKey, CommittedOffset]:
         pending = self._pending.get(producer_id)

@@ -712,6 +712,37 @@ def test_an_offset_that_was_committed_since_is_not_set_back(tmp_path: Path) -> N
     run(tmp_path, second)
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["at-once", "after-a-kill"])
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_of_two_transactions_that_commit_an_offset_the_one_that_stored_it_last_counts(
+    tmp_path: Path, first_to_end: int, is_killed: bool
+) -> None:
+    """As by Kafka, in whatever order they end: a consumer that took over goes on from where it was, not from before."""
+    names, users = ("shop-1", "shop-2"), []
+
+    async def first(world: World) -> None:
+        for name, value in zip(names, (7, 9), strict=True):
+            user = await world.begin(name, OFFSETS_PARTITION)
+            await world.node.groups.commits.store_later("g", {T0: offset(value)}, *user)
+            users.append(user)
+        await world.coordinator.end(names[first_to_end], users[first_to_end], is_commit=True)
+        assert committed_offset(world) == (7, 9)[first_to_end]
+        if not is_killed:
+            await second(world)
+
+    async def second(world: World) -> None:
+        await world.coordinator.end(names[1 - first_to_end], users[1 - first_to_end], is_commit=True)
+        await third(world)
+
+    async def third(world: World) -> None:
+        assert committed_offset(world) == 9 and not world.node.groups.offsets.pending_of("g")
+
+    run(tmp_path, first, is_killed=True)
+    if is_killed:
+        run(tmp_path, second, is_killed=True)
+    run(tmp_path, third)
+
+
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, is_commit: bool) -> None:
     users: list[Identity] = []

@@ -577,6 +577,23 @@ def offsets_with_it(talk: Talk) -> object:
     return codes, pending, until(lambda: talk.committed(group, one.topic), lambda told: told[1] >= 0)
 
 
+def offsets_of_two(talk: Talk) -> object:
+    """What stands at the end, by which of them ends first."""
+
+    def ask(first: int) -> object:
+        both, group = (Transaction(talk), Transaction(talk)), fresh("g")
+        topic = both[0].topic
+        for one, offset in zip(both, (5, 7), strict=True):
+            talk.add_offsets(one.name, one.user, group)
+            talk.commit_later(one.name, one.user, group, topic, offset)
+        for one in (both[first], both[1 - first]):
+            one.end(commit=True)
+        until(lambda: talk.committed(group, topic, stable=True), lambda told: told[0] == 0)
+        return talk.committed(group, topic)
+
+    return [ask(0), ask(1)]
+
+
 def offsets_of_another_generation(talk: Talk) -> object:
     one, group = Transaction(talk), fresh("g")
     member_id, generation = talk.member(group)
@@ -1109,6 +1126,7 @@ ROWS = (
         offsets_with_it,
         ([0, 0, 0], ((0, -1), (Code.UNSTABLE_OFFSET_COMMIT, -1)), (0, 5)),
     ),
+    Row("the same offset of two transactions", offsets_of_two, [(0, 7), (0, 7)]),
     Row("offsets of another generation", offsets_of_another_generation, [0, Code.ILLEGAL_GENERATION]),
     Row("offsets that were not announced", offsets_unannounced, Code.INVALID_TXN_STATE),
     Row("a transaction that takes too long", timed_out, Code.PRODUCER_FENCED),
