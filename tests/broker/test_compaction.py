@@ -26,7 +26,6 @@ from broker_samples import (
     with_attributes,
 )
 from headrace.broker import cleaner as cleaner_module
-from headrace.broker import upkeep
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import RequestRefused
@@ -572,7 +571,13 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
         await node.flusher.flush_dirty()
         node.now_ms = lambda: NOW_MS + 200_000
         before = list(log.closed)
-        monkeypatch.setattr(upkeep, "sync_folder", lambda _: setattr(log, "is_being_replaced", True))
+        real = node.flusher.sync_names
+
+        async def meanwhile(folder: Path) -> None:
+            await real(folder)
+            log.is_being_replaced = True
+
+        monkeypatch.setattr(node.flusher, "sync_names", meanwhile)
         await node.upkeep.keep_house()
         assert log.closed[: len(before)] == before
 
