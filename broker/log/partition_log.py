@@ -291,7 +291,12 @@ class PartitionLog:
     def _write_snapshot(self) -> None:
         path = segment_path(self.folder, self.log_end_offset, SNAPSHOT)
         if not path.exists():
-            path.write_bytes(self.producers.to_snapshot())
+            try:
+                path.write_bytes(self.producers.to_snapshot())
+            except OSError:
+                # What a full disk took of it would be found the next time, and not be written any more.
+                path.unlink(missing_ok=True)
+                raise
             for old in base_offsets(self.folder, SNAPSHOT)[:-SNAPSHOTS_KEPT]:
                 segment_path(self.folder, old, SNAPSHOT).unlink(missing_ok=True)
 

@@ -62,6 +62,30 @@ def test_a_segment_that_cannot_be_closed_goes_on(
     assert contents(again) == [(number, b"%d" % number) for number in range(6)]
 
 
+def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tells of them is not taken for written, and there when their messages have gone."""
+    log = opened(tmp_path).log
+    raw = batch(b"once", producer_id=7, epoch=0, sequence=0)
+    append(log, raw)
+
+    def half(path: Path, content: bytes) -> None:
+        is_half = path.name.endswith(".snapshot")
+        REAL_WRITE_BYTES(path, content[: len(content) // 2] if is_half else content)
+        if is_half:
+            full()
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match="No space"):
+            log.roll(NOW_MS)
+    log.roll(NOW_MS)
+    log.flushed(log.flush_job())
+    unlink_files(log.drop_segments(1))
+    again = opened(tmp_path, recovery_point=1, log_start_offset=1).log
+    assert append(again, raw) == 0
+    assert again.log_end_offset == 1
+
+
 @pytest.mark.parametrize("suffix", [".log", ".index"])
 @pytest.mark.parametrize("is_removable", [True, False])
 def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_next_one(
