@@ -174,9 +174,17 @@ class Cleaner:
         try:
             await loop.run_in_executor(self._executor, compaction.force_begun, group)
             if is_there():
-                self._unlink(log.put_in_place(group, facts))
+                try:
+                    self._unlink(log.put_in_place(group, facts))
+                except compaction.NotReplaced:
+                    # Also so that a full disk gets back what this took.
+                    await loop.run_in_executor(self._executor, compaction.take_back, group)
+                    log.is_being_replaced = False
+                    raise
                 self._flusher.note(log)
                 await loop.run_in_executor(self._executor, compaction.end_replacing, group)
+        except compaction.NotReplaced:
+            raise
         except OSError as error:
             if is_there():
                 # Some names may have been changed and others not, which only a start puts right; nothing is dropped of

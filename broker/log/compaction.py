@@ -13,7 +13,8 @@ What is decided and written here may run in a thread, since nobody writes to a c
 
 Several small segments become one. Files: `<base>.log.cleaned` while it is written, which the next start removes, and
 `<base>.log.swap` from when it stands for several segments until those are gone, which the next start finishes.
-`begin_replacing` and `replace_files` change names at once; after each of them a thread has time to force them.
+`begin_replacing`, `take_place` and `put_others_away` change names at once; before and after the latter two a thread has
+time to force them.
 """
 
 from __future__ import annotations
@@ -91,6 +92,10 @@ class Rules:
 
 class Interrupted(Exception):
     """Nobody wants the log compacted any more."""
+
+
+class NotReplaced(OSError):
+    """There was no space to put what was written in its place; the log is as before."""
 
 
 class Pace:
@@ -288,25 +293,44 @@ def force_begun(group: Sequence[ClosedSegment]) -> None:
         sync_folder(group[0].folder)
 
 
-def replace_files(group: Sequence[ClosedSegment]) -> list[Path]:
-    """Puts what was written of a group in its place; returns the renamed files of the others, to be unlinked.
+def take_place(group: Sequence[ClosedSegment]) -> None:
+    """Gives what was written of a group the name of the first, whose indexes are gone afterwards.
 
-    Indexes of the first are gone afterwards. At every moment, and whatever of this is on disk, a start finds either all
-    of the group or what was written, which `end_replacing` makes certain.
+    Raises:
+        OSError: the log is as before, but for these; see `take_back`.
+    """
+    first = group[0]
+    if len(group) > 1:
+        _take_place(_standing(first), first.base_offset)
+    else:
+        _remove_indexes(first.folder, first.base_offset)
+        _cleaned(first).replace(first.path(LOG))
+
+
+def take_back(group: Sequence[ClosedSegment]) -> None:
+    """Removes what could not be put in the place of a group, and has no start put it there later.
+
+    Raises:
+        OSError: nothing is certain, and the log must not change any more.
+    """
+    discard(group)
+    _standing(group[0]).unlink(missing_ok=True)
+    sync_folder(group[0].folder)
+
+
+def put_others_away(group: Sequence[ClosedSegment]) -> list[Path]:
+    """Takes the other segments of a group away; returns their renamed files, to be unlinked.
+
+    At every moment, and whatever of this and of `take_place` is on disk, a start finds either all of the group or what
+    was written, which `end_replacing` makes certain.
 
     Raises:
         OSError: the next start finishes it.
     """
-    first = group[0]
-    if len(group) == 1:
-        _remove_indexes(first.folder, first.base_offset)
-        _cleaned(first).replace(first.path(LOG))
-        return []
     renamed: list[Path] = []
     for segment in group[1:]:
         for suffix in SEGMENT_SUFFIXES:
             renamed += put_away(segment.path(suffix))
-    _take_place(_standing(first), first.base_offset)
     return renamed
 
 
@@ -330,15 +354,17 @@ def _standing(first: ClosedSegment) -> Path:
 
 
 def _take_place(standing: Path, base: int) -> None:
-    """Gives a file that stands for several segments, which are gone, the name of the first besides its own."""
-    _remove_indexes(standing.parent, base)
+    """Gives a file that stands for several segments the name of the first besides its own."""
     path = segment_path(standing.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
     link.unlink(missing_ok=True)
     os.link(standing, link)
-    link.replace(path)
-    # A rename between two names of one file, as a start may meet them, leaves both (POSIX).
-    link.unlink(missing_ok=True)
+    try:
+        _remove_indexes(standing.parent, base)
+        link.replace(path)
+    finally:
+        # A rename between two names of one file, as a start may meet them, leaves both (POSIX).
+        link.unlink(missing_ok=True)
 
 
 def _remove_indexes(folder: Path, base: int) -> None:

@@ -16,6 +16,7 @@ Not for use by threads. Only `flush_job` results are meant to be carried out by 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -47,6 +48,7 @@ from headrace.kafka_wire.record_batch import CONTROL, PREFIX_BYTES, BatchHeader,
 
 logger = logging.getLogger(__name__)
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
 """The newest, and one to fall back on when a crash damaged it."""
@@ -448,10 +450,18 @@ class PartitionLog:
         It is certain when `compaction.end_replacing` has ended.
 
         Raises:
-            OSError: see `compaction.replace_files`.
+            NotReplaced: there is no space for that; the log is as before.
+            OSError: the next start puts it right.
         """
         self.segments.forget_files(group)
-        renamed = compaction.replace_files(group)
+        try:
+            # First, since a full disk may refuse it, and once the others are gone only a start could put that right.
+            compaction.take_place(group)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise compaction.NotReplaced(error.errno, error.strerror) from error
+        renamed = compaction.put_others_away(group)
         self.segments.put_in_place(group, facts)
         # Without them, on a full disk, reading begins with the segment.
         with contextlib.suppress(OSError):

@@ -584,7 +584,7 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
     with_node(tmp_path, work)
 
 
-@pytest.mark.parametrize("step", ["force_begun", "replace_files", "end_replacing"])
+@pytest.mark.parametrize("step", ["force_begun", "take_place", "put_others_away", "end_replacing"])
 def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -606,6 +606,47 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
             with pytest.raises(OSError, match="Input/output error"):
                 await node.upkeep.clean()
         assert len(failures) == 1 and node.cleaner.clean_to.get(("t", 0), 0) == 0
+        await node.close()
+
+    asyncio.run(main())
+    again: dict[bytes | None, bytes | None] = {}
+
+    async def look(node: BrokerNode) -> None:
+        again.update({key: value for _, key, value in kept(node.log("t", 0))})
+
+    with_node(tmp_path, look)
+    assert again == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
+
+
+@pytest.mark.parametrize(("refused", "is_one"), [("replace", True), ("replace", False), ("link", False)])
+def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, is_one: bool
+) -> None:
+    failures: list[OSError] = []
+
+    async def main() -> None:
+        config = BrokerConfig(tmp_path, segment_bytes_max=400)
+        node = BrokerNode(config, now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        if not is_one:
+            log.limits = LogLimits()  # so that all of it becomes one segment
+        await node.flusher.flush_dirty()
+        before, real = kept(log), getattr(os, refused)
+
+        def full(source: Any, target: Any) -> None:
+            if str(target).endswith((".log", ".log.tmp")):
+                raise OSError(28, "No space left on device")
+            real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, refused, full)
+            with pytest.raises(OSError, match="No space"):
+                await node.upkeep.clean()
+        assert (failures, log.is_being_replaced, kept(log)) == ([], False, before)
+        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
+        await node.upkeep.clean()
+        assert len(kept(log)) < len(before)
         await node.close()
 
     asyncio.run(main())
