@@ -221,8 +221,25 @@ class OffsetTable:
         return dict(pending.offsets) if pending is not None else {}
 
     def all_pending(self) -> list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]]:
-        """(producer id, epoch, offsets) of every transaction that is to commit any."""
-        return [(producer_id, each.epoch, each.offsets) for producer_id, each in self._pending.items() if each.offsets]
+        """(producer id, epoch, offsets) of every transaction that is to commit any; what several are to commit apart
+        from the rest, in the order in which they stored it."""
+        found: list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]] = []
+        shared: dict[OffsetKey, dict[int, None]] = {}
+        for producer_id, each in self._pending.items():
+            own = {}
+            for key, committed in each.offsets.items():
+                producers = self._producers.get(key) or {}
+                if len(producers) > 1:
+                    shared[key] = producers
+                else:
+                    own[key] = committed
+            if own:
+                found.append((producer_id, each.epoch, own))
+        for key, producers in shared.items():
+            for producer_id in producers:
+                pending = self._pending[producer_id]
+                found.append((producer_id, pending.epoch, {key: pending.offsets[key]}))
+        return found
 
     def pending_groups(self) -> Set[str]:
         return self._producers.groups()

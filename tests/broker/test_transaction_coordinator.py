@@ -743,6 +743,27 @@ def test_of_two_transactions_that_commit_an_offset_the_one_that_stored_it_last_c
     run(tmp_path, third)
 
 
+def test_which_of_two_transactions_stored_an_offset_last_outlives_compaction(tmp_path: Path) -> None:
+    names, users = ("shop-1", "shop-2"), []
+
+    async def first(world: World) -> None:
+        for name in names:
+            users.append(await world.begin(name, OFFSETS_PARTITION))
+        later = world.node.groups.commits.store_later
+        await later("g", {T1: offset(1)}, *users[0])
+        await later("g", {T0: offset(7)}, *users[1])
+        await later("g", {T0: offset(8)}, *users[0])
+        await world.node.groups.store.compact()
+
+    async def second(world: World) -> None:
+        for name, user in zip(names, users, strict=True):
+            await world.coordinator.end(name, user, is_commit=True)
+            assert committed_offset(world) == 8
+
+    run(tmp_path, first, is_killed=True)
+    run(tmp_path, second)
+
+
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, is_commit: bool) -> None:
     users: list[Identity] = []
