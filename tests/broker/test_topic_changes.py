@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from headrace.broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, LOCK_FILE
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import create_topics, metadata
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import flusher
 from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -360,15 +362,15 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
     with_node(tmp_path, work)
 
 
-@pytest.mark.parametrize("slow", ["facts_of", "sync_folder"])
+@pytest.mark.parametrize(("module", "slow"), [(upkeep, "facts_of"), (flusher, "sync_files")])
 def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, slow: str
 ) -> None:
     """It was deleted and created anew while an old segment was looked at, or while a folder was forced to disk."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"retention.ms": "1000"})
-        old, loop, real = node.log("t", 0), asyncio.get_running_loop(), getattr(upkeep, slow)
+        old, loop, real = node.log("t", 0), asyncio.get_running_loop(), getattr(module, slow)
         for _ in range(3):
             append(old, batch(b"v", timestamp_ms=NOW_MS - 10_000))
             old.roll(NOW_MS)
@@ -384,7 +386,7 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
                 asyncio.run_coroutine_threadsafe(replaced(), loop).result(PATIENCE_S)
             return found
 
-        monkeypatch.setattr(upkeep, slow, meanwhile)
+        monkeypatch.setattr(module, slow, meanwhile)
         await node.upkeep.keep_house()
         log = node.log("t", 0)
         assert log is not old
