@@ -96,6 +96,9 @@ class TopicChanges:
         self.check_new_topic(name, partitions)
         topic = Topic(name, uuid.uuid4(), partitions, MappingProxyType(dict(configs)))
         places = [(topic, index) for index in range(partitions)]
+        if not topic.is_internal:
+            for _ in self.commits.forget_before(name):
+                pass
         try:
             for write in self._adding([topic], places):
                 if write is not None:
@@ -184,6 +187,9 @@ class TopicChanges:
 
     async def _add(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> None:
         turns = Turns()
+        for topic in topics:
+            if self._topics.get(topic.name) is None and not topic.is_internal:
+                await self.commits.forgotten_before(topic.name)
         try:
             for write in self._adding(topics, places):
                 if write is not None:
@@ -210,10 +216,6 @@ class TopicChanges:
                 put_stray_aside(folder)
             opened[topic.name, index] = self._open_new(topic, index)
             yield None
-        for topic in topics:
-            if self._topics.get(topic.name) is None and not topic.is_internal:
-                for _ in self.commits.forget_before(topic.name):
-                    yield None
         changed = self._topics.with_topics(topics)
         yield self._writer.submit(self._topics.write, changed)
         new = [topic for topic in topics if self._topics.get(topic.name) is None]

@@ -185,6 +185,19 @@ class Commits:
                 self._offsets.apply(key, None)
             yield
 
+    async def forgotten_before(self, topic: str) -> None:
+        """`forget_before`, and waits until it is on disk: after a loss of power the new topic would have the offsets.
+
+        Raises:
+            RequestRefused: it could not be stored.
+        """
+        is_any = False
+        for _ in self.forget_before(topic):
+            is_any = True
+            await asyncio.sleep(0)
+        if is_any:
+            await self._store.forced()
+
     async def _store_forgotten(self, topic: str) -> None:
         is_any = False
         while self._store_some_forgotten(topic):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -45,7 +46,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import check_config
-from headrace.broker.topics import OFFSETS_TOPIC, check_topic_name
+from headrace.broker.topics import OFFSETS_TOPIC, Topic, check_topic_name
 
 
 class Clock:
@@ -604,6 +605,35 @@ def test_offsets_of_a_deleted_topic_are_none_in_a_new_one_whatever_the_disk_does
 
     run(tmp_path / "data", first)
     run(tmp_path / "copy", second)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_offsets_of_a_topic_that_is_gone_are_gone_on_disk_before_another_one_of_its_name_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """It was deleted just now, or the broker ended in the midst of that."""
+
+    async def work(node: BrokerNode) -> None:
+        log = node.log(OFFSETS_TOPIC, 0)
+        if is_deleted:
+            node.changes.create_topic("t", 1, {})
+        await node.groups.commits.store("g", {("t", 0): offset(5)})
+        end = log.log_end_offset
+        if is_deleted:
+            await node.changes.delete_topic(node.topic("t"))
+            assert log.recovery_point == log.log_end_offset == end + 1
+        real, forced = type(node.topics).write, []
+
+        def write(topics: Any, changed: Any) -> None:
+            forced.append(log.recovery_point)
+            real(topics, changed)
+
+        monkeypatch.setattr(type(node.topics), "write", write)
+        assert await node.changes.create_topics([Topic("t", uuid.uuid4(), 1)]) == {}
+        assert forced == [end + 1] == [log.log_end_offset]
+        assert not node.groups.offsets.of_group("g") and not node.groups.commits._forgotten
+
+    run(tmp_path, work)
 
 
 def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
