@@ -118,7 +118,7 @@ def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
 
 @pytest.mark.parametrize("fsync", [FsyncMode.INTERVAL, FsyncMode.NONE])
 def test_what_a_mistake_kept_from_being_forced_is_forced_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: FsyncMode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fsync: FsyncMode
 ) -> None:
     """As where the system had no thread left for it. Nothing more is sent that would have it noted again."""
 
@@ -142,6 +142,7 @@ def test_what_a_mistake_kept_from_being_forced_is_forced_the_next_time(
         async with asyncio.timeout(30):
             while log.recovery_point < 1:
                 await asyncio.sleep(0.005)
+        assert "can't start new thread" in caplog.text
         await node.close()
 
     asyncio.run(main())
