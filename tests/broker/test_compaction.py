@@ -584,6 +584,17 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
     with_node(tmp_path, work)
 
 
+def values_after_a_start(folder: Path) -> dict[bytes | None, bytes | None]:
+    """What topic t has last of each key."""
+    found: dict[bytes | None, bytes | None] = {}
+
+    async def look(node: BrokerNode) -> None:
+        found.update({key: value for _, key, value in kept(node.log("t", 0))})
+
+    with_node(folder, look)
+    return found
+
+
 @pytest.mark.parametrize("step", ["force_begun", "take_place", "put_others_away", "end_replacing"])
 def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -609,13 +620,7 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
         await node.close()
 
     asyncio.run(main())
-    again: dict[bytes | None, bytes | None] = {}
-
-    async def look(node: BrokerNode) -> None:
-        again.update({key: value for _, key, value in kept(node.log("t", 0))})
-
-    with_node(tmp_path, look)
-    assert again == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
+    assert values_after_a_start(tmp_path) == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
 
 
 @pytest.mark.parametrize(("refused", "is_one"), [("replace", True), ("replace", False), ("link", False)])
@@ -650,13 +655,7 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
         await node.close()
 
     asyncio.run(main())
-    again: dict[bytes | None, bytes | None] = {}
-
-    async def look(node: BrokerNode) -> None:
-        again.update({key: value for _, key, value in kept(node.log("t", 0))})
-
-    with_node(tmp_path, look)
-    assert again == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
+    assert values_after_a_start(tmp_path) == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
 
 
 def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
