@@ -713,18 +713,18 @@ def test_an_offset_that_was_committed_since_is_not_set_back(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["at-once", "after-a-kill"])
+@pytest.mark.parametrize("stores", [((0, 7), (1, 9)), ((1, 8), (0, 7), (1, 9))], ids=["once", "again"])
 @pytest.mark.parametrize("first_to_end", [0, 1])
 def test_of_two_transactions_that_commit_an_offset_the_one_that_stored_it_last_counts(
-    tmp_path: Path, first_to_end: int, is_killed: bool
+    tmp_path: Path, first_to_end: int, stores: tuple[tuple[int, int], ...], is_killed: bool
 ) -> None:
     """As by Kafka, in whatever order they end: a consumer that took over goes on from where it was, not from before."""
     names, users = ("shop-1", "shop-2"), []
 
     async def first(world: World) -> None:
-        for name, value in zip(names, (7, 9), strict=True):
-            user = await world.begin(name, OFFSETS_PARTITION)
-            await world.node.groups.commits.store_later("g", {T0: offset(value)}, *user)
-            users.append(user)
+        users.extend([await world.begin(name, OFFSETS_PARTITION) for name in names])
+        for who, value in stores:
+            await world.node.groups.commits.store_later("g", {T0: offset(value)}, *users[who])
         await world.coordinator.end(names[first_to_end], users[first_to_end], is_commit=True)
         assert committed_offset(world) == (7, 9)[first_to_end]
         if not is_killed:
