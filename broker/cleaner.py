@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headrace.broker.log import compaction
@@ -61,6 +62,8 @@ class Cleaner:
         self.clean_to = dict(clean_to)
         self._before_change, self._unlink = before_change, unlink
         self._given_up: set[PartitionKey] = set()
+        self._ending: dict[PartitionKey, Callable[[], list[Path] | None]] = {}
+        """What is left to do where something is being replaced; returns files to be unlinked."""
         self.compactions = self.freed_bytes = 0
 
     @property
@@ -144,7 +147,7 @@ class Cleaner:
                 return False
             if facts is not None:
                 # For certain before a newer one, where the last trace of a key may end that an older one still has.
-                await self._put_in_place(log, group, facts, is_there)
+                await self._put_in_place(key, log, group, facts, is_there)
         if not is_there():
             # What was learnt of it must not be taken for a new one of its name.
             return False
@@ -162,37 +165,65 @@ class Cleaner:
         return True
 
     async def _put_in_place(
-        self, log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts, is_there: Callable[[], bool]
+        self,
+        key: PartitionKey,
+        log: PartitionLog,
+        group: Sequence[ClosedSegment],
+        facts: SegmentFacts,
+        is_there: Callable[[], bool],
     ) -> None:
-        loop = asyncio.get_running_loop()
         try:
             compaction.begin_replacing(group)
         except OSError:
             compaction.discard(group)
             raise
         log.is_being_replaced = True
+        full: compaction.NotReplaced | None = None
         try:
-            await loop.run_in_executor(self._executor, compaction.force_begun, group)
-            if is_there():
-                try:
-                    self._unlink(log.put_in_place(group, facts))
-                except compaction.NotReplaced:
-                    # Also so that a full disk gets back what this took.
-                    await loop.run_in_executor(self._executor, compaction.take_back, group)
-                    log.is_being_replaced = False
-                    raise
+            await asyncio.get_running_loop().run_in_executor(self._executor, compaction.force_begun, group)
+            if not is_there():
+                return
+            try:
+                log.put_in_place(group, facts)
+                self._ending[key] = partial(compaction.end_replacing, group)
                 self._flusher.note(log)
-                await loop.run_in_executor(self._executor, compaction.end_replacing, group)
-        except compaction.NotReplaced:
+            except compaction.NotReplaced as error:
+                # Also so that a full disk gets back what this took.
+                self._ending[key] = partial(compaction.take_back, group)
+                full = error
+        except OSError as error:
+            self._fail(error, is_there)
+            return
+        await self.end_replacing(key, log, is_there)
+        if full is not None:
+            raise full
+
+    async def end_replacing(self, key: PartitionKey, log: PartitionLog, is_there: Callable[[], bool]) -> None:
+        """Takes away what was replaced in a log, or what found no place there, where that is still to be done. Nothing
+        else is dropped of the log until then.
+
+        Raises:
+            OSError: it is still to be done; the disk is too full, or has failed.
+        """
+        if key not in self._ending:
+            return
+        try:
+            renamed = await asyncio.get_running_loop().run_in_executor(self._executor, self._ending[key])
+        except compaction.StillStanding:
             raise
         except OSError as error:
-            if is_there():
-                # Some names may have been changed and others not, which only a start puts right; nothing is dropped of
-                # the log until then.
-                self._flusher.fail(error)
-                raise
-        else:
+            self._fail(error, is_there)
+            return
+        self._unlink(renamed or [])
+        if is_there():
+            del self._ending[key]
             log.is_being_replaced = False
+
+    def _fail(self, error: OSError, is_there: Callable[[], bool]) -> None:
+        """Where some names may have been changed and others not, which only a start puts right."""
+        if is_there():
+            self._flusher.fail(error)
+            raise error
 
     def keep_within(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
         """Where a log lost its end, what is appended in its place is not clean."""
@@ -201,4 +232,5 @@ class Cleaner:
     def forget(self, key: PartitionKey) -> None:
         """The log of this name is gone; a new one of it begins anew."""
         self.clean_to.pop(key, None)
+        self._ending.pop(key, None)
         self._given_up.discard(key)

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -138,9 +139,32 @@ def _free(entry: Path) -> Path:
     return free
 
 
-def unlink_files(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+class Removal:
+    """Removes files that nobody has any more, and keeps those in mind that stay: some file systems refuse even that
+    for want of space. For threads."""
+
+    def __init__(self) -> None:
+        self._staying: list[Path] = []
+        self._lock = threading.Lock()
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Removes these, and what was to go before.
+
+        Raises:
+            OSError: some stay; they are tried again with the next ones.
+        """
+        with self._lock:
+            all_paths, self._staying = [*self._staying, *paths], []
+        failure: OSError | None = None
+        for path in all_paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                failure = error
+                with self._lock:
+                    self._staying.append(path)
+        if failure is not None:
+            raise failure
 
 
 def remove_folders(folders: Iterable[Path]) -> None:

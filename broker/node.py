@@ -28,7 +28,7 @@ from headrace.broker.coordinator import transactions
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.coordinator.table import LogTable
 from headrace.broker.coordinator.transactions import TransactionCoordinator
-from headrace.broker.data_folder import CLEAN_MARKER, boot_id, lock, partition_folder, put_strays_aside, unlink_files
+from headrace.broker.data_folder import CLEAN_MARKER, Removal, boot_id, lock, partition_folder, put_strays_aside
 from headrace.broker.errors import RequestRefused
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.log.checkpoints import CLEAN_TO, LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint
@@ -68,6 +68,7 @@ class BrokerNode:
         self.now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self.address = (config.host, config.port)
         self.logs: dict[PartitionKey, PartitionLog] = {}
+        self._removal = Removal()
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-files")
         # One thread, so that the event loop shares the interpreter with no more.
@@ -331,7 +332,7 @@ class BrokerNode:
 
     def _unlink_later(self, paths: list[Path]) -> Future[None]:
         """Removes files in a thread: freeing a large one takes its time."""
-        return self._executor.submit(unlink_files, paths)
+        return self._executor.submit(self._removal.remove, paths)
 
 
 def _has_records(log: PartitionLog) -> bool:

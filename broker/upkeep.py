@@ -36,7 +36,7 @@ class Upkeep:
 
     Args:
         logs: all there are, now and later.
-        unlink: removes files in a thread.
+        unlink: removes files in a thread, and those that it could not remove before.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Upkeep:
         """Retention, forgotten producers, unused groups, checkpoints.
 
         Raises:
-            OSError: a log could not be rolled; the others were looked after.
+            OSError: a log could not be rolled, or files that were to go stay; the others were looked after.
             RequestRefused: the groups' log cannot be written.
         """
         full: OSError | None = None
@@ -80,8 +80,11 @@ class Upkeep:
                 full = error
             except Exception:
                 logger.exception(FAILED, name, index)
-        await self._groups.keep_house()
-        await asyncio.wrap_future(self._checkpoints.write())
+        try:
+            await self._groups.keep_house()
+        finally:
+            await asyncio.wrap_future(self._checkpoints.write())
+        await asyncio.wrap_future(self._unlink([]))
         if full is not None:
             raise full
 
@@ -168,12 +171,13 @@ class Upkeep:
         for key in tuple(self._logs):
             await turns.give()
             topic, log = self._topics.get(key[0]), self._logs.get(key)
-            if topic is None or log is None or topic.is_internal or not is_compacted(topic.configs):
+            if topic is None or log is None:
                 continue
+            is_there = partial(self._is_there, key, log)
             try:
-                is_changed |= await self._cleaner.clean(
-                    key, log, self._wish(topic), self._now_ms(), partial(self._is_there, key, log)
-                )
+                await self._cleaner.end_replacing(key, log, is_there)
+                if is_there() and not topic.is_internal and is_compacted(topic.configs):
+                    is_changed |= await self._cleaner.clean(key, log, self._wish(topic), self._now_ms(), is_there)
             except OSError as error:
                 failure = error
             except Exception:

@@ -13,12 +13,13 @@ What is decided and written here may run in a thread, since nobody writes to a c
 
 Several small segments become one. Files: `<base>.log.cleaned` while it is written, which the next start removes, and
 `<base>.log.swap` from when it stands for several segments until those are gone, which the next start finishes.
-`begin_replacing`, `take_place` and `put_others_away` change names at once; before and after the latter two a thread has
-time to force them.
+`begin_replacing` and `take_place` change names at once; between them and afterwards a thread has time to force them,
+and to take away what was replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -27,10 +28,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.broker.log.files import sync_folder, write_fully
+from headrace.broker.log.files import FULL, sync_folder, write_fully
 from headrace.broker.log.opened import opened
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
+    DELETED,
     INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
@@ -96,6 +98,10 @@ class Interrupted(Exception):
 
 class NotReplaced(OSError):
     """There was no space to put what was written in its place; the log is as before."""
+
+
+class StillStanding(OSError):
+    """The name by which a start knows what was written of a group is there: there was no space to remove files."""
 
 
 class Pace:
@@ -311,41 +317,49 @@ def take_back(group: Sequence[ClosedSegment]) -> None:
     """Removes what could not be put in the place of a group, and has no start put it there later.
 
     Raises:
+        StillStanding: until this is done none of the group must be dropped.
         OSError: nothing is certain, and the log must not change any more.
     """
-    discard(group)
-    _standing(group[0]).unlink(missing_ok=True)
+    with _still_standing():
+        discard(group)
+        _standing(group[0]).unlink(missing_ok=True)
     sync_folder(group[0].folder)
 
 
-def put_others_away(group: Sequence[ClosedSegment]) -> list[Path]:
-    """Takes the other segments of a group away; returns their renamed files, to be unlinked.
+def end_replacing(group: Sequence[ClosedSegment]) -> list[Path]:
+    """Takes the other segments of a group away, forces the names, and then removes the one that a start would finish.
 
     At every moment, and whatever of this and of `take_place` is on disk, a start finds either all of the group or what
-    was written, which `end_replacing` makes certain.
+    was written. Should the name come back, it holds what is there; before anything else is named or dropped its end is
+    forced.
+
+    Returns:
+        What those files were renamed to, or may have been: to be unlinked.
 
     Raises:
-        OSError: the next start finishes it.
-    """
-    renamed: list[Path] = []
-    for segment in group[1:]:
-        for suffix in SEGMENT_SUFFIXES:
-            renamed += put_away(segment.path(suffix))
-    return renamed
-
-
-def end_replacing(group: Sequence[ClosedSegment]) -> None:
-    """Forces the new names of a group, and then removes the one that a start would finish.
-
-    Should that come back, it holds what is there; before anything else is named or dropped its end is forced.
-
-    Raises:
+        StillStanding: until this is done what is in the place of the group must not be dropped.
         OSError: nothing is certain, and the log must not change any more.
     """
-    first = group[0]
+    first, *others = group
+    paths = [segment.path(suffix) for segment in others for suffix in SEGMENT_SUFFIXES]
+    with _still_standing():
+        for path in paths:
+            put_away(path)
     sync_folder(first.folder)
-    if len(group) > 1:
-        _standing(first).unlink()
+    if others:
+        with _still_standing():
+            _standing(first).unlink()
+    return [path.with_name(path.name + DELETED) for path in paths]
+
+
+@contextlib.contextmanager
+def _still_standing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise StillStanding(error.errno, error.strerror) from error
 
 
 def _standing(first: ClosedSegment) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 SLICE_BYTES_MIN = 32 * 1024
 """Less of a file is read at once: to send it by itself would cost more than to copy it."""
 LOOKED_AT_BYTES = 128 * 1024

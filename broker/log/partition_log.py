@@ -16,7 +16,6 @@ Not for use by threads. Only `flush_job` results are meant to be carried out by 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
-from headrace.broker.log.files import FileSlice, OpenFiles, write_fully
+from headrace.broker.log.files import FULL, FileSlice, OpenFiles, write_fully
 from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
@@ -48,7 +47,6 @@ from headrace.kafka_wire.record_batch import CONTROL, PREFIX_BYTES, BatchHeader,
 
 logger = logging.getLogger(__name__)
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
 """The newest, and one to fall back on when a crash damaged it."""
@@ -444,10 +442,10 @@ class PartitionLog:
         if self.active.size and self._active_since_ms < since_ms:
             self.roll(now_ms)
 
-    def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> list[Path]:
-        """Takes what compaction wrote of neighbouring closed segments for them; returns files to be unlinked.
+    def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
+        """Takes what compaction wrote of neighbouring closed segments for them.
 
-        It is certain when `compaction.end_replacing` has ended.
+        It is certain, and they are gone, when `compaction.end_replacing` has ended.
 
         Raises:
             NotReplaced: there is no space for that; the log is as before.
@@ -455,20 +453,16 @@ class PartitionLog:
         """
         self.segments.forget_files(group)
         try:
-            # First, since a full disk may refuse it, and once the others are gone only a start could put that right.
             compaction.take_place(group)
         except OSError as error:
             if error.errno not in FULL:
                 raise
             raise compaction.NotReplaced(error.errno, error.strerror) from error
-        renamed = compaction.put_others_away(group)
         self.segments.put_in_place(group, facts)
         # Without them, on a full disk, reading begins with the segment.
         with contextlib.suppress(OSError):
             write_indexes(self.folder, facts)
-        self._unforced.forget_gone()
         self._unforced.note(*(group[0].path(suffix) for suffix in INDEX_SUFFIXES))
-        return renamed
 
     # Letting go
 

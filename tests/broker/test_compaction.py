@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -595,7 +596,7 @@ def values_after_a_start(folder: Path) -> dict[bytes | None, bytes | None]:
     return found
 
 
-@pytest.mark.parametrize("step", ["force_begun", "take_place", "put_others_away", "end_replacing"])
+@pytest.mark.parametrize("step", ["force_begun", "take_place", "put_away", "end_replacing"])
 def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -606,10 +607,10 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
         config = BrokerConfig(tmp_path, segment_bytes_max=400)
         node = BrokerNode(config, now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
-        written(node)
+        written(node).limits = LogLimits()  # so that all of it becomes one segment
         await node.flusher.flush_dirty()
 
-        def fails(group: Any) -> None:
+        def fails(_: Any) -> None:
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patch:
@@ -656,6 +657,53 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
 
     asyncio.run(main())
     assert values_after_a_start(tmp_path) == {b"k%d" % key: b"value %d" % (55 + key) for key in range(5)}
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+@pytest.mark.parametrize("policy", ["compact,delete", "delete"])
+def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool, policy: str
+) -> None:
+    """As Btrfs and ZFS may be. Until the file that a start would put in their place is gone none of them is dropped,
+    and then they are as ever, also in a topic that is not compacted any more."""
+    failures: list[OSError] = []
+
+    async def main() -> None:
+        config = BrokerConfig(tmp_path, segment_bytes_max=400)
+        node = BrokerNode(config, now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
+        log = written(node)
+        log.limits = LogLimits()  # so that all of it becomes one segment
+        await node.flusher.flush_dirty()
+        before, unlink, link = kept(log), os.unlink, os.link
+
+        def full(name: str, real: Callable[..., None], path: Any, *rest: Any, **named: Any) -> None:
+            if str(path).endswith(name):
+                raise OSError(28, "No space left on device")
+            real(path, *rest, **named)
+
+        def standing() -> list[Path]:
+            return [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", partial(full, ".swap", unlink))
+            if not is_replaced:
+                patch.setattr(os, "link", partial(full, ".swap", link))
+            for _ in range(2):
+                with pytest.raises(OSError, match="No space"):
+                    await node.upkeep.clean()
+                assert failures == [] and len(standing()) == 1
+                await node.changes.alter_topic("t", lambda topic: {**topic.configs, "cleanup.policy": policy})
+            node.now_ms = lambda: NOW_MS + 200_000
+            await node.upkeep.keep_house()
+            assert kept(log) == before if not is_replaced else 0 < len(kept(log)) < 15
+        await node.upkeep.clean()
+        assert (standing(), failures) == ([], [])
+        await node.upkeep.keep_house()
+        assert kept(log) == []
+        await node.close()
+
+    asyncio.run(main())
 
 
 def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from broker_samples import NOW_MS, append, batch, contents, opened
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_folder import CLEAN_MARKER, unlink_files
+from headrace.broker.data_folder import CLEAN_MARKER, Removal
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import delete_records
 from headrace.broker.handlers.context import RequestContext
@@ -80,7 +80,7 @@ def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, m
             log.roll(NOW_MS)
     log.roll(NOW_MS)
     log.flushed(log.flush_job())
-    unlink_files(log.drop_segments(1))
+    Removal().remove(log.drop_segments(1))
     again = opened(tmp_path, recovery_point=1, log_start_offset=1).log
     assert append(again, raw) == 0
     assert again.log_end_offset == 1
@@ -103,12 +103,63 @@ def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_
         is_stuck = suffix == ".log" and not is_removable
         for _ in range(2):
             with pytest.raises(OSError, match="No space") if is_stuck else contextlib.nullcontext():
-                unlink_files(log.drop_segments(1))
+                Removal().remove(log.drop_segments(1))
     start = log.log_start_offset
     assert start == (0 if is_stuck else 2) and len(list(tmp_path.glob("*.log*"))) == 6 - start
-    unlink_files(log.drop_segments(1))
+    Removal().remove(log.drop_segments(1))
     again = opened(tmp_path, recovery_point=6, log_start_offset=log.log_start_offset).log
     assert contents(again) == [(number, b"%d" % number) for number in range(start + 1, 6)]
+
+
+def test_files_that_a_full_disk_does_not_let_go_are_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems need space even for that. The others go at once, and these when there is something to remove
+    or when the broker keeps house."""
+    paths = [tmp_path / name for name in ("a.deleted", "b.deleted", "c.deleted")]
+    for path in paths:
+        path.touch()
+    removal, real = Removal(), Path.unlink
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "unlink", full_for("b.deleted", real))
+        for files in (paths, []):
+            with pytest.raises(OSError, match="No space"):
+                removal.remove(files)
+        assert list(tmp_path.iterdir()) == [paths[1]]
+    removal.remove([])
+    assert not list(tmp_path.iterdir())
+
+
+def test_house_is_kept_to_the_end_whatever_happens_to_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without checkpoints a start after a crash would read all that was written since."""
+
+    async def work(node: BrokerNode) -> None:
+        log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
+        append(log, batch(b"x"))
+        node.flusher.note(log)
+        await node.flusher.force(log)
+
+        async def fails() -> None:
+            raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no space")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(node.groups, "keep_house", fails)
+            with pytest.raises(RequestRefused, match="no space"):
+                await node.upkeep.keep_house()
+        assert read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0] == 1
+        log.roll(NOW_MS)
+        with monkeypatch.context() as failing:
+            failing.setattr(Path, "unlink", full_for(".deleted", Path.unlink))
+            for path in log.drop_segments(1):
+                with pytest.raises(OSError, match="No space"):
+                    await asyncio.wrap_future(node._unlink_later([path]))
+            assert list(log.folder.glob("*.deleted"))
+            with pytest.raises(OSError, match="No space"):
+                await node.upkeep.keep_house()
+        await node.upkeep.keep_house()
+        assert not list(log.folder.glob("*.deleted"))
+
+    with_node(tmp_path, work)
 
 
 def with_node(folder: Path, work: Callable[[BrokerNode], Any], clock: Callable[[], int] = lambda: NOW_MS) -> None:

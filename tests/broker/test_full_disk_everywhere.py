@@ -453,6 +453,7 @@ def afterwards(life: Life) -> list[Step]:
         life.send(AGED),
         life.delete("aged"),
         life.commit(PLAIN, 2),
+        life.keep_house,
     ]
 
 

@@ -91,9 +91,9 @@ def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
 def put_in_place(log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
     """Replaces segments by what compaction wrote of them, as the cleaner does."""
     compaction.begin_replacing(group)
-    for path in log.put_in_place(group, facts):
-        path.unlink()
-    compaction.end_replacing(group)
+    log.put_in_place(group, facts)
+    for path in compaction.end_replacing(group):
+        path.unlink(missing_ok=True)
 
 
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> FoundTimestamp | None:

@@ -38,7 +38,10 @@ class FullDisk:
         return refuses
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
-        real = {name: getattr(os, name) for name in ("open", "pwritev", "pwrite", "mkdir", "rename", "replace", "link")}
+        real = {
+            name: getattr(os, name)
+            for name in ("open", "pwritev", "pwrite", "mkdir", "rename", "replace", "link", "unlink")
+        }
         real_write_bytes = Path.write_bytes
 
         def open_file(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -62,6 +65,11 @@ class FullDisk:
                 raise full()
             return real_write_bytes(path, content)
 
+        def unlink(path: Any, *rest: Any, **named: Any) -> None:
+            if Path(path).exists() and self._refuses("unlink", path):
+                raise full()
+            real["unlink"](path, *rest, **named)
+
         def named(name: str) -> Any:
             def call(path: Any, *rest: Any, **named: Any) -> None:
                 if self._refuses(name, rest[0] if name != "mkdir" else path):
@@ -73,6 +81,7 @@ class FullDisk:
         patch.setattr(os, "open", open_file)
         patch.setattr(os, "pwritev", pwritev)
         patch.setattr(Path, "write_bytes", write_bytes)
+        patch.setattr(os, "unlink", unlink)
         for name in ("mkdir", "rename", "replace", "link"):
             patch.setattr(os, name, named(name))
 
