@@ -702,6 +702,7 @@ def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_
         await node.upkeep.keep_house()
         assert kept(log) == []
         await node.close()
+        assert not [*log.folder.glob("*.deleted")]
 
     asyncio.run(main())
 
