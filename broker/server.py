@@ -40,9 +40,13 @@ def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
     """What connections are secured with; None where they are not.
 
     Raises:
-        TlsUnusable: a file cannot be read, or is not what it should be.
+        TlsUnusable: a file cannot be read, is not what it should be, or is for a TLS that there is not.
     """
     if not config.tls_certificate:
+        # Whoever named one of these means that nobody is served in clear, nor without having shown a certificate.
+        for setting, path in (("tls_client_ca", config.tls_client_ca), ("tls_key", config.tls_key)):
+            if path:
+                raise TlsUnusable(setting, path, "there is no TLS without broker.tls_certificate")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -128,6 +128,12 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_touched(tmp_path
         ({"tls_key": str(locked)}, r"broker\.tls_key .*locked\.key cannot be used"),
         ({"tls_key": str(authority.certificate("another")[1])}, r"another\.key cannot be used: .*mismatch"),
         ({"tls_client_ca": str(key)}, r"broker\.tls_client_ca .*broker\.key cannot be used"),
+        # Without a certificate there is no TLS: such a broker would serve everybody, and in clear.
+        ({"tls_certificate": ""}, r"broker\.tls_key .*broker\.key cannot be used: .*tls_certificate"),
+        (
+            {"tls_certificate": "", "tls_key": "", "tls_client_ca": str(authority.ca_file)},
+            r"broker\.tls_client_ca .* cannot be used: .*tls_certificate",
+        ),
     ):
         with pytest.raises(TlsUnusable, match=expected) as error:
             tls_context(BrokerConfig(tmp_path / "data", **{**config, **changed}))
