@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +35,8 @@ EPOCH_CLOCK_MAX = 1 << 30
 """A leader epoch is the seconds since 2020, as long as a wrong clock leaves room in 32 bits to count on by ones. So a
 data folder that was put back from a copy, which takes longer than a second, never comes to an epoch again that it had
 before."""
+EPOCH_ON_FILE_MAX = (1 << 31) - 2
+"""There is still one after it, for the start that reads it."""
 NAME_CHARS_MAX = 249
 """Kafka's limit: with a dash and the partition's number it is a folder name, and file systems take 255 characters."""
 PARTITIONS_MAX = 10_000
@@ -114,7 +118,7 @@ class TopicStore:
             if orphans:
                 raise CorruptFile(path, f"it is missing, but there are partitions such as {orphans[0]}") from None
             return cls(path, new_cluster_id, ())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptFile(path, f"it is not JSON: {error}") from error
         return cls(path, *_parse(path, document))
 
@@ -200,18 +204,40 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
     try:
         if document["format"] not in FORMATS_READ:
             raise CorruptFile(path, f"format {document['format']}; this version reads up to {FORMAT_WITH_TRANSACTIONS}")
-        topics = [
-            Topic(
-                str(row["name"]),
-                uuid.UUID(row["id"]),
-                int(row["partitions"]),
-                MappingProxyType(_configs(path, str(row["name"]), row["configs"])),
-            )
-            for row in document["topics"]
-        ]
-        return str(document["cluster_id"]), topics, int(document.get("leader_epoch", 0))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        epoch = int(document.get("leader_epoch", 0))
+        if not 0 <= epoch <= EPOCH_ON_FILE_MAX:
+            raise CorruptFile(path, f"leader epoch {epoch}; expected between 0 and {EPOCH_ON_FILE_MAX}")
+        topics = [_topic(path, row) for row in document["topics"]]
+        for what, values in (
+            ("name", (topic.name for topic in topics)),
+            ("id", (str(topic.topic_id) for topic in topics)),
+        ):
+            value, count = max(Counter(values).items(), key=itemgetter(1), default=("", 0))
+            if count > 1:
+                raise CorruptFile(path, f"two topics have the {what} {value}")
+        return str(document["cluster_id"]), topics, epoch
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptFile(path, f"a topic cannot be read: {error!r}") from error
+
+
+def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
+    """
+    Raises:
+        CorruptFile: no request could have made it. Its folders would lie elsewhere, or those of partitions that it
+            does not count would be taken for strays.
+    """
+    topic = Topic(
+        str(row["name"]),
+        uuid.UUID(row["id"]),
+        int(row["partitions"]),
+        MappingProxyType(_configs(path, str(row["name"]), row["configs"])),
+    )
+    try:
+        check_topic_name(topic.name)
+        check_partition_count(topic.partitions)
+    except RequestRefused as refused:
+        raise CorruptFile(path, f"topic {topic.name!r}: {refused.message}") from refused
+    return topic
 
 
 def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, str]:

@@ -921,6 +921,50 @@ def test_a_configuration_that_no_request_could_have_set_stops_the_start_with_its
     assert repr(str(value)) in line or key == "no.such"
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "../t"}, "topic name '../t'"),
+        ({"name": "__consumer_offsets"}, "two topics have the name __consumer_offsets"),
+        ({"id": ""}, "two topics have the id "),
+        ({"partitions": -1}, "'t': -1 partitions"),
+        ({"partitions": 0}, "'t': 0 partitions"),
+        ({"partitions": 1e400}, "a topic cannot be read"),
+    ],
+)
+def test_a_topic_that_no_request_could_have_made_stops_the_start_and_touches_nothing(
+    tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(b"x"))
+
+    folder = tmp_path / "broker"
+    run(folder, first)
+    document = json.loads((folder / "topics.json").read_text())
+    other, topic = document["topics"]
+    topic.update(changed)
+    topic["id"] = topic["id"] or other["id"]
+    (folder / "topics.json").write_text(json.dumps(document))
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(CorruptFile) as damaged:
+        run(folder, first)
+    assert said in str(damaged.value) and "\n" not in str(damaged.value)
+    assert sorted(folder.rglob("*")) == before and [*tmp_path.iterdir()] == [folder]
+
+
+@pytest.mark.parametrize("epoch", [-1, (1 << 31) - 1])
+def test_a_leader_epoch_after_which_there_is_none_stops_the_start(tmp_path: Path, epoch: int) -> None:
+    async def nothing(node: BrokerNode) -> None:
+        pass
+
+    run(tmp_path, nothing)
+    path = tmp_path / "topics.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "leader_epoch": epoch}))
+    with pytest.raises(CorruptFile, match=f"leader epoch {epoch}; expected"):
+        run(tmp_path, nothing)
+
+
 def test_the_upkeep_of_one_topic_that_fails_leaves_the_others_theirs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
