@@ -24,6 +24,7 @@ from headrace.settings.log_lines import FORMAT_VARIABLE, LEVEL_VARIABLE
 from headrace.settings.masking import masked_repr
 from headrace.settings.sections import (
     AT_LEAST,
+    AT_MOST,
     CHOICES,
     PATTERNS,
     TOPIC_KEYS,
@@ -279,6 +280,8 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
         )
     if key in AT_LEAST and result < AT_LEAST[key]:
         raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {masked_repr(key, value)}")
+    if key in AT_MOST and result > AT_MOST[key]:
+        raise SettingsError(f"{key} in {origin}: expected at most {AT_MOST[key]}, found {masked_repr(key, value)}")
     if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
         raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {masked_repr(key, value)}")
     if key == "hive.executor" and not EXECUTORS.fullmatch(result):

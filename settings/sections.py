@@ -294,11 +294,15 @@ TOPIC_KEYS = (
 PATTERNS = frozenset({"loader.topics_include", "loader.topics_exclude", "audit.counted_topics"})
 """Settings that are regular expressions."""
 
-AT_LEAST: Mapping[str, int] = {
+AT_LEAST: Mapping[str, int | Duration] = {
     "registry.request_bytes_max": 1024,
     "registry.database_connections": 1,
     "broker.connections_per_address_max": 0,
     "broker.bytes_per_second_max": 0,
+    "broker.advertised_port": 0,
+    "broker.node_id": 0,
+    "broker.consumer_session_timeout": Duration(1),
+    "broker.consumer_heartbeat_interval": Duration(1),
     "broker.partitions": 1,
     "broker.segment_bytes_max": 1024 * 1024,
     "broker.message_bytes_max": 1024,
@@ -308,4 +312,15 @@ AT_LEAST: Mapping[str, int] = {
     "loader.retention_days": 0,
     "loader.record_bytes_max": 64 * 1024,
     "hive.literal_chars_max": 1024,
+}
+
+AT_MOST: Mapping[str, int | Duration] = {
+    "broker.advertised_port": 65535,
+    "broker.node_id": (1 << 31) - 1,  # 32 bits in every answer
+    "broker.partitions": 10_000,  # what the broker lets a topic have
+    "broker.segment_bytes_max": (1 << 31) - 1,  # an index has 32 bits for a position
+    "broker.message_bytes_max": 64 * 1024 * 1024,  # as `max.message.bytes` of a topic
+    "broker.session_timeout_min": Duration(1_800_000),  # the longest that a member may ask for
+    "broker.consumer_session_timeout": Duration(24 * 86_400_000),  # 32 bits of milliseconds
+    "broker.consumer_heartbeat_interval": Duration(24 * 86_400_000),
 }

@@ -31,7 +31,7 @@ class Address:
         return cls(match["v6"] or match["host"] or "127.0.0.1", int(match["port"]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Duration:
     """A span of time; written `10m`, `90s`, `500ms`, `2h` or `7d`."""
 

@@ -96,6 +96,18 @@ def check_access(settings: BrokerSettings) -> None:
         logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
 
 
+def check_timeouts(settings: BrokerSettings) -> None:
+    """
+    Raises:
+        CommandError: members of consumer groups would be let go before they are to be heard of.
+    """
+    if settings.consumer_session_timeout <= settings.consumer_heartbeat_interval:
+        raise CommandError(
+            f"broker.consumer_session_timeout is {settings.consumer_session_timeout}; expected more than "
+            f"broker.consumer_heartbeat_interval, which is {settings.consumer_heartbeat_interval}"
+        )
+
+
 def metrics_address(settings: BrokerSettings) -> Address | None:
     """Where /metrics is served, None for nowhere.
 
@@ -121,6 +133,7 @@ def serve_broker(args: argparse.Namespace) -> int:
 
     settings = settings_from(args)
     check_access(settings.broker)
+    check_timeouts(settings.broker)
     metrics_address(settings.broker)
     try:
         asyncio.run(_serve(settings))

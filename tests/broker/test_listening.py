@@ -16,6 +16,7 @@ from certificates import Authority
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import TlsUnusable
 from headrace.broker.server import BrokerServer, tls_context
+from headrace.cli import main
 
 
 def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
@@ -139,3 +140,13 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_touched(tmp_path
             tls_context(BrokerConfig(tmp_path / "data", **{**config, **changed}))
         assert "\n" not in str(error.value)
     assert not (tmp_path / "data").exists()
+
+
+def test_members_that_would_be_let_go_before_they_are_heard_of_stop_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE__BROKER__CONSUMER_SESSION_TIMEOUT", "5s")
+    assert main(["broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0"]) == 2
+    error = capsys.readouterr().err
+    assert "expected more than broker.consumer_heartbeat_interval, which is 5s" in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
