@@ -100,7 +100,9 @@ class Transaction:
         return self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        return self.status is Status.ONGOING and now_ms - self.started_at_ms > self.timeout_ms
+        """Did it begin longer ago than it may take? Or so far ahead, where the clock has been set back since: what was
+        begun in another year would keep its partitions from readers until that year comes."""
+        return self.status is Status.ONGOING and abs(now_ms - self.started_at_ms) > self.timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
         return self.status in IDLE and now_ms - self.changed_at_ms > EXPIRATION_MS

@@ -330,6 +330,26 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(tm
     run(tmp_path, work)
 
 
+def test_a_clock_that_is_set_back_keeps_no_transaction_open(tmp_path: Path) -> None:
+    """As that of a machine which starts years ahead, before it has asked what time it is."""
+    clock = [NOW_MS]
+
+    async def ahead(world: World) -> None:
+        world.send(await world.begin(timeout_ms=5000), b"nobody will end it")
+
+    async def back(world: World) -> None:
+        world.clock[0] = NOW_MS - 5000
+        await world.coordinator.look()
+        assert world.status() is Status.ONGOING
+        world.clock[0] -= 10 * 365 * 86_400_000
+        await world.coordinator.look()
+        assert world.status() is Status.COMPLETE_ABORT and world.committed() == []
+        assert world.node.log(*T0).last_stable_offset == 2
+
+    run(tmp_path, ahead, clock=clock)
+    run(tmp_path, back, clock=clock)
+
+
 @pytest.mark.parametrize("error", [RequestRefused(ErrorCode.STORAGE_ERROR, "full"), OSError("EIO"), KeyError("ours")])
 def test_a_transaction_that_cannot_be_ended_keeps_no_other_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
