@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from headrace.broker.errors import DataFolderInUse, StartError
-from headrace.broker.log.segment import LOG
+from headrace.broker.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from headrace.broker.log.segment import DELETED, INDEX_SUFFIXES, SNAPSHOT
 
 logger = logging.getLogger(__name__)
 
@@ -107,12 +108,12 @@ def put_strays_aside(folder: Path, wanted: Collection[str]) -> None:
 
 
 def put_stray_aside(entry: Path) -> None:
-    """Renames the folder of a partition that no topic has; only one without a record is removed.
+    """Renames the folder of a partition that no topic has; only one in which nothing is worth keeping is removed.
 
     Raises:
         OSError: it is there as before.
     """
-    if not _has_records(entry):
+    if not _is_worth_keeping(entry):
         _remove(entry)
         return
     stray = _free(entry)
@@ -125,8 +126,13 @@ def _remove(entry: Path) -> None:
     shutil.rmtree(entry)
 
 
-def _has_records(folder: Path) -> bool:
-    return any(path.stat().st_size for path in folder.iterdir() if path.name.endswith(LOG) or path.is_dir())
+def _is_worth_keeping(folder: Path) -> bool:
+    """Is there a record in it, or anything that is not the broker's? It may be somebody's `backup-2024`."""
+    return any(
+        path.is_dir() or path.lstat().st_size
+        for path in folder.iterdir()
+        if path.name != LEADER_EPOCHS and not path.name.endswith((*INDEX_SUFFIXES, SNAPSHOT, DELETED, ".tmp"))
+    )
 
 
 def _free(entry: Path) -> Path:

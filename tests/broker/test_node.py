@@ -521,6 +521,24 @@ def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, cap
     assert all((tmp_path / name / "file").exists() for name in ("lost+found", "backup of May", "t.old"))
 
 
+def test_what_is_named_like_a_partition_and_holds_something_else_is_put_aside_too(tmp_path: Path) -> None:
+    async def nothing(node: BrokerNode) -> None:
+        pass
+
+    kept = {"backup-2024": "topics.json", "t-0": f"{0:020d}.log.corrupt", "t-1": f"{0:020d}.log"}
+    run(tmp_path, nothing)
+    for folder, name in kept.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("theirs")
+    (tmp_path / "t-2").mkdir()
+    for name in (f"{0:020d}.index", f"{0:020d}.snapshot", "leader-epoch-checkpoint"):
+        (tmp_path / "t-2" / name).write_text("of no record")
+    (tmp_path / "t-2" / f"{0:020d}.log").touch()
+    run(tmp_path, nothing)
+    assert all((tmp_path / f"{folder}-stray" / name).read_text() == "theirs" for folder, name in kept.items())
+    assert sorted(path.name for path in tmp_path.glob("t-*")) == ["t-0-stray", "t-1-stray"]
+
+
 def test_a_fresh_volume_is_no_data_folder_that_lost_its_topics(tmp_path: Path) -> None:
     async def nothing(node: BrokerNode) -> None:
         assert len(node.topics) == 1
