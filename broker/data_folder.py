@@ -122,8 +122,22 @@ def put_stray_aside(entry: Path) -> None:
 
 
 def _remove(entry: Path) -> None:
+    _remove_folder(entry)
     logger.info("leftover removed folder=%s", entry.name)
-    shutil.rmtree(entry)
+
+
+def _remove_folder(folder: Path) -> None:
+    if not folder.is_symlink():
+        shutil.rmtree(folder)
+        return
+    # Of a partition that was moved to another disk: what lies there goes, and the folder there, which may be that
+    # disk's own, stays.
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    folder.unlink()
 
 
 def _is_worth_keeping(folder: Path) -> bool:
@@ -174,5 +188,10 @@ class Removal:
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
+    """What cannot be removed is left for the next start."""
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_symlink():
+            with contextlib.suppress(OSError):
+                _remove_folder(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -539,6 +539,34 @@ def test_what_is_named_like_a_partition_and_holds_something_else_is_put_aside_to
     assert sorted(path.name for path in tmp_path.glob("t-*")) == ["t-0-stray", "t-1-stray"]
 
 
+@pytest.mark.parametrize("is_deleted_by", ["the broker", "the next start"])
+def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path: Path, is_deleted_by: str) -> None:
+    folder, elsewhere = tmp_path / "broker", tmp_path / "elsewhere"
+
+    async def first(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(b"x"))
+
+    async def second(node: BrokerNode) -> None:
+        assert contents(node.log("t", 0)) == [(0, b"x")]
+        if is_deleted_by == "the broker":
+            await node.changes.delete_topic(node.topic("t"))
+
+    async def third(node: BrokerNode) -> None:
+        assert node.topics.get("t") is None
+
+    run(folder, first)
+    (folder / "t-0").rename(elsewhere)
+    (folder / "t-0").symlink_to(elsewhere)
+    run(folder, second)
+    if is_deleted_by == "the next start":
+        without_topic(folder, "t")
+        (folder / "t-0").rename(folder / f"{'0' * 32}-0-delete")
+    run(folder, third)
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["__consumer_offsets-0"]
+    assert elsewhere.is_dir() and not [*elsewhere.iterdir()]
+
+
 def test_a_fresh_volume_is_no_data_folder_that_lost_its_topics(tmp_path: Path) -> None:
     async def nothing(node: BrokerNode) -> None:
         assert len(node.topics) == 1
