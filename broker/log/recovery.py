@@ -18,6 +18,7 @@ Indexes of what was read are rebuilt, and so are those that do not fit their log
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
@@ -95,11 +96,13 @@ def open_log(
 
     Raises:
         LogDamaged: it is damaged there, and nothing is to be set aside.
+        OSError: some of it cannot be read or written.
     """
     _remove_leftovers(folder)
     finish_replacing(folder)
     remove_outlived(folder, log_start_offset)
     bases = base_offsets(folder) or [0]
+    _check_writable(folder, bases)
     on_file = read_leader_epochs(folder)
     known = [(FIRST_EPOCH, bases[0])] if on_file is None else list(on_file)
     epochs = LeaderEpochs(known)
@@ -234,6 +237,17 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name.endswith((DELETED, ".tmp")):
             path.unlink()
+
+
+def _check_writable(folder: Path, bases: list[int]) -> None:
+    """A copy that was put back by another user can often be read, and would be served until somebody writes to it.
+
+    Raises:
+        PermissionError: this process may not.
+    """
+    for path in (folder, *(segment_path(folder, base, LOG) for base in bases)):
+        if not os.access(path, os.W_OK) and path.exists():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def _scan(path: Path, base_offset: int, expected: Expected) -> Scan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -565,6 +566,26 @@ def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path
     run(folder, third)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["__consumer_offsets-0"]
     assert elsewhere.is_dir() and not [*elsewhere.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["t-0", f"t-0/{0:020d}.log"])
+def test_a_log_that_may_not_be_written_stops_the_start(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests may run as root, who may write everything."""
+
+    async def first(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(b"x"))
+
+    async def nothing(node: BrokerNode) -> None:
+        raise AssertionError("it must not start")
+
+    run(tmp_path, first)
+    monkeypatch.setattr("os.access", lambda path, mode: not (mode & os.W_OK and Path(path) == tmp_path / name))
+    with pytest.raises(PermissionError) as refused:
+        run(tmp_path, nothing)
+    assert refused.value.filename == str(tmp_path / name)
 
 
 def test_a_fresh_volume_is_no_data_folder_that_lost_its_topics(tmp_path: Path) -> None:
