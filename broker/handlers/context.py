@@ -45,6 +45,14 @@ class RequestContext(NamedTuple):
         """
         self.login.rights.check(Kind.TRANSACTION, transactional_id, right)
 
+    def topic_error(self, name: str, right: Right | None = None) -> ErrorCode:
+        """`check_topic` for answers that have error codes alone; NONE where the right is there."""
+        try:
+            self.check_topic(name, right)
+        except RequestRefused as refused:
+            return refused.code
+        return ErrorCode.NONE
+
     def group_error(self, group_id: str, right: Right | None = None) -> ErrorCode:
         """`check_group` for answers that have one error code; NONE where the right is there."""
         try:

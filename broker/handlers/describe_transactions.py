@@ -1,4 +1,7 @@
-"""DescribeTransactions, version 0: the state of transactional ids, and the partitions of what is ongoing."""
+"""DescribeTransactions, version 0: the state of transactional ids.
+
+Of what is ongoing the partitions are told whose topics may be seen.
+"""
 
 from __future__ import annotations
 
@@ -42,5 +45,6 @@ def _one(context: RequestContext, transactional_id: str) -> Any:
         topics=[
             _State.TopicData(version=context.version, topic=topic, partitions=partitions)
             for topic, partitions in by_topic(found.partitions).items()
+            if not context.topic_error(topic)
         ],
     )

@@ -1,4 +1,7 @@
-"""OffsetDelete, version 0: forgets a group's offsets in topics that none of its members reads."""
+"""OffsetDelete, version 0: forgets a group's offsets in topics that none of its members reads.
+
+As by Kafka it takes the right to read the topic, too; else the answer would tell which topics there are.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ async def _delete(context: RequestContext, request: Any) -> Any:
     doomed = [
         OffsetKey(group_id, topic.name or "", wanted.partition_index)
         for topic in request.topics or ()
-        if read is not None and topic.name not in read
+        if read is not None and topic.name not in read and not context.topic_error(topic.name or "", Right.READ)
         for wanted in topic.partitions or ()
     ]
     try:
@@ -61,6 +64,9 @@ async def _delete(context: RequestContext, request: Any) -> Any:
 
 
 def _refusal(context: RequestContext, read: Set[str] | None, topic: str, partition: int) -> ErrorCode:
+    unreadable = context.topic_error(topic, Right.READ)
+    if unreadable:
+        return unreadable
     if (topic, partition) not in context.node.logs:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NONE if read is not None and topic not in read else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

@@ -87,8 +87,8 @@ def _topics(
                     partition_class,
                     context.version,
                     index,
-                    offsets.get((name, index), _NONE) if not error and rights.on(Kind.TOPIC, name) else _NONE,
-                    error or unstable.get((name, index), ErrorCode.NONE),
+                    offsets.get((name, index), _NONE),
+                    error or context.topic_error(name) or unstable.get((name, index), ErrorCode.NONE),
                 )
                 for index in indexes
             ],

@@ -41,6 +41,7 @@ from headrace.broker.access.scram import (
 )
 from headrace.broker.access.users import UsersFile, parse_users, user_line
 from headrace.broker.config import BrokerConfig
+from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.errors import RequestRefused, UsersUnusable
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
@@ -538,7 +539,20 @@ def questions() -> dict[int, list[Question]]:
             )
         ],
         api.CONSUMER_GROUP_DESCRIBE: [(messages.ConsumerGroupDescribeRequest(group_ids=["g"]), "read group:g")],
-        api.OFFSET_FETCH: [(consumer.OffsetFetchRequest(groups=[fetched(group_id="g", topics=None)]), "read group:g")],
+        api.OFFSET_FETCH: [
+            (consumer.OffsetFetchRequest(groups=[fetched(group_id="g", topics=None)]), "read group:g"),
+            (
+                consumer.OffsetFetchRequest(
+                    groups=[
+                        fetched(
+                            group_id="g",
+                            topics=[fetched.OffsetFetchRequestTopics(name="t", partition_indexes=[0])],
+                        )
+                    ]
+                ),
+                "read group:g and topic:t",
+            ),
+        ],
         api.FIND_COORDINATOR: [(metadata.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), "read group:g")],
         api.JOIN_GROUP: [(consumer.JoinGroupRequest(group_id="g", member_id="x"), "read group:g")],
         api.HEARTBEAT: [(consumer.HeartbeatRequest(group_id="g", member_id="x"), "read group:g")],
@@ -547,7 +561,13 @@ def questions() -> dict[int, list[Question]]:
         api.DESCRIBE_GROUPS: [(admin.DescribeGroupsRequest(groups=["g"]), "read group:g")],
         api.DELETE_GROUPS: [(admin.DeleteGroupsRequest(groups_names=["g"]), "admin group:g")],
         api.OFFSET_DELETE: [
-            (consumer.OffsetDeleteRequest(group_id="g", topics=[gone(name="t", partitions=[])]), "admin group:g")
+            (
+                consumer.OffsetDeleteRequest(
+                    group_id="g",
+                    topics=[gone(name="t", partitions=[gone.OffsetDeleteRequestPartition(partition_index=0)])],
+                ),
+                "admin group:g and topic:t",
+            )
         ],
         api.CREATE_TOPICS: [
             (
@@ -776,6 +796,8 @@ def test_each_request_takes_its_right_and_no_other(tmp_path: Path, key: int, at:
     async def work(node: BrokerNode) -> None:
         if key != api.CREATE_TOPICS:
             node.changes.create_topic("t", 2, {})
+        if key == api.OFFSET_DELETE:
+            node.groups.store.add_group("g")
         for grants in too_little:
             assert FORBIDDEN & set(codes(await asked(node, key, request, of(*grants)))), grants
         assert not FORBIDDEN & set(codes(await asked(node, key, request, of(*granted))))
@@ -788,7 +810,8 @@ def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
         for name in ("a.x", "a.y", "b"):
             node.changes.create_topic(name, 1, {})
             node.groups.store.add_group(name)
-            await node.transactions.take(name, 1000, None)
+            user = await node.transactions.take(name, 1000, None)
+            await node.transactions.add(name, user, [("a.x", 0), ("b", 0)])
         granted = of("read topic:a.*", "read group:b", "write transaction:a.*")
         context = RequestContext(node, 5, "c", "127.0.0.1", granted)
         told = HANDLERS[api.METADATA].handle(context, metadata.MetadataRequest(topics=None))
@@ -806,6 +829,35 @@ def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
             ErrorCode.NONE,
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ]
+        assert [topic.topic for topic in told.transaction_states[0].topics] == ["a.x"]
+
+    with_node(tmp_path, work)
+
+
+def test_offsets_of_topics_that_may_not_be_read_are_neither_told_nor_deleted(tmp_path: Path) -> None:
+    """And whether there is such a topic is not told either."""
+
+    async def work(node: BrokerNode) -> None:
+        keys = [("a", 0), ("b", 0)]
+        for name, _ in keys:
+            node.changes.create_topic(name, 1, {})
+        await node.groups.commits.store("g", {key: CommittedOffset(7, -1, "", NOW_MS) for key in keys})
+        granted = of("admin group:g", "read topic:a")
+        group = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
+        wanted = [group.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in ("a", "b", "none")]
+        request = consumer.OffsetFetchRequest(groups=[group(group_id="g", topics=wanted)])
+        told = (await asked(node, api.OFFSET_FETCH, request, granted)).groups[0]
+        found = [(one.error_code, one.committed_offset) for topic in told.topics for one in topic.partitions]
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert found == [(ErrorCode.NONE, 7), (refused, -1), (refused, -1)]
+        doomed = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
+        one = doomed.OffsetDeleteRequestPartition(partition_index=0)
+        request = consumer.OffsetDeleteRequest(
+            group_id="g", topics=[doomed(name=name, partitions=[one]) for name in ("a", "b", "none")]
+        )
+        answer = await asked(node, api.OFFSET_DELETE, request, granted)
+        assert list(codes(answer))[-3:] == [ErrorCode.NONE, refused, refused]
+        assert list(node.groups.offsets.of_group("g")) == [("b", 0)]
 
     with_node(tmp_path, work)
 
