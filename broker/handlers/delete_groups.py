@@ -19,7 +19,7 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 async def _delete(context: RequestContext, request: Any) -> Any:
     results = []
-    for group_id in request.groups_names or ():
+    for group_id in dict.fromkeys(request.groups_names or ()):
         code = ErrorCode.NONE
         try:
             context.check_group(group_id, Right.ADMIN)

@@ -43,7 +43,10 @@ async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | 
             topic = context.node.topics.by_id(topic_id or NO_TOPIC_ID)
             if topic is None:
                 raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-            context.check_topic(topic.name, Right.ADMIN)
+            refusal = context.topic_error(topic.name, Right.ADMIN)
+            if refusal:
+                # Without the name, which whoever asks may not know.
+                raise RequestRefused(refusal, "no line of the users file grants admin on the topic with this id")
         else:
             context.check_topic(name, Right.ADMIN)
             topic = context.node.topic(name)

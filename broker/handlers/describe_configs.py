@@ -77,7 +77,7 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
 def _broker_rows(context: RequestContext) -> list[_Row]:
     config = context.node.config
     host, port = context.node.address
-    scheme = "SSL" if config.tls_certificate else "PLAINTEXT"
+    scheme = ("SASL_" if config.users else "") + ("SSL" if config.tls_certificate else "PLAINTEXT")
     values = (
         ("advertised.listeners", f"{scheme}://{host}:{port}", ConfigType.LIST),
         ("auto.create.topics.enable", str(config.creates_topics).lower(), ConfigType.BOOLEAN),

@@ -24,9 +24,9 @@ def handle(context: RequestContext, request: Any) -> Any:
     except RequestRefused as refused:
         code = {"error_code": refused.code} if version >= CODE_FROM else {}
         return DescribeLogDirsResponse(version=version, results=[], **code)
-    wanted = (
-        {topic.topic: set(topic.partitions or ()) for topic in request.topics} if request.topics is not None else {}
-    )
+    wanted: dict[str, set[int]] = {}
+    for topic in request.topics or ():
+        wanted.setdefault(topic.topic or "", set()).update(topic.partitions or ())
     topics = [
         _topic(context, topic.name, range(topic.partitions) if request.topics is None else sorted(wanted[topic.name]))
         for topic in node.topics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -38,9 +39,12 @@ async def altered(
             `RequestRefused`.
     """
     turns, answers = Turns(), []
+    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources or ())
     for wanted in request.resources or ():
         code, message = ErrorCode.NONE, None
         try:
+            if times[wanted.resource_type, wanted.resource_name] > 1:
+                raise RequestRefused(ErrorCode.INVALID_REQUEST, "the resource is in the request twice")
             topic = _alterable_topic(context, wanted)
             if request.validate_only:
                 configs_of(wanted, topic)

@@ -862,6 +862,18 @@ def test_offsets_of_topics_that_may_not_be_read_are_neither_told_nor_deleted(tmp
     with_node(tmp_path, work)
 
 
+def test_the_name_of_a_topic_that_may_not_be_seen_is_not_told_to_who_deletes_it_by_its_id(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = node.changes.create_topic("hidden", 1, {})
+        state = admin.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.topic_id)
+        answer = await asked(node, api.DELETE_TOPICS, admin.DeleteTopicsRequest(topics=[state]), of("read topic:t"))
+        [told] = answer.responses
+        assert (told.error_code, told.name) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        assert "hidden" not in told.error_message and node.topics.get("hidden") is topic
+
+    with_node(tmp_path, work)
+
+
 def test_only_who_may_write_has_a_topic_made_by_asking_for_it(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for right in Right:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
+    DeleteGroupsRequest,
     DeleteTopicsRequest,
+    DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     ElectLeadersRequest,
@@ -22,7 +24,9 @@ from broker_samples import NOW_MS
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers import (
     create_partitions,
+    delete_groups,
     delete_topics,
+    describe_log_dirs,
     describe_topic_partitions,
     elect_leaders,
     incremental_alter_configs,
@@ -218,5 +222,28 @@ def test_a_topic_that_is_named_twice_in_a_request_is_left_alone(tmp_path: Path) 
         )
         assert {one.name: one.error_code for one in gone.responses} == {"a": ErrorCode.INVALID_REQUEST, "b": 0}
         assert node.topics.get("b") is None and node.topic("a").partitions == 1
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        change = resource.AlterableConfig(name="retention.ms", config_operation=SET, value="7")
+        twice = [resource(resource_type=2, resource_name="a", configs=[change]) for _ in range(2)]
+        told = await incremental_alter_configs.handle(
+            context(node, 1), IncrementalAlterConfigsRequest(resources=twice, validate_only=False)
+        )
+        assert [one.error_code for one in told.responses] == [ErrorCode.INVALID_REQUEST] * 2
+        assert node.topic("a").configs == {}
+
+    with_node(tmp_path, work)
+
+
+def test_what_is_named_twice_where_that_does_no_harm_is_answered_once(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 3, {})
+        node.groups.store.add_group("g")
+        gone = await delete_groups.handle(context(node, 2), DeleteGroupsRequest(groups_names=["g", "g"]))
+        assert [(one.group_id, one.error_code) for one in gone.results] == [("g", ErrorCode.NONE)]
+        wanted = DescribeLogDirsRequest.DescribableLogDirTopic
+        topics = [wanted(topic="t", partitions=[index]) for index in (2, 0)]
+        told = describe_log_dirs.handle(context(node, 4), DescribeLogDirsRequest(topics=topics))
+        [topic] = told.results[0].topics
+        assert [one.partition_index for one in topic.partitions] == [0, 2]
 
     with_node(tmp_path, work)

@@ -320,7 +320,8 @@ def test_this_node_coordinates_groups_and_transactions_and_nothing_else(tmp_path
     with_node(tmp_path, work, node_id=5)
 
 
-def test_the_brokers_configuration_says_where_it_is_reached(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("users", "scheme"), [("", "PLAINTEXT"), ("users", "SASL_PLAINTEXT")])
+def test_the_brokers_configuration_says_where_it_is_reached(tmp_path: Path, users: str, scheme: str) -> None:
     async def work(node: BrokerNode) -> None:
         node.address = ("broker.example", 1234)
         resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -329,12 +330,13 @@ def test_the_brokers_configuration_says_where_it_is_reached(tmp_path: Path) -> N
         request = DescribeConfigsRequest(version=4, resources=[resource])
         answer = await describe_configs.handle(context(node, 4), request)
         rows = {row.name: row.value for row in answer.results[0].configs}
-        assert rows["advertised.listeners"] == "PLAINTEXT://broker.example:1234"
+        assert rows["advertised.listeners"] == f"{scheme}://broker.example:1234"
         assert rows["auto.create.topics.enable"] == "false"
         assert (rows["node.id"], rows["group.min.session.timeout.ms"]) == ("5", "100")
         assert rows["group.initial.rebalance.delay.ms"] == "3000"
 
-    with_node(tmp_path, work, node_id=5, creates_topics=False, session_timeout_ms_min=100, rebalance_delay_ms=3000)
+    settings = {"creates_topics": False, "session_timeout_ms_min": 100, "rebalance_delay_ms": 3000}
+    with_node(tmp_path, work, node_id=5, users=users, **settings)
 
 
 def test_an_empty_list_of_keys_asks_for_all_of_them_as_null_does(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from kafka.protocol.admin import (
     DescribeAclsRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
+    DescribeLogDirsRequest,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     ElectLeadersRequest,
@@ -146,6 +147,28 @@ def replaced_configs(talk: Talk) -> object:
     resource = {"resource_type": 2, "resource_name": name, "configs": [{"name": "segment.ms", "value": "80000"}]}
     talk.ask(AlterConfigsRequest, 2, resources=[resource], validate_only=False)
     return until(lambda: own_configs(talk, name), lambda told: told != {"retention.ms": "60000", "segment.ms": "70000"})
+
+
+def altered_twice(talk: Talk) -> object:
+    name = talk.topic()
+    change = {"name": "segment.ms", "config_operation": 0, "value": "80000"}
+    twice = [{"resource_type": 2, "resource_name": name, "configs": [change]}] * 2
+    told = talk.ask(IncrementalAlterConfigsRequest, 1, resources=twice, validate_only=False)
+    return [code_of(one.error_code) for one in told.responses], own_configs(talk, name)
+
+
+def deleted_group_twice(talk: Talk) -> object:
+    group, name = fresh("g"), talk.topic()
+    talk.commit(group, name)
+    told = talk.ask(DeleteGroupsRequest, 2, groups_names=[group, group])
+    return [code_of(one.error_code) for one in told.results]
+
+
+def sizes_of_a_topic_named_twice(talk: Talk) -> object:
+    name = talk.topic(3)
+    topics = [{"topic": name, "partitions": [index]} for index in (2, 0)]
+    (folder,) = talk.ask(DescribeLogDirsRequest, 4, topics=topics).results
+    return [(topic.name == name, sorted(one.partition_index for one in topic.partitions)) for topic in folder.topics]
 
 
 def own_configs(talk: Talk, name: str) -> dict[str, str]:
@@ -888,6 +911,9 @@ ROWS = (
     Row("one key twice", lambda talk: altered(talk, *[("retention.ms", 0, "9")] * 2), Code.INVALID_REQUEST),
     Row("an item added to a list", appended_to_list, {"cleanup.policy": "delete,compact"}),
     Row("AlterConfigs", replaced_configs, {"segment.ms": "80000"}),
+    Row("a topic altered twice at once", altered_twice, ([Code.INVALID_REQUEST] * 2, {})),
+    Row("a group deleted twice at once", deleted_group_twice, [Code.NONE]),
+    Row("the space of a topic that is named twice", sizes_of_a_topic_named_twice, [(True, [0, 2])]),
     Row("what is unknown described", lambda talk: code_of(describe(talk, fresh("t"))[0].error_code), 3),
     Row(
         "defaults of a topic",
