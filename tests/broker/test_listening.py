@@ -14,9 +14,14 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from certificates import Authority
 from headrace.broker.config import BrokerConfig
+from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MAX
 from headrace.broker.errors import TlsUnusable
 from headrace.broker.server import BrokerServer, tls_context
+from headrace.broker.topic_config import MESSAGE_BYTES_LIMIT
+from headrace.broker.topics import PARTITIONS_MAX
 from headrace.cli import main
+from headrace.settings.sections import AT_MOST
+from headrace.settings.values import Duration
 
 
 def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
@@ -150,3 +155,9 @@ def test_members_that_would_be_let_go_before_they_are_heard_of_stop_the_start(
     error = capsys.readouterr().err
     assert "expected more than broker.consumer_heartbeat_interval, which is 5s" in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_may_be_as_large_as_what_clients_may_ask_for() -> None:
+    assert AT_MOST["broker.partitions"] == PARTITIONS_MAX
+    assert AT_MOST["broker.message_bytes_max"] == MESSAGE_BYTES_LIMIT
+    assert AT_MOST["broker.session_timeout_min"] == Duration(SESSION_TIMEOUT_MS_MAX)

@@ -85,6 +85,10 @@ def run(
     asyncio.run(main())
 
 
+async def must_not_start(node: BrokerNode) -> None:
+    raise AssertionError("it must not start")
+
+
 def join(needs_known_id: bool = False) -> JoinRequest:
     return JoinRequest(
         "", None, "client", "host", 1_800_000, 10_000, "consumer", (Protocol("range", b""),), needs_known_id
@@ -578,13 +582,10 @@ def test_a_log_that_may_not_be_written_stops_the_start(
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"x"))
 
-    async def nothing(node: BrokerNode) -> None:
-        raise AssertionError("it must not start")
-
     run(tmp_path, first)
     monkeypatch.setattr("os.access", lambda path, mode: not (mode & os.W_OK and Path(path) == tmp_path / name))
     with pytest.raises(PermissionError) as refused:
-        run(tmp_path, nothing)
+        run(tmp_path, must_not_start)
     assert refused.value.filename == str(tmp_path / name)
 
 
@@ -951,9 +952,6 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"x"))
 
-    async def nothing(node: BrokerNode) -> None:
-        raise AssertionError("it must not start")
-
     run(tmp_path, first)
     path = tmp_path / "topics.json"
     text = path.read_text()
@@ -963,7 +961,7 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
         changed = {"cut": text[:-20], "format": text.replace('"format":2', '"format":4')}
         path.write_text(changed.get(damage, text.replace('"partitions"', '"part"')))
     with pytest.raises(CorruptFile, match=r"topics\.json"):
-        run(tmp_path, nothing)
+        run(tmp_path, must_not_start)
     assert (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
