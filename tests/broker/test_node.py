@@ -563,8 +563,11 @@ def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path
     run(folder, first)
     (folder / "t-0").rename(elsewhere)
     (folder / "t-0").symlink_to(elsewhere)
+    (elsewhere / "beside").mkdir()
     run(folder, second)
-    if is_deleted_by == "the next start":
+    if is_deleted_by == "the broker":
+        assert not [*elsewhere.iterdir()]
+    else:
         without_topic(folder, "t")
         (folder / "t-0").rename(folder / f"{'0' * 32}-0-delete")
     run(folder, third)
