@@ -114,7 +114,7 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)
 
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
-	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
+	@PYTHONPATH=tests $(BIN)/python tests/support/loader/core_fuzz.py $(SECONDS) $(SEED)
 
 test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3, zig or soak, which it leaves out, with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
 	@$(BIN)/python tools/setup_packages.py postgresql kcat || echo "their tests are skipped"
@@ -122,7 +122,7 @@ test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, 
 	@$(MAKE) --no-print-directory test-sparks
 
 fuzz-core-guided: setup-dev ## the same under libFuzzer, for which clang must be there; what reaches something new is kept
-	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_guided_fuzz.py $(SECONDS)
+	@PYTHONPATH=tests $(BIN)/python tests/support/loader/core_guided_fuzz.py $(SECONDS)
 
 check: setup-dev ## format, lint and types
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }

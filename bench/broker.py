@@ -40,7 +40,7 @@ from crc32c import crc32c
 from kafka import KafkaConsumer, TopicPartition
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
 from headrace.broker.log.segment import walk_file  # noqa: E402

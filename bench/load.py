@@ -30,19 +30,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from confluent_kafka import Producer  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
-from apache_kafka import ApacheKafka  # noqa: E402
 from bench.support.load_contenders import Job, Timing  # noqa: E402
 from bench.support.load_shapes import SHAPES, Shape  # noqa: E402
 from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.registry.client import RegistryClient  # noqa: E402
-from maven_jars import classpath_of  # noqa: E402
-from running_service import Service  # noqa: E402
+from support.running_service import Service  # noqa: E402
+from support.servers.apache_kafka import ApacheKafka  # noqa: E402
+from support.servers.maven_jars import classpath_of  # noqa: E402
 
 PARTITIONS = 8
 WARM_MESSAGES = 20_000

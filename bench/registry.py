@@ -30,7 +30,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests"))
 
 import sqlalchemy as sa  # noqa: E402
 
@@ -156,7 +156,7 @@ def database(kind: str) -> Iterator[str]:
         if kind == "sqlite":
             url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/registry.db"
         else:
-            from postgres_server import PostgresServer
+            from support.servers.postgres_server import PostgresServer
 
             server = PostgresServer(durable=True)
             stack.callback(server.remove)

@@ -32,10 +32,9 @@ from typing import Any
 import fastavro
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.support.results import add_keep_flag, as_printed, keep, surroundings  # noqa: E402
-from hdfs import Hdfs  # noqa: E402
 from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties, shared_jvm  # noqa: E402
 from headrace.loader.job import Results, write_rows  # noqa: E402
 from headrace.loader.storage.hadoop import hadoop_storage  # noqa: E402
@@ -47,7 +46,8 @@ from headrace.loader.write.container import ContainerFormat  # noqa: E402
 from headrace.loader.write.file_rows import Row, RowSink, new_text_sync, row_file, rows_of  # noqa: E402
 from headrace.loader.write.task_files import TaskFiles  # noqa: E402
 from headrace.pipeline.java import ensure_java  # noqa: E402
-from s3_server import BUCKET, S3Server, s3a_jars  # noqa: E402
+from support.servers.hdfs import Hdfs  # noqa: E402
+from support.servers.s3_server import BUCKET, S3Server, s3a_jars  # noqa: E402
 
 SPARK_AVRO = "4.1.1"  # the newest that Maven Central has for Scala 2.13; Spark's sources of it do not differ since
 FIELDS = [

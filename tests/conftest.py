@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from checkout import ROOT
-from postgres_server import PostgresServer
-from running_service import Service, StartService
-from server_starts import START_SECONDS, note_starts, start_lines
+from support.checkout import ROOT
+from support.running_service import Service, StartService
+from support.server_starts import START_SECONDS, note_starts, start_lines
+from support.servers.postgres_server import PostgresServer
 
 # No test fails because the machine is busy with something else.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

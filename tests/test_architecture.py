@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import PACKAGES, ROOT
+from support.checkout import PACKAGES, ROOT
 
 PACKAGES = PACKAGES
 """The rooms as the package that they are when installed; `make setup` leaves it."""

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import server_starts
-from checkout import ROOT
-from server_starts import kind_of, start_lines, timed_start
+from support import server_starts
+from support.checkout import ROOT
+from support.server_starts import kind_of, start_lines, timed_start
 
 TESTS = """\
 import pytest
-from server_starts import note_starts
+from support.server_starts import note_starts
 
 pytestmark = pytest.mark.xdist_group("WHERE")
 
@@ -45,7 +45,7 @@ def test_what_all_workers_left_out_and_started(workers: int, tmp_path: Path) -> 
         [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", "-p", "conftest",
          "-p", "no:cacheprovider", "-n", str(workers), "--dist", "loadgroup", "-m", "not kafka and not spark", "."],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'tests' / 'support'}"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         check=False,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests"))
 
 import pyhive.exc  # noqa: E402
 import pytest  # noqa: E402  # whose skip is how these servers say that something is missing
@@ -30,23 +30,23 @@ from py4j.protocol import Py4JError  # noqa: E402
 from pyhive import hive  # noqa: E402
 from thrift.Thrift import TException  # noqa: E402
 
-from apache_kafka import ApacheKafka  # noqa: E402
-from hdfs import Hdfs  # noqa: E402
 from headrace.hive_ddl.executors.failures import one_line, root_cause  # noqa: E402
 from headrace.pipeline.demo.answers import Table, differences  # noqa: E402
 from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
 from headrace.pipeline.demo.place import Ask, Command, Detail  # noqa: E402
 from headrace.pipeline.demo.run import DemoError, prepare_folder, run_demo_at  # noqa: E402
 from headrace.settings import Settings, load_settings  # noqa: E402
-from hive_jdbc import HiveJdbc  # noqa: E402
-from hive_server import HiveServer  # noqa: E402
-from kafka_security import KafkaSecurity  # noqa: E402
-from pig import Pig  # noqa: E402
-from postgres_server import PostgresServer  # noqa: E402
-from running_service import Service  # noqa: E402
-from systemd_unit import Service as UnitService  # noqa: E402
-from systemd_unit import service_of  # noqa: E402
-from yarn import Yarn, packed_environment  # noqa: E402
+from support.hive.hive_jdbc import HiveJdbc  # noqa: E402
+from support.hive.hive_server import HiveServer  # noqa: E402
+from support.hive.pig import Pig  # noqa: E402
+from support.running_service import Service  # noqa: E402
+from support.servers.apache_kafka import ApacheKafka  # noqa: E402
+from support.servers.hdfs import Hdfs  # noqa: E402
+from support.servers.kafka_security import KafkaSecurity  # noqa: E402
+from support.servers.postgres_server import PostgresServer  # noqa: E402
+from support.servers.yarn import Yarn, packed_environment  # noqa: E402
+from support.systemd_unit import Service as UnitService  # noqa: E402
+from support.systemd_unit import service_of  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "cluster"
 PROGRAM = "/opt/headrace/.venv/bin/headrace"

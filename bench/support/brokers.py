@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from apache_kafka import ApacheKafka
-from certificates import Authority
-from kafka_security import KafkaSecurity
+from support.certificates import Authority
+from support.servers.apache_kafka import ApacheKafka
+from support.servers.kafka_security import KafkaSecurity
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
 from headrace.audit import window
 from headrace.audit.count import message_hash
 from headrace.audit.producer_counter import WINDOWS_KEPT_MS, ProducerCounter, Taking
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import SLOTS, Spool, left_spools, sent_word
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
+from support.checkout import ROOT
 
 NOW = 10 * WINDOW_MS
 

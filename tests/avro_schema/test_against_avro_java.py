@@ -14,8 +14,8 @@ from headrace.avro_schema import (
     parse_schema,
     parsing_canonical_form,
 )
-from java_oracle import JavaOracle, decoded, java_oracle
-from strategies import schema_values
+from support.java_oracle import JavaOracle, decoded, java_oracle
+from support.schemas.strategies import schema_values
 
 
 @pytest.fixture(scope="module")

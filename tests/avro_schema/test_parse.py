@@ -25,7 +25,7 @@ from headrace.avro_schema import (
     self_contained_text,
     walk,
 )
-from strategies import schema_values
+from support.schemas.strategies import schema_values
 
 
 def error_of(text: str, **options) -> SchemaParseError:

@@ -15,7 +15,7 @@ from headrace.avro_schema import Enum, Field, Fixed, Position, Record, SchemaPar
 from headrace.avro_schema import parse as parse_module
 from headrace.avro_schema.json_reader import DEPTH_MAX, NUMBER_CHARS_MAX, plain, read_json
 from headrace.avro_schema.quick_json import LaterPosition, read_quickly
-from strategies import schema_values
+from support.schemas.strategies import schema_values
 
 
 def carefully(text: str) -> Any:

@@ -26,7 +26,6 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from broker_samples import NOW_MS, batch
 from headrace.broker import connection as connection_module
 from headrace.broker.access import login as login_module
 from headrace.broker.access.login import MECHANISMS, Login, Users
@@ -54,6 +53,7 @@ from headrace.broker.rates import BURST_S, CLIENTS_MAX, Rates
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.record_batch import read_batch_header
+from support.broker.broker_samples import NOW_MS, batch
 
 PASSWORD = "p4ss, =w$rd!"
 OTHER_PASSWORD = "gu3ss-of-s0mebody"

@@ -20,7 +20,6 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsRequest,
 )
 
-from broker_samples import NOW_MS
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers import (
     create_partitions,
@@ -35,6 +34,7 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.incremental_alter_configs import APPEND, SET, SUBTRACT
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
+from support.broker.broker_samples import NOW_MS
 
 
 def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:

@@ -25,7 +25,6 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from broker_samples import NOW_MS, append, batch, find_timestamp
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult
@@ -55,6 +54,7 @@ from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTo
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from headrace.broker.topic_config import check_config
 from headrace.kafka_wire.record_batch import has_valid_crc, read_batch_header
+from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp
 
 
 def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:

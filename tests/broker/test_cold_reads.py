@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from broker_samples import NOW_MS, append, batch
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers import fetch, list_offsets
 from headrace.broker.handlers.context import RequestContext
@@ -24,6 +23,7 @@ from headrace.broker.log.files import NotCached, read_at, without_waiting
 from headrace.broker.log.segment import TXN_INDEX
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
+from support.broker.broker_samples import NOW_MS, append, batch
 
 PAGE_BYTES = 4096
 BATCHES = 60

@@ -15,17 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import (
-    NOW_MS,
-    append,
-    batch,
-    contents,
-    find_timestamp,
-    keyed_batch,
-    opened,
-    put_in_place,
-    with_attributes,
-)
 from headrace.broker import cleaner as cleaner_module
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
@@ -46,6 +35,17 @@ from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, P
 from headrace.broker.topic_config import check_config
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import DELETE_HORIZON, open_batch, read_batch_header, rebuilt_batch
+from support.broker.broker_samples import (
+    NOW_MS,
+    append,
+    batch,
+    contents,
+    find_timestamp,
+    keyed_batch,
+    opened,
+    put_in_place,
+    with_attributes,
+)
 
 SMALL = LogLimits(segment_bytes_max=400)
 DAY_MS = 86_400_000

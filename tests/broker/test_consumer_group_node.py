@@ -14,7 +14,6 @@ import pytest
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
-from broker_samples import NOW_MS
 from headrace.broker.access.login import ANYBODY, Login
 from headrace.broker.access.rights import Grant, Rights
 from headrace.broker.config import BrokerConfig
@@ -31,6 +30,7 @@ from headrace.broker.handlers.dispatch import HANDLERS
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from support.broker.broker_samples import NOW_MS
 
 CLASSIC = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b""),), False)
 JOINING = HeartbeatRequest("m", 0, rebalance_timeout_ms=10_000, topics=frozenset({"t"}), owned=frozenset())

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_samples import NOW_MS, append, batch, keyed_batch
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator, transactions
 from headrace.broker.coordinator.offsets import CommittedOffset
@@ -20,6 +19,7 @@ from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
 from headrace.broker.producer_ids import BLOCK_SIZE
 from headrace.broker.topics import Topic
+from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch
 
 SHORT_MS = 1000
 

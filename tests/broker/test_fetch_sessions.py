@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest as WireRequest
 from kafka.protocol.consumer import FetchResponse as WireResponse
 
-from broker_samples import NOW_MS, append, batch
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import RequestRefused
 from headrace.broker.fetch_sessions import EPOCH_MAX, EVICTABLE_S, FetchSession, FetchSessions
@@ -26,6 +25,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol import fetch as codec
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from support.broker.broker_samples import NOW_MS, append, batch
 
 NAMELESS, NO_ID = "", uuid.UUID(int=0)
 RAW = batch(b"value")

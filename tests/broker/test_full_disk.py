@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DeleteRecordsRequest
 
-from broker_samples import NOW_MS, append, batch, contents, opened
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
@@ -27,6 +26,7 @@ from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topics import Topic
+from support.broker.broker_samples import NOW_MS, append, batch, contents, opened
 
 REAL_WRITE_BYTES, REAL_MKDIR = Path.write_bytes, Path.mkdir
 

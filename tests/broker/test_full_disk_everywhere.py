@@ -15,10 +15,6 @@ from typing import Any
 
 import pytest
 
-from broker_history import abandon
-from broker_power_loss import Inline
-from broker_samples import NOW_MS, append, batch, committed, contents, keyed_batch
-from full_disk import NOWHERE, FullDisk
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator
@@ -30,6 +26,10 @@ from headrace.broker.errors import RequestRefused, StartError
 from headrace.broker.log import compaction, files
 from headrace.broker.log.opened import opened as records_of
 from headrace.broker.node import OFFSETS_PARTITION, BrokerNode
+from support.broker.broker_samples import NOW_MS, append, batch, committed, contents, keyed_batch
+from support.simulation.broker_history import abandon
+from support.simulation.broker_power_loss import Inline
+from support.simulation.full_disk import NOWHERE, FullDisk
 
 Key = tuple[str, int]
 Step = Callable[[], Awaitable[Any]]

@@ -25,7 +25,6 @@ from kafka.protocol.schemas.fields.array import ArrayField
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
-from broker_samples import NOW_MS, append, batch, find_timestamp, opened, with_attributes
 from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import IDLE_S, Connections
@@ -60,6 +59,7 @@ from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.record_batch import HEADER_BYTES
+from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, opened, with_attributes
 
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls

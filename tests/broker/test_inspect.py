@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, keyed_batch, opened, with_attributes
 from headrace.broker.config import BrokerConfig
 from headrace.broker.data_folder import CLEAN_MARKER, kept_from_brokers
 from headrace.broker.errors import CorruptFile, DataFolderInUse
@@ -30,6 +29,7 @@ from headrace.broker.log.segment import write_indexes
 from headrace.broker.node import BrokerNode
 from headrace.cli import main
 from headrace.kafka_wire.record_batch import CONTROL, read_batch_header
+from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, opened, with_attributes
 
 SEGMENT_BYTES = 10_000
 """With some entries in each index."""

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from certificates import Authority
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MAX
 from headrace.broker.errors import TlsUnusable
@@ -22,6 +21,7 @@ from headrace.broker.topics import PARTITIONS_MAX
 from headrace.cli import main
 from headrace.settings.sections import AT_MOST
 from headrace.settings.values import Duration
+from support.certificates import Authority
 
 
 def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:

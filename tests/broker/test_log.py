@@ -11,7 +11,6 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, contents, find_timestamp, header_of, opened, with_attributes
 from headrace.broker.errors import LogDamaged, RequestRefused
 from headrace.broker.log.by_time import largest_timestamp_ms
 from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
@@ -35,6 +34,16 @@ from headrace.broker.log.segment import (
 )
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC_AT, read_batch_header
+from support.broker.broker_samples import (
+    NOW_MS,
+    append,
+    batch,
+    contents,
+    find_timestamp,
+    header_of,
+    opened,
+    with_attributes,
+)
 
 SMALL = LogLimits(segment_bytes_max=400)
 """Some four batches of one short record each."""

@@ -13,7 +13,6 @@ from kafka.protocol.admin import CreateTopicsResponse
 from kafka.protocol.consumer import HeartbeatResponse
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_samples import batch
 from headrace.broker import metrics as metrics_module
 from headrace.broker.config import BrokerConfig
 from headrace.broker.counts import OTHER, TOPICS_MAX, RequestCounts
@@ -32,6 +31,7 @@ from headrace.broker.protocol.produce import (
 )
 from headrace.broker.server import BrokerServer
 from headrace.cli import main
+from support.broker.broker_samples import batch
 
 TOPIC_ID = uuid.UUID(int=5)
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, contents, keyed_batch, opened
 from headrace.broker import checkpoint_writer, producer_ids
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
@@ -48,6 +47,7 @@ from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import check_config
 from headrace.broker.topics import OFFSETS_TOPIC, Topic, check_topic_name
+from support.broker.broker_samples import NOW_MS, append, batch, contents, keyed_batch, opened
 
 
 class Clock:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS
 from headrace.broker.coordinator import offsets as offsets_module
 from headrace.broker.coordinator.offsets import METADATA_CHAR_BYTES, OFFSET_BYTES, RETENTION_MS, OffsetTable
 from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
+from support.broker.broker_samples import NOW_MS
 
 KEYS = st.builds(OffsetKey, st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1))
 PRODUCERS = st.integers(1, 3)

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from broker_samples import NOW_MS, append, batch, find_timestamp, opened
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers import list_offsets
 from headrace.broker.handlers.context import RequestContext
@@ -28,6 +27,7 @@ from headrace.broker.log.segment import LOG, segment_path
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import HEADER_BYTES, records_of, times_of
+from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, opened
 
 LATER_MS = NOW_MS + 1_000_000
 LARGE = b"v" * by_time.OPENED_AT_ONCE_BYTES

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from broker_history import Life, Lost, check, look_at
 from headrace.broker.config import FsyncMode
 from headrace.broker.log import compaction
-from power_loss import Forced, Named
+from support.simulation.broker_history import Life, Lost, check, look_at
+from support.simulation.power_loss import Forced, Named
 
 SEED = 20260101
 KEPT, AGED, DOOMED, TABLE = ("kept", 0), ("aged", 0), ("doomed", 0), ("table", 0)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from broker_history import Key, Life, Lost, Promises, abandon, look_at, opened
-from broker_samples import NOW_MS, contents
 from headrace.broker.config import FsyncMode
 from headrace.broker.log.damage import CORRUPT
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.scan import walk_batches
 from headrace.broker.log.segment import LOG, SNAPSHOT, base_offsets, segment_path
 from headrace.kafka_wire.record_batch import read_batch_header
-from power_loss import Forced
+from support.broker.broker_samples import NOW_MS, contents
+from support.simulation.broker_history import Key, Life, Lost, Promises, abandon, look_at, opened
+from support.simulation.power_loss import Forced
 
 SEED = 20260101
 KEPT, SHORT, EMPTY = ("kept", 0), ("kept", 1), ("kept", 2)

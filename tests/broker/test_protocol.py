@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 
-from broker_samples import batch
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import FrameRefused, ProtocolError
 from headrace.broker.handlers.context import RequestContext
@@ -34,6 +33,7 @@ from headrace.broker.protocol.metadata import encode as encode_metadata
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.primitives import Reader, Writer
+from support.broker.broker_samples import batch
 
 CLASSES: dict[tuple[int, str], Any] = {
     (cls.API_KEY, cls.type): cls

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates import Authority
 from headrace.broker.log import files
 from headrace.broker.log.files import FileSlice, OpenFiles
 from headrace.broker.protocol.framing import Piece
 from headrace.broker.response_writer import SENT_AT_ONCE, TOGETHER_BYTES, ResponseWriter
+from support.certificates import Authority
 
 CONTENT = os.urandom(3_000_000)
 

@@ -17,8 +17,6 @@ import pytest
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from broker_power_loss import Inline
-from broker_samples import NOW_MS, append, batch, contents
 from headrace.broker import checkpoint_writer, turns, upkeep
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig
@@ -33,6 +31,8 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topics import Topic
 from headrace.broker.turns import Turns
+from support.broker.broker_samples import NOW_MS, append, batch, contents
+from support.simulation.broker_power_loss import Inline
 
 PATIENCE_S = 60
 

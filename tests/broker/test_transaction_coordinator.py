@@ -19,7 +19,6 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from broker_samples import NOW_MS, append, batch, committed, contents, header_of, keyed_batch
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
@@ -56,6 +55,7 @@ from headrace.broker.node import OFFSETS_PARTITION, BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from headrace.broker.topics import TRANSACTIONS_TOPIC
+from support.broker.broker_samples import NOW_MS, append, batch, committed, contents, header_of, keyed_batch
 
 ID, T0, T1 = "shop-1", ("t", 0), ("t", 1)
 NOBODY = Identity(-1, -1)

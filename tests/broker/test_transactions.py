@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, keyed_batch, opened, put_in_place
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, transactions
 from headrace.broker.log.compaction import Pace, Rules
@@ -34,6 +33,7 @@ from headrace.kafka_wire import requests
 from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, frames, has_valid_crc, read_batch
 from headrace.kafka_wire.record_batch import read_batch_header as header_of
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
+from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, opened, put_in_place
 
 SMALL = LogLimits(segment_bytes_max=400)
 DAY_MS = 86_400_000

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 
-from broker_history import Life, Lost, Promises, abandon, opened
-from broker_power_loss import Inline
-from broker_samples import NOW_MS, append, batch, committed
 from headrace.broker import node as node_module
 from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator import transactions as transactions_module
@@ -26,6 +23,9 @@ from headrace.broker.coordinator.transactions import TransactionCoordinator
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import files
 from headrace.broker.node import OFFSETS_PARTITION, BrokerNode
+from support.broker.broker_samples import NOW_MS, append, batch, committed
+from support.simulation.broker_history import Life, Lost, Promises, abandon, opened
+from support.simulation.broker_power_loss import Inline
 
 SEED = 20260101
 PLACES = (("a", 0), ("a", 1), ("b", 0))

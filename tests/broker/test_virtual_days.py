@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from broker_power_loss import Inline
-from broker_samples import batch, keyed_batch
 from headrace.broker import node as node_module
 from headrace.broker.coordinator import coordinator, transactions
 from headrace.broker.coordinator.offsets import RETENTION_MS as OFFSETS_MS
 from headrace.broker.coordinator.transaction import EXPIRATION_MS as TRANSACTIONAL_IDS_MS
 from headrace.broker.log.producer_state import EXPIRATION_MS as PRODUCERS_MS
-from virtual_days import (
+from support.broker.broker_samples import batch, keyed_batch
+from support.simulation.broker_power_loss import Inline
+from support.simulation.virtual_days import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,

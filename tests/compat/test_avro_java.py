@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from avro_java import java_verdicts
 from headrace.avro_schema import parse_schema
 from headrace.compat import IncompatibilityType, check_reader_writer
 from headrace.pipeline.java import JavaNotFoundError
-from real_pairs import real_pairs, shrunk
-from schema_pairs import PRIMITIVES, schema_pairs
+from support.schemas.avro_java import java_verdicts
+from support.schemas.real_pairs import real_pairs, shrunk
+from support.schemas.schema_pairs import PRIMITIVES, schema_pairs
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500"))
 SEED = int(os.environ.get("HEADRACE_COMPAT_SEED", "1"))

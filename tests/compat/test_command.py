@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import PACKAGES, ROOT
 from headrace.cli import main
+from support.checkout import PACKAGES, ROOT
 
 DEMO = ROOT / "pipeline" / "demo" / "schemas"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'

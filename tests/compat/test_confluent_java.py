@@ -12,8 +12,8 @@ import pytest
 
 from headrace.avro_schema import parse_schema
 from headrace.compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
-from java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
-from schema_pairs import schema_pairs
+from support.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
+from support.schemas.schema_pairs import schema_pairs
 
 pytestmark = pytest.mark.java
 

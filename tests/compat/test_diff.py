@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
 from headrace.compat.diff import ChangeKind, changes
-from strategies import schemas
+from support.schemas.strategies import schemas
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [%s]}'
 ID = '{"name": "id", "type": "long"}'

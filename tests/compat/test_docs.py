@@ -10,7 +10,7 @@ from headrace.cli import compat, schema
 from headrace.compat.formats import FORMATS
 from headrace.compat.outcome import EXIT_CODES, FailureKind
 from headrace.compat.subjects import STRATEGIES
-from pages import page
+from support.pages import page
 
 PAGE = page("docs/compat.md")
 OBVIOUS = {"--help", "--config", "--data-dir", "--registry-url"}

@@ -16,7 +16,7 @@ import xmlschema
 from headrace.compat.formats import FORMATS, render
 from headrace.compat.formats.text import COLOURED, outcome_text
 from headrace.compat.outcome import Checked, Outcome
-from outcomes import HOSTILE, checked, everything
+from support.schemas.outcomes import HOSTILE, checked, everything
 
 STANDARDS = Path(__file__).parent / "standards"
 

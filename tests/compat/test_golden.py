@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from checkout import GOLDEN
 from headrace.avro_schema import Schema, parse_schema
 from headrace.compat import RULES, CompatibilityLevel, Report, VersionedSchema, check_level, json_report, text_report
 from headrace.compat.confluent import confluent_messages
+from support.checkout import GOLDEN
 
 GOLDEN = GOLDEN / "compat"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/*/reader.avsc"))

@@ -23,8 +23,8 @@ from headrace.compat import (
     parse_level,
 )
 from headrace.compat.resolution import Effort
-from schema_pairs import schema_pairs
-from strategies import growing_histories
+from support.schemas.schema_pairs import schema_pairs
+from support.schemas.strategies import growing_histories
 
 PAIRS = list(schema_pairs(2, 300))
 LEVEL = CompatibilityLevel

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from checkout import GOLDEN
 from headrace.avro_schema import Schema, parse_schema
 from headrace.compat import CompatibilityLevel, Severity, VersionedSchema, check_level
 from headrace.compat.catalogue import CATALOGUE, find_described
@@ -21,6 +20,7 @@ from headrace.compat.formats.text import checked_text
 from headrace.compat.lints import LINTS, ChosenLint, Linted, lint_problems, parse_lints
 from headrace.compat.outcome import Checked, Problem
 from headrace.compat.rules import RULES
+from support.checkout import GOLDEN
 
 GOLDEN = GOLDEN / "compat"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/*/candidate.avsc"))

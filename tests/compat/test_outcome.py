@@ -15,7 +15,7 @@ from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSu
 from headrace.compat.outcome import EXIT_ORDER, Failure, FailureKind, Outcome
 from headrace.compat.subjects import SchemaPlace, SubjectRule, subject_of
 from headrace.compat.suppressions import Suppression, parse_suppression, suppress
-from outcomes import V1, V3, checked
+from support.schemas.outcomes import V1, V3, checked
 
 TODAY = datetime.date(2026, 7, 1)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 
 def test_the_tables_of_rules_and_lints_are_current() -> None:

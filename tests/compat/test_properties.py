@@ -19,8 +19,8 @@ from headrace.compat import (
     check_level,
     check_reader_writer,
 )
-from schema_pairs import schema_pairs
-from strategies import histories, schema_values, schemas
+from support.schemas.schema_pairs import schema_pairs
+from support.schemas.strategies import histories, schema_values, schemas
 
 EXAMPLES = settings(max_examples=50, deadline=None)
 SHRINKING_PAIRS = histories(max_versions=2).filter(lambda versions: len(versions) == 2)

@@ -17,8 +17,6 @@ from typing import Any
 import fastavro
 import pytest
 
-from avro_java import java_answers
-from checkout import GOLDEN
 from headrace.avro_schema import (
     Array,
     Enum,
@@ -37,9 +35,11 @@ from headrace.avro_schema import (
 from headrace.compat import VersionedSchema, check_reader_writer
 from headrace.compat.lints import Linted, lint_problems, parse_lints
 from headrace.pipeline.java import JavaNotFoundError
-from real_pairs import real_pairs
-from schema_pairs import schema_pairs
-from strategies import branch_name
+from support.checkout import GOLDEN
+from support.schemas.avro_java import java_answers
+from support.schemas.real_pairs import real_pairs
+from support.schemas.schema_pairs import schema_pairs
+from support.schemas.strategies import branch_name
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500")) // 3
 SEED = int(os.environ.get("HEADRACE_COMPAT_SEED", "1"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
-from registry_calls import RegistryInProcess, registry_in_process
+from support.registry.registry_calls import RegistryInProcess, registry_in_process
 
 NUMBERS = itertools.count()
 

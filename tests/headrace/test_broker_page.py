@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headrace.broker.handlers.fetch import COPIED_BYTES_MAX, RESPONSE_BYTES_MAX
-from pages import page
+from support.pages import page
 
 MIB = 1024 * 1024
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from checkout import ROOT
 from headrace.cli import _parser
+from support.checkout import ROOT
 
 EXAMPLES = ROOT / "examples" / "ci"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
 from headrace.cli import _parser
 from headrace.settings import load_settings
-from pages import block, page
-from systemd_unit import UnitError, sections_of, service_of
+from support.checkout import ROOT
+from support.pages import block, page
+from support.systemd_unit import UnitError, sections_of, service_of
 
 PAGE = page("docs/cluster.md")
 CLUSTER = ROOT / "examples" / "cluster"

@@ -12,7 +12,7 @@ from headrace.cli.colour import painted_table, say
 from headrace.cli.command import print_table
 from headrace.cli.load import print_report
 from headrace.loader.report import RunReport
-from terminals import Terminal
+from support.terminals import Terminal
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from loader_fakes import ORDER_V1, ORDER_V2
-from served_registry import served
-from shelf import Shelf
-from sql_of_up import sql_of_up
-from terminals import Terminal
+from support.hive.sql_of_up import sql_of_up
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2
+from support.loader.shelf import Shelf
+from support.registry.served_registry import served
+from support.terminals import Terminal
 
 BUCKET = "dt=2026-01-01/hr=05"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from pages import page
+from support.pages import page
 
 ROOMS = ("audit", "avro_schema", "broker", "compat", "hive_ddl", "loader", "pipeline", "registry")
 

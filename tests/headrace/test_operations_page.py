@@ -17,13 +17,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from checkout import ROOT
 from headrace.audit import store as audit_store
 from headrace.broker import topics as broker_topics
 from headrace.cli import _parser
 from headrace.loader.decide import document as decision_document
 from headrace.settings import load_settings
-from pages import block, page
+from support.checkout import ROOT
+from support.pages import block, page
 
 PAGE = page("docs/operations.md")
 SCHEDULE = ROOT / "examples" / "schedule"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
 from headrace.cli import _parser
 from headrace.settings import load_settings
-from pages import blocks, page
+from support.checkout import ROOT
+from support.pages import blocks, page
 
 PAGES = sorted(
     str(path.relative_to(ROOT))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shelf import Shelf
-from sql_of_up import sql_of_up
+from support.hive.sql_of_up import sql_of_up
+from support.loader.shelf import Shelf
 
 NOBODY_THERE = "127.0.0.1:1"
 BUCKET = "dt=2026-01-01/hr=05"

@@ -13,7 +13,7 @@ from headrace.cli.quarantine import REASONS, REPLAYED, _shown
 from headrace.loader.project.quarantine import QuarantineCode
 from headrace.loader.rewrite.replay import REPLAYABLE
 from headrace.loader.work_unit import FileKind
-from shelf import Shelf
+from support.loader.shelf import Shelf
 
 BUCKET = "dt=2026-01-01/hr=05"
 

@@ -10,7 +10,7 @@ from headrace.registry.access.rights import Right, Target
 from headrace.registry.access.users import parse_users
 from headrace.registry.api.openapi.document import document
 from headrace.settings import load_settings
-from pages import block, page
+from support.pages import block, page
 
 PAGE = page("docs/registry.md")
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.work_unit import FileKind, FileRange
-from shelf import Shelf
+from support.loader.shelf import Shelf
 
 SIX, SEVEN = "dt=2026-01-31/hr=06", "dt=2026-01-31/hr=07"
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.pipeline.sql_socket import Question
-from sql_of_up import sql_of_up
+from support.hive.sql_of_up import sql_of_up
 
 QUERY = "SELECT carrier, count(*)\nFROM flights GROUP BY 1"
 CSV = "carrier,flights\nAA,32729\n,1\n"

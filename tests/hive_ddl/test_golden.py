@@ -10,11 +10,11 @@ import os
 
 import pytest
 
-from checkout import GOLDEN
 from headrace.hive_ddl.ops import Op
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.render import render_script
 from headrace.hive_ddl.table import TableState, desired_table
+from support.checkout import GOLDEN
 
 CASES = GOLDEN / "hive_ddl"
 LITERAL_CHARS_MAX = 1200  # so that a case can go beyond it without being a page long

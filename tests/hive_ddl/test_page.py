@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from checkout import ROOT
-from hive_cases import HISTORIES, RECORDS, TYPES
+from support.checkout import ROOT
+from support.hive.hive_cases import HISTORIES, RECORDS, TYPES
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from headrace.kafka_wire.record_batch import (
     records_of,
 )
 from headrace.loader.native.encode import encode_long
-from record_batches import make_batch, reseal
+from support.broker.record_batches import make_batch, reseal
 
 CAP = 1 << 24
 

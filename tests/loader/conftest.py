@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compiled_core import NOT_BUILT
 from headrace.loader import build, native
+from support.loader.compiled_core import NOT_BUILT
 
 
 @pytest.fixture(autouse=True)

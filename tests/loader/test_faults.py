@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fault_cases import Case, finish, quick_case, under
-from faults import CHANGES, Fault, Faults
-from small_world import Lost
+from support.simulation.fault_cases import Case, finish, quick_case, under
+from support.simulation.faults import CHANGES, Fault, Faults
+from support.simulation.small_world import Lost
 
 
 @pytest.mark.parametrize("act", [Case.load, Case.compact, Case.backfill])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 NAMED = sorted(set(re.findall(r"`((?:tests|bench)/[\w/]+\.py(?:::\w+)?)`", (ROOT / "docs/loader.md").read_text())))
 

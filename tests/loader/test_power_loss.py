@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from power_history import (
+from support.simulation.power_history import (
     WHOLE_LIFE,
     Aftermath,
     History,
@@ -27,8 +27,8 @@ from power_history import (
     nothing_new,
     of_an_older_release,
 )
-from power_loss import Named, pattern
-from small_world import Lost, make_small
+from support.simulation.power_loss import Named, pattern
+from support.simulation.small_world import Lost, make_small
 
 pytestmark = pytest.mark.fault
 

@@ -39,8 +39,8 @@ from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
-from loader_fakes import ORDER_V1, ORDER_V2, World
-from loader_samples import POLICY, clean, step_of
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
+from support.loader.loader_samples import POLICY, clean, step_of
 
 
 @pytest.fixture

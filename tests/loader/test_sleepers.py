@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fault_cases import Case, finish, quick_case, under
-from faults import CHANGES, Faults
 from headrace.loader.decide.cleaning import clean
-from small_world import AT_ONCE_MS, Lost, SmallWorld
+from support.simulation.fault_cases import Case, finish, quick_case, under
+from support.simulation.faults import CHANGES, Faults
+from support.simulation.small_world import AT_ONCE_MS, Lost, SmallWorld
 
 DAY_MS = 86_400_000
 

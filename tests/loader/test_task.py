@@ -15,7 +15,6 @@ from typing import Any
 import fastavro
 import pytest
 
-from compiled_core import required_core
 from headrace.audit.count import message_hash
 from headrace.audit.window import OUT_OF_RANGE_MS
 from headrace.avro_schema import frame, parse_schema
@@ -47,9 +46,10 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 from headrace.loader.write.buckets import Buckets
-from loader_samples import POLICY
-from projection_oracle import encode
-from record_batches import make_batch
+from support.broker.record_batches import make_batch
+from support.loader.compiled_core import required_core
+from support.loader.loader_samples import POLICY
+from support.loader.projection_oracle import encode
 
 HOUR_MS = 3_600_000
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z

@@ -2,7 +2,7 @@
 
 Everything acknowledged is a row, is quarantined or is in a gap that a decision declares, all tiers of the audit agree
 but for what the brokers lost, whatever the metastore names can be read between any two loads, each problem was caused
-and each cause is named. `PYTHONPATH=tests/support python -m year` goes through a year of 200 topics.
+and each cause is named. `PYTHONPATH=tests python -m support.simulation.year` goes through a year of 200 topics.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.storage.local import local_storage
-from year.life import Life, Size
-from year.plan import TO_ALL, TO_TOPICS, plan_year
-from year.story import Gone
-from year.world import unhurried
+from support.simulation.year.life import Life, Size
+from support.simulation.year.plan import TO_ALL, TO_TOPICS, plan_year
+from support.simulation.year.story import Gone
+from support.simulation.year.world import unhurried
 
 BYTES_PER_PARTITION_MAX = 400
 """Of a checkpoint without its schemas, for each topic and each partition."""

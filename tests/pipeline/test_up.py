@@ -27,7 +27,7 @@ from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import Duration, load_settings
 from headrace.settings.addresses import LiveAddresses
-from processes import is_running
+from support.processes import is_running
 
 
 @pytest.mark.parametrize(("now_ms", "due_ms"), [(0, 600_000), (599_999, 600_000), (600_000, 1_200_000)])

@@ -17,8 +17,8 @@ from headrace.registry.domain import Metadata, SchemaContent
 from headrace.registry.errors import InvalidRuleSet
 from headrace.registry.rules import RuleKind, RuleMode, RuleSet, check_rule_set
 from headrace.registry.tags import EntityKind, TaggedEntity, with_tags
-from java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
-from strategies import schema_values
+from support.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
+from support.schemas.strategies import schema_values
 
 pytestmark = pytest.mark.java
 

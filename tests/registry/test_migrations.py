@@ -18,7 +18,6 @@ from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 
-from checkout import ROOT
 from headrace.registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaId, SchemaReference
 from headrace.registry.errors import DatabaseUnusable
 from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet
@@ -26,6 +25,7 @@ from headrace.registry.storage.database import Database
 from headrace.registry.storage.engines import DatabaseAddress
 from headrace.registry.storage.models import Base
 from headrace.registry.storage.rows import schema_row
+from support.checkout import ROOT
 
 
 def _tables(engine: sa.Engine) -> dict[str, object]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from checkout import ROOT
 from headrace.settings import load_settings
-from pages import block, page
+from support.checkout import ROOT
+from support.pages import block, page
 
 
 def test_the_page_of_settings_is_current() -> None:

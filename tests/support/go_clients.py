@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 SOURCES = ROOT / "tests" / "support" / "go"
 CACHE = ROOT / ".make" / "go"

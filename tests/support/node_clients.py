@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 SOURCES = ROOT / "tests" / "support" / "node"
 CACHE = ROOT / ".make" / "node"

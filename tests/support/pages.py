@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 
 def page(path: str) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 
-from checkout import ROOT
-from server_starts import kind_of, timed_start
+from support.checkout import ROOT
+from support.server_starts import kind_of, timed_start
 
 READY_TIMEOUT_S = 120
 DRAINED_WITHIN_S = 10

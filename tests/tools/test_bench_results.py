@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 
 def module(path: str) -> ModuleType:

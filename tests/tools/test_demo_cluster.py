@@ -13,9 +13,9 @@ import pytest
 from py4j.protocol import Py4JError
 from thrift.transport.TTransport import TTransportException
 
-from checkout import ROOT
 from headrace.pipeline.demo.run import DemoError
 from headrace.settings import load_settings
+from support.checkout import ROOT
 
 REFUSED = SimpleNamespace(status=SimpleNamespace(errorMessage="Error running query:\n  Tez is gone"))
 

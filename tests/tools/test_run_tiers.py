@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkout import ROOT
-from processes import is_running
 from run_tiers import (
     SETUP,
     TIERS,
@@ -35,6 +33,8 @@ from run_tiers import (
     startable,
     usual_minutes,
 )
+from support.checkout import ROOT
+from support.processes import is_running
 
 DEADLINE_S = 60.0
 

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from checkout import ROOT
 from headrace.cli import _parser
+from support.checkout import ROOT
 
 
 def recipe(target: str) -> str:

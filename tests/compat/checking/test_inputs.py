@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkout import PACKAGES
 from headrace.avro_schema import SchemaParseError
 from headrace.cli import main
 from headrace.compat.checking import inputs
@@ -23,6 +22,7 @@ from headrace.compat.checking.processes import answers_of
 from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.subjects import SchemaPlace, subject_of
+from support.checkout import PACKAGES
 
 RECORD = '{"type": "record", "name": "%s", "fields": [{"name": "f", "type": "%s"}]}'
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from apache_kafka import ApacheKafka
-from loads_in_process import Loads, check_taken_up
+from support.loader.loads_in_process import Loads, check_taken_up
+from support.servers.apache_kafka import ApacheKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

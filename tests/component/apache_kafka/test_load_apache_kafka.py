@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from apache_kafka import ApacheKafka
-from broker_asked import look_at_topics_and_groups
-from checkout import ROOT
 from headrace.avro_schema import frame
 from headrace.registry.client import RegistryClient
+from support.broker.broker_asked import look_at_topics_and_groups
+from support.checkout import ROOT
+from support.servers.apache_kafka import ApacheKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,10 +15,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from apache_kafka import ApacheKafka
-from audit_topic import audit_rows
-from certificates import Authority
-from checkout import ROOT
 from headrace import Consumer, Producer, ProducerError
 from headrace.audit.row import Tier
 from headrace.kafka_wire.cluster import KafkaCluster
@@ -26,7 +22,11 @@ from headrace.kafka_wire.errors import AuthenticationRefused, KafkaError
 from headrace.pipeline.brokers import kafka_security
 from headrace.pipeline.clients.errors import SourceUnavailable
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
-from kafka_security import MECHANISMS, PASSWORD, SESSION_MS, USER, KafkaSecurity, token
+from support.broker.audit_topic import audit_rows
+from support.certificates import Authority
+from support.checkout import ROOT
+from support.servers.apache_kafka import ApacheKafka
+from support.servers.kafka_security import MECHANISMS, PASSWORD, SESSION_MS, USER, KafkaSecurity, token
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

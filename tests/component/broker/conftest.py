@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from apache_kafka import ApacheKafka
-from running_service import Service
+from support.running_service import Service
+from support.servers.apache_kafka import ApacheKafka
 
 BUNDLED, APACHE_KAFKA = "bundled", "apache-kafka"
 

@@ -15,10 +15,19 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
-from broker_kills import ends, serve, start_again
-from broker_talk import fresh
-from free_ports import free_port
-from held_batches import CODECS, check_written_once, codecs, held, is_idempotent, is_transactional, messages, values
+from support.broker.broker_kills import ends, serve, start_again
+from support.broker.broker_talk import fresh
+from support.broker.held_batches import (
+    CODECS,
+    check_written_once,
+    codecs,
+    held,
+    is_idempotent,
+    is_transactional,
+    messages,
+    values,
+)
+from support.free_ports import free_port
 
 PATIENCE_S = 60
 BACKOFF = {"retry_backoff_ms": 50}

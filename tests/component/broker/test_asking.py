@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_asked import asked, look_at_topics_and_groups
 from headrace.cli import main
+from support.broker.broker_asked import asked, look_at_topics_and_groups
 
 
 def test_topics_and_groups_of_the_bundled_broker(broker_address: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,12 +44,12 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.sasl import SaslHandshakeRequest
 
-from broker_samples import batch, keyed_batch, with_attributes
-from broker_talk import PATIENCE_S, Talk, code_of, fresh, now_ms, until
-from checkout import ROOT
 from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.protocol.error_codes import ErrorCode as Code
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest
+from support.broker.broker_samples import batch, keyed_batch, with_attributes
+from support.broker.broker_talk import PATIENCE_S, Talk, code_of, fresh, now_ms, until
+from support.checkout import ROOT
 
 SAME: Final = object()
 HOUR_MS = 3_600_000

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from certificates import Authority
 from headrace.kafka_wire.cluster import KafkaCluster
+from support.certificates import Authority
 
 MESSAGES = 10_000
 PATIENCE_S = 60

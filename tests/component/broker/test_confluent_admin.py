@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from broker_talk import fresh
+from support.broker.broker_talk import fresh
 
 PATIENCE_S = 60
 T0_MS = time.time_ns() // 1_000_000 - 60_000

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from broker_kills import serve, start_again
-from broker_talk import fresh
-from free_ports import free_port
+from support.broker.broker_kills import serve, start_again
+from support.broker.broker_talk import fresh
+from support.free_ports import free_port
 
 PATIENCE_S = 60
 QUICK = {"consumer_heartbeat_interval": "200ms", "consumer_session_timeout": "3s"}

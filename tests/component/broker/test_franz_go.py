@@ -11,12 +11,12 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from broker_kills import ends, serve, start_again
-from broker_talk import Talk
-from free_ports import free_port
-from go_clients import Running, compiled
 from headrace.kafka_wire.cluster import KafkaCluster
-from held_batches import CODECS, check_written_once, codecs, held, is_idempotent, is_transactional
+from support.broker.broker_kills import ends, serve, start_again
+from support.broker.broker_talk import Talk
+from support.broker.held_batches import CODECS, check_written_once, codecs, held, is_idempotent, is_transactional
+from support.free_ports import free_port
+from support.go_clients import Running, compiled
 
 pytestmark = pytest.mark.go
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from java_oracle import compiled
-from kafka_programs import JAVA, program_jars
+from support.java_oracle import compiled
+from support.servers.kafka_programs import JAVA, program_jars
 
 pytestmark = pytest.mark.java
 

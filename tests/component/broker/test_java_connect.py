@@ -11,9 +11,9 @@ from urllib.request import Request, urlopen
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from free_ports import free_port
-from java_oracle import compiled
-from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+from support.free_ports import free_port
+from support.java_oracle import compiled
+from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
 
 pytestmark = pytest.mark.java
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker_kills import serve
-from java_oracle import compiled
-from kafka_programs import JAVA
-from maven_jars import classpath_of
+from support.broker.broker_kills import serve
+from support.java_oracle import compiled
+from support.servers.kafka_programs import JAVA
+from support.servers.maven_jars import classpath_of
 
 pytestmark = pytest.mark.java
 

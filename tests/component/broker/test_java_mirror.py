@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
-from running_service import StartService
+from support.running_service import StartService
+from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
 
 pytestmark = pytest.mark.java
 

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from java_oracle import compiled
-from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, wait_until
+from support.java_oracle import compiled
+from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, wait_until
 
 pytestmark = pytest.mark.java
 

@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_programs import PATIENCE_S, Tools, tools
+from support.servers.kafka_programs import PATIENCE_S, Tools, tools
 
 pytestmark = pytest.mark.java
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from java_oracle import compiled
-from maven_jars import classpath_of
+from support.java_oracle import compiled
+from support.servers.maven_jars import classpath_of
 
 pytestmark = pytest.mark.java
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_talk import Talk, fresh
-from held_batches import CODECS, codecs, held, is_idempotent, is_transactional, messages, values
+from support.broker.broker_talk import Talk, fresh
+from support.broker.held_batches import CODECS, codecs, held, is_idempotent, is_transactional, messages, values
 
 pytestmark = [
     pytest.mark.kcat,

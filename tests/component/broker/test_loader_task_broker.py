@@ -22,9 +22,9 @@ from headrace.loader.build import current_build
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
-from loader_samples import POLICY
-from projection_oracle import encode
-from running_service import StartService
+from support.loader.loader_samples import POLICY
+from support.loader.projection_oracle import encode
+from support.running_service import StartService
 
 SCHEMA = json.dumps(
     {

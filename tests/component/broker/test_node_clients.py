@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker_kills import serve, start_again
-from free_ports import free_port
-from held_batches import codecs, held, is_idempotent, is_transactional
-from node_clients import installed_clients, run_script
+from support.broker.broker_kills import serve, start_again
+from support.broker.held_batches import codecs, held, is_idempotent, is_transactional
+from support.free_ports import free_port
+from support.node_clients import installed_clients, run_script
 
 pytestmark = pytest.mark.node
 

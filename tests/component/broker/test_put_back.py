@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from loads_in_process import Loads, check_taken_up
-from running_service import Service, StartService
+from support.loader.loads_in_process import Loads, check_taken_up
+from support.running_service import Service, StartService
 
 
 def serve(start_service: StartService, data_dir: Path) -> Service:

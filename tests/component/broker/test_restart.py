@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from broker_kills import ends, serve, start_again
-from free_ports import free_port
+from support.broker.broker_kills import ends, serve, start_again
+from support.free_ports import free_port
 
 PATIENCE_S = 60
 

@@ -14,12 +14,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from broker_kills import ends, serve, start_again
-from free_ports import free_port
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.record_batch import frames, read_batch
 from headrace.kafka_wire.topic_partition import TopicPartition as Place
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
+from support.broker.broker_kills import ends, serve, start_again
+from support.free_ports import free_port
 
 PATIENCE_S = 60
 BATCH = 20

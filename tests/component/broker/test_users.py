@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 
-from certificates import Authority
 from headrace import (
     BrokerUnavailable,
     Consumer,
@@ -30,6 +29,7 @@ from headrace import (
 from headrace.broker.access.login import MECHANISMS
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.security import KafkaSecurity
+from support.certificates import Authority
 
 PATIENCE_S = 60
 PASSWORD = "p4ss, =w$rd!"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
-from processes import command_line, is_running
+from support.checkout import ROOT
+from support.processes import command_line, is_running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 pytestmark = pytest.mark.container
 

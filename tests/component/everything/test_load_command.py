@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
 from headrace.loader.decide.decision import Decision, DecisionKind
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.storage.local.lease import Lease
 from headrace.loader.storage.local.slots import LocalSlots
-from load_world import LoadWorld
+from support.checkout import ROOT
+from support.loader.load_world import LoadWorld
 
 NOBODY = "127.0.0.1:1"
 """A port that nothing listens on."""

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from checkout import ROOT
 from headrace import Producer
 from headrace.kafka_wire.record_batch import frames
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
-from load_world import LoadWorld, rows_of
+from support.checkout import ROOT
+from support.loader.load_world import LoadWorld, rows_of
 
 CAMUS_HISTORY = ROOT / "tests" / "golden" / "camus"
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}]}'

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from load_world import FIELDS, NOTE, LoadWorld
+from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark]
 

@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from checkout import ROOT
 from headrace.avro_schema import frame
 from headrace.hive_ddl.table import COMPLETE_UNTIL, local_location
 from headrace.loader.follow.complete import instant_text
-from load_world import FIELDS, NOTE, LoadWorld, event_schema
+from support.checkout import ROOT
+from support.loader.load_world import FIELDS, NOTE, LoadWorld, event_schema
 
 pytestmark = pytest.mark.spark
 

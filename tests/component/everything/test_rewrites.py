@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from load_world import FIELDS, NOTE, LoadWorld
+from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
 pytestmark = pytest.mark.spark
 

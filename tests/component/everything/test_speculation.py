@@ -17,10 +17,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from free_ports import free_port
 from headrace.pipeline.java import ensure_java
-from load_world import LoadWorld
-from stalling_proxy import StallingProxy
+from support.broker.stalling_proxy import StallingProxy
+from support.free_ports import free_port
+from support.loader.load_world import LoadWorld
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from checkout import ROOT
-from pages import block, blocks, page
-from processes import LOOPBACK, command_line, descendants, is_running, listening
+from support.checkout import ROOT
+from support.pages import block, blocks, page
+from support.processes import LOOPBACK, command_line, descendants, is_running, listening
 
 pytestmark = pytest.mark.spark
 

@@ -23,14 +23,14 @@ import pytest
 from pyhive import hive
 from thrift.Thrift import TException
 
-from checkout import ROOT
-from free_ports import free_port
 from headrace.cli.load_serving import EXIT_RENEW
 from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.sql_socket import BEGUN
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
-from processes import command_line, descendants, is_running, started
+from support.checkout import ROOT
+from support.free_ports import free_port
+from support.processes import command_line, descendants, is_running, started
 
 pytestmark = pytest.mark.spark
 

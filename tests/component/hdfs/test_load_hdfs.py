@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from hdfs import DATA_NODE, NAME_NODE, Hdfs
-from load_world import FIELDS, NOTE
-from remote_world import Outage, RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
+from support.loader.load_world import FIELDS, NOTE
+from support.loader.remote_world import (
+    Outage,
+    RemoteWorld,
+    kill_loads,
+    kills_of_test,
+    lose_a_worker,
+    read_and_change,
+    two_drivers,
+)
+from support.servers.hdfs import DATA_NODE, NAME_NODE, Hdfs
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(1800 + 60 * kills_of_test())]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hdfs import Hdfs
 from headrace.loader.storage.protocols import Storage
-from real_storage import real_storage, spark_jvm
-from storage_contract import StorageContract
+from support.loader.real_storage import real_storage, spark_jvm
+from support.loader.storage_contract import StorageContract
+from support.servers.hdfs import Hdfs
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine, hive_engine, spark_engines
+from support.hive.hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine, hive_engine, spark_engines
 
 
 @pytest.fixture(scope="module")  # a process has one session at a time, and other modules have theirs

@@ -33,8 +33,8 @@ from headrace.hive_ddl.types import COMMENT_CHARS_MAX
 from headrace.loader.storage.local import local_storage
 from headrace.pipeline.load import SparkEdge
 from headrace.settings import HiveSettings, Settings
-from hive_engines import SPARK, THRIFT_SERVER, Engine, ServerEngine, another
-from hive_server import HiveServer
+from support.hive.hive_engines import SPARK, THRIFT_SERVER, Engine, ServerEngine, another
+from support.hive.hive_server import HiveServer
 
 DATABASE = "executors"
 REVISIONS = itertools.count(1)

@@ -28,11 +28,11 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.load_schema import EMPTY, LoadState, fold
 from headrace.loader.storage.local import local_storage
 from headrace.registry.errors import IncompatibleSchema
-from hive_engines import SPARK, Engine, ServerEngine, SparkEngine
-from hive_topics import Sent, wrong_rows
-from load_world import FIRST_MS, HOUR_MS, LoadWorld
-from projection_oracle import encode
-from strategies import data_for, histories
+from support.hive.hive_engines import SPARK, Engine, ServerEngine, SparkEngine
+from support.hive.hive_topics import Sent, wrong_rows
+from support.loader.load_world import FIRST_MS, HOUR_MS, LoadWorld
+from support.loader.projection_oracle import encode
+from support.schemas.strategies import data_for, histories
 
 pytestmark = pytest.mark.hive
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.table import local_location
-from load_world import FIELDS, NOTE, LoadWorld
+from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
 pytestmark = pytest.mark.hive  # with no HiveServer2, and too long for `make test`
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hive_server import METASTORE, HiveServer
-from load_world import FIELDS, NOTE, LoadWorld
-from postgres_server import PostgresServer
-from wheel_metastore import WheelMetastore
+from support.hive.hive_server import METASTORE, HiveServer
+from support.hive.wheel_metastore import WheelMetastore
+from support.loader.load_world import FIELDS, NOTE, LoadWorld
+from support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.hive
 

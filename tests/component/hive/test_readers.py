@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.avro_schema import Field
-from hive_answers import check_answers
-from hive_cases import (
+from support.hive.hive_answers import check_answers
+from support.hive.hive_cases import (
     HISTORIES,
     RECORDS,
     TYPES,
@@ -18,9 +18,9 @@ from hive_cases import (
     types_message,
     types_schema,
 )
-from hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine
-from hive_topics import DATABASE, FoldedTopic, expression
-from hive_values import found, is_nested
+from support.hive.hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine
+from support.hive.hive_topics import DATABASE, FoldedTopic, expression
+from support.hive.hive_values import found, is_nested
 
 FILES = {SPARK: "spark_sql", THRIFT_SERVER: "spark_thrift_server", HIVE: "hiveserver2"}
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
 from headrace.loader.load_schema import KeptRoute
-from java_oracle import JavaOracle, decoded, java_oracle
-from projection_oracle import encode, load_schema_of, project, states_of
-from strategies import data_for, growing_histories, histories, schemas
+from support.java_oracle import JavaOracle, decoded, java_oracle
+from support.loader.projection_oracle import encode, load_schema_of, project, states_of
+from support.schemas.strategies import data_for, growing_histories, histories, schemas
 
 CASES = int(os.environ.get("HEADRACE_EQUALITY_CASES") or 60)
 """Of a history and a message of it, in each of the two tests that make them up; `make equality` has 100,000."""

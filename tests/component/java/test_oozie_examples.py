@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import xmlschema
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 pytestmark = pytest.mark.java
 

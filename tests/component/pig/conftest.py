@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pig import Pig
+from support.hive.pig import Pig
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import fastavro
 import pytest
 
 from headrace.avro_schema import frame
-from load_world import FIELDS, FIRST_MS, NOTE, LoadWorld, event_schema
-from pig import METASTORE, Pig, by_schema, by_table
+from support.hive.pig import METASTORE, Pig, by_schema, by_table
+from support.loader.load_world import FIELDS, FIRST_MS, NOTE, LoadWorld, event_schema
 
 pytestmark = pytest.mark.pig
 

@@ -14,8 +14,8 @@ from headrace.avro_schema import Field, Schema, Type, parse_schema
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.table import local_location
-from hive_answers import check_answers
-from hive_cases import (
+from support.hive.hive_answers import check_answers
+from support.hive.hive_cases import (
     HISTORIES,
     RECORDS,
     TYPES,
@@ -26,10 +26,10 @@ from hive_cases import (
     types_message,
     types_schema,
 )
-from hive_engines import SPARK, SparkEngine
-from hive_topics import DATABASE, FoldedTopic, wrong_among
-from pig import METASTORE, WITHOUT_PRUNING, Pig, PigRefused, by_schema, by_table, found_in_pig
-from running_service import Service
+from support.hive.hive_engines import SPARK, SparkEngine
+from support.hive.hive_topics import DATABASE, FoldedTopic, wrong_among
+from support.hive.pig import METASTORE, WITHOUT_PRUNING, Pig, PigRefused, by_schema, by_table, found_in_pig
+from support.running_service import Service
 
 pytestmark = pytest.mark.pig
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
+from support.checkout import ROOT
 
 pytest.importorskip("pre_commit", reason="needs pre-commit, which the extra dev brings")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
 from headrace.loader.build import current_build
+from support.checkout import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from build_wheels import PROCESSORS
-from checkout import ROOT
 from headrace.audit.count import message_hash
 from headrace.loader.native.core import library
 from headrace.loader.native.core.build import LIBRARY
+from support.checkout import ROOT
 
 pytestmark = [pytest.mark.zig, pytest.mark.timeout(1800)]
 

@@ -16,7 +16,7 @@ from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api.app import create_app
 from headrace.registry.storage.database import Database, sqlite_url
-from registry_calls import STRING, USER_1, Answer, Registry, registry_in_process
+from support.registry.registry_calls import STRING, USER_1, Answer, Registry, registry_in_process
 
 NAMES = ("root", "reader", "team", "eu", "stranger")
 GRANTS = """

@@ -11,7 +11,7 @@ import pytest
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
-from registry_calls import STRING, Answer, Registry, registry_in_process
+from support.registry.registry_calls import STRING, Answer, Registry, registry_in_process
 
 GRANTS = """
 grant root admin *

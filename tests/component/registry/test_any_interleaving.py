@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from registry_interleavings import Interleavings, histories_of
+from support.simulation.registry_interleavings import Interleavings, histories_of
 
 
 def test_any_interleaving_of_changes_and_of_going_back(new_database: Callable[[], str]) -> None:

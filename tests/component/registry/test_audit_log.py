@@ -11,7 +11,7 @@ import pytest
 
 from headrace.registry.operation.audit_log import AuditLog
 from headrace.registry.storage.database import sqlite_url
-from registry_calls import STRING, Registry, registry_in_process
+from support.registry.registry_calls import STRING, Registry, registry_in_process
 
 READONLY, READWRITE, IMPORT, NONE = ({"mode": mode} for mode in ("READONLY", "READWRITE", "IMPORT", None))
 FULL = {"compatibility": "FULL"}

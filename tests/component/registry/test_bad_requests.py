@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from registry_calls import CONTENT_TYPE, STRING, Registry
+from support.registry.registry_calls import CONTENT_TYPE, STRING, Registry
 
 MEGABYTE = 1024 * 1024
 

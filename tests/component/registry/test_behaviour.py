@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.version import VERSION
-from registry_calls import (
+from support.registry.registry_calls import (
     CONTENT_TYPE,
     STRING,
     USER_1,

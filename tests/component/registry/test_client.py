@@ -11,8 +11,8 @@ import pytest
 from headrace.avro_schema import Fixed, Reference
 from headrace.registry import errors
 from headrace.registry.client import RegistryClient, SchemaReference, SubjectVersion
-from pages import blocks, page
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
+from support.pages import blocks, page
+from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
 
 @pytest.fixture

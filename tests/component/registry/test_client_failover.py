@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from free_ports import free_port
 from headrace.registry.client import RegistryClient, transport
+from support.free_ports import free_port
 
 pytestmark = pytest.mark.fault
 

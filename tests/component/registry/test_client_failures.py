@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates import Authority
 from headrace.registry import errors
 from headrace.registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
 from headrace.registry.client.access import parse_servers
 from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
-from registry_calls import STRING
-from scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
+from support.certificates import Authority
+from support.registry.registry_calls import STRING
+from support.registry.scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
 
 PASSWORD = "open ,@: sesame"
 ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from certificates import Authority
 from headrace.registry.client import BasicAuth, RegistryClient, Tls
 from headrace.registry.errors import RegistryUnavailable, ServiceError
-from scripted_http import ScriptedServer, scripted_server
+from support.certificates import Authority
+from support.registry.scripted_http import ScriptedServer, scripted_server
 
 SUBJECTS = (200, ["orders-value"])
 

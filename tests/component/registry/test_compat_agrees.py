@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from headrace.cli import main
 from headrace.registry.client import RegistryClient, SchemaReference
 from headrace.registry.errors import IncompatibleSchema, SubjectNotFound, VersionNotFound
-from served_registry import Served, served
+from support.registry.served_registry import Served, served
 
 TYPES = (
     '"int"',

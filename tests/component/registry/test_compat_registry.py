@@ -13,7 +13,7 @@ from werkzeug.wrappers import Request, Response
 
 from headrace.cli import main
 from headrace.registry.client import SchemaReference
-from served_registry import Served, served
+from support.registry.served_registry import Served, served
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "%s"}%s]}'
 NOTE = ', {"name": "note", "type": "string"}'

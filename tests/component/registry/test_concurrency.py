@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from registry_calls import STRING, Registry
+from support.registry.registry_calls import STRING, Registry
 
 CLIENTS = 50
 T = TypeVar("T")

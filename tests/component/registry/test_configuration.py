@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess
+from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess
 
 EVERYWHERE = ":.__GLOBAL:"
 BACKWARD = {"compatibilityLevel": "BACKWARD"}

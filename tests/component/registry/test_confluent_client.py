@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from blocking import Blocking
 from headrace.avro_schema import unframe
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
+from support.registry.blocking import Blocking
+from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 from confluent_kafka.schema_registry import (  # noqa: E402

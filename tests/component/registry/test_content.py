@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from headrace.registry.storage.database import sqlite_url
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import (
+    STRING,
+    USER_1,
+    USER_2,
+    USER_INCOMPATIBLE,
+    RegistryInProcess,
+    registry_in_process,
+)
 
 FIXED_AND_MAP = (
     '{"type":"record","name":"C","namespace":"a.b","fields":[{"name":"f","type":{"type":"fixed","name":"D","size":4}},'

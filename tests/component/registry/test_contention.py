@@ -8,7 +8,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from registry_calls import Answer, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import Answer, RegistryInProcess, registry_in_process
 
 THREADS = 12
 CALLS_EACH = 40

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry_calls import STRING, USER_1, USER_2, Registry, RegistryInProcess
+from support.registry.registry_calls import STRING, USER_1, USER_2, Registry, RegistryInProcess
 
 BYTES = '"bytes"'
 FIXED = '{"type":"fixed","name":"Id","namespace":"n","size":4}'

@@ -19,7 +19,7 @@ from headrace.registry.errors import RegistryError
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.kept import SubjectView
 from headrace.registry.storage.repository import Conflict, Repository
-from postgres_server import PostgresServer
+from support.servers.postgres_server import PostgresServer
 
 PROCESSES = 3
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from registry_calls import STRING, Answer, RegistryInProcess
+from support.registry.registry_calls import STRING, Answer, RegistryInProcess
 
 NASTY = (
     "\x00",

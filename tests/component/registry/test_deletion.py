@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry_calls import STRING, Registry
+from support.registry.registry_calls import STRING, Registry
 
 BYTES = '"bytes"'
 

@@ -14,7 +14,14 @@ import pytest
 import sqlalchemy as sa
 
 from headrace.registry.storage.database import sqlite_url
-from registry_calls import STRING, USER_1, USER_INCOMPATIBLE, Registry, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import (
+    STRING,
+    USER_1,
+    USER_INCOMPATIBLE,
+    Registry,
+    RegistryInProcess,
+    registry_in_process,
+)
 
 RULE = {"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL"}
 CHECK = {"name": "R", "subject": "target", "version": 9}

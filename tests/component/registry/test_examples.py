@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from checkout import ROOT
 from headrace.registry.access.needs import NEEDS, OPEN
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.settings import RegistrySettings
-from registry_calls import STRING, Registry
-from running_service import StartService
+from support.checkout import ROOT
+from support.registry.registry_calls import STRING, Registry
+from support.running_service import StartService
 
 FOLDER = ROOT / "examples" / "registry"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))

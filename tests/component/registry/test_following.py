@@ -24,10 +24,10 @@ from headrace.registry.following.follower import HOLD_MS, Follower, RemoteSource
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.following import ContextState, FollowingTables
 from headrace.registry.storage.repository import Repository
-from registry_calls import Registry, registry_in_process
-from registry_front import RegistryBehindFront
-from registry_interleavings import Interleavings, histories_of, upgraded
-from registry_model import FIXED, LIST, TARGET, content, request
+from support.registry.registry_calls import Registry, registry_in_process
+from support.registry.registry_front import RegistryBehindFront
+from support.registry.registry_model import FIXED, LIST, TARGET, content, request
+from support.simulation.registry_interleavings import Interleavings, histories_of, upgraded
 
 QUESTIONS = (
     "/contexts",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from registry_calls import Registry
+from support.registry.registry_calls import Registry
 
 StartService = Callable[..., Any]
 

@@ -23,8 +23,8 @@ from schemathesis import GenerationMode, checks
 from headrace.registry.api.app import create_app
 from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operation
 from headrace.registry.storage.database import Database
-from registry_calls import STRING, USER_1, Answer, RegistryInProcess
-from strategies import schema_values
+from support.registry.registry_calls import STRING, USER_1, Answer, RegistryInProcess
+from support.schemas.strategies import schema_values
 
 EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "2"))
 IS_LONG = "HEADRACE_FUZZ_EXAMPLES" in os.environ

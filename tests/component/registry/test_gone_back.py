@@ -16,9 +16,9 @@ import pytest
 
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.registry.storage.footing import LEASE_S
-from postgres_server import PostgresServer
-from registry_calls import Registry
-from registry_front import RegistryBehindFront
+from support.registry.registry_calls import Registry
+from support.registry.registry_front import RegistryBehindFront
+from support.servers.postgres_server import PostgresServer
 
 USES_F = '{"type":"array","items":"F"}'
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from certificates import Authority
-from java_oracle import JAVA_SOURCES, compiled, confluent_classpath, older_java
-from secured_registry import PASSWORD, secured_registry
+from support.certificates import Authority
+from support.java_oracle import JAVA_SOURCES, compiled, confluent_classpath, older_java
+from support.registry.secured_registry import PASSWORD, secured_registry
 
 pytestmark = pytest.mark.java
 

@@ -13,8 +13,8 @@ import pytest
 from headrace.registry.api import wsgi_call
 from headrace.registry.api.front import KEY_HEADERS
 from headrace.registry.storage.database import Database
-from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
-from registry_front import RegistryBehindFront
+from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+from support.registry.registry_front import RegistryBehindFront
 
 FRONTS = 2
 

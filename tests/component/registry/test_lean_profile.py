@@ -8,7 +8,7 @@ import pytest
 
 from headrace.registry import errors
 from headrace.registry.client import RegistryClient
-from registry_calls import USER_1, USER_INCOMPATIBLE
+from support.registry.registry_calls import USER_1, USER_INCOMPATIBLE
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 schema_registry = pytest.importorskip("schema_registry.client")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.registry.storage.database import Database, sqlite_url
-from registry_calls import STRING, registry_in_process
+from support.registry.registry_calls import STRING, registry_in_process
 
 
 def test_what_the_database_holds(database_url: str) -> None:

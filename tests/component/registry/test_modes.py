@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from headrace.registry.storage.database import sqlite_url
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import (
+    STRING,
+    USER_1,
+    USER_2,
+    USER_INCOMPATIBLE,
+    Registry,
+    RegistryInProcess,
+    registry_in_process,
+)
 
 BYTES, INT = '"bytes"', '"int"'
 EVERYWHERE = ":.__GLOBAL:"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from certificates import Authority
-from node_clients import installed_clients, run_script
-from secured_registry import PASSWORD, secured_registry
+from support.certificates import Authority
+from support.node_clients import installed_clients, run_script
+from support.registry.secured_registry import PASSWORD, secured_registry
 
 pytestmark = pytest.mark.node
 

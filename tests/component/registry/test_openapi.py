@@ -19,7 +19,7 @@ from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operatio
 from headrace.registry.api.problems import ERROR_CODES
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.version import VERSION
-from registry_calls import STRING, RegistryInProcess
+from support.registry.registry_calls import STRING, RegistryInProcess
 
 asked: set[str] = set()
 

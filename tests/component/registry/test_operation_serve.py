@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from certificates import Authority
 from headrace.cli.command import CommandError
 from headrace.cli.registry_access import check_access, tls_of
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.settings import Address, RegistrySettings
-from registry_calls import STRING, Registry
+from support.certificates import Authority
+from support.registry.registry_calls import STRING, Registry
 
 WORKERS = 2
 

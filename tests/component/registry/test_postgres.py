@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from postgres_server import PostgresServer
-from processes import kill_with_children
-from registry_calls import STRING, Answer, Registry
+from support.processes import kill_with_children
+from support.registry.registry_calls import STRING, Answer, Registry
+from support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.postgres
 

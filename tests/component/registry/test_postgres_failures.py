@@ -17,8 +17,8 @@ from headrace.registry.storage import engines
 from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from headrace.registry.storage.models import STATE_ID
 from headrace.registry.storage.repository import Conflict, IdWanted, Repository
-from postgres_server import PostgresServer
-from registry_calls import STRING, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import STRING, RegistryInProcess, registry_in_process
+from support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.postgres
 

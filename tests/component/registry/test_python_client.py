@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from blocking import Blocking
 from headrace.avro_schema import unframe
-from registry_calls import USER_1, USER_2, USER_INCOMPATIBLE
+from support.registry.blocking import Blocking
+from support.registry.registry_calls import USER_1, USER_2, USER_INCOMPATIBLE
 
 client_library = pytest.importorskip("schema_registry.client")
 from schema_registry.client.errors import ClientError  # noqa: E402

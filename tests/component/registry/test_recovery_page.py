@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pages import blocks, page
-from postgres_server import PostgresServer, binaries
-from registry_calls import STRING, Registry
-from running_service import StartService
+from support.pages import blocks, page
+from support.registry.registry_calls import STRING, Registry
+from support.running_service import StartService
+from support.servers.postgres_server import PostgresServer, binaries
 
 PAGE = page("docs/registry-recovery.md")
 SECTIONS = {text.partition("\n")[0]: blocks(text, "sh") for text in PAGE.split("\n## ")[1:]}

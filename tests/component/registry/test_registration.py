@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.registry.service import texts
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
+from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
 
 BYTES = '"bytes"'
 BAD = '{"type":"record","name":"R","fields":[{"name":"f","type":"strin"}]}'

@@ -27,7 +27,7 @@ from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
 from headrace.registry.access.users import user_line
 from headrace.registry.api.hooks import CERTIFICATE_KEY
 from headrace.registry.storage.database import sqlite_url
-from registry_calls import CONTENT_TYPE, Answer, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import CONTENT_TYPE, Answer, RegistryInProcess, registry_in_process
 
 PLACES = {"everywhere": "*", "subject": "s", "other": "other", "context": ":.c:*"}
 """What a user has one right on; the calls are about the subject `s` of the default context."""

@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
-from checkout import ROOT
 from headrace.registry.errors import DatabaseUnusable
 from headrace.registry.storage import database as storage
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.engines import DatabaseAddress
-from registry_calls import Answer
-from registry_front import RegistryBehindFront
+from support.checkout import ROOT
+from support.registry.registry_calls import Answer
+from support.registry.registry_front import RegistryBehindFront
 
 MIGRATION = """
 import sqlalchemy as sa

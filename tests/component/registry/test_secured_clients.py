@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from certificates import Authority
 from headrace import Consumer, Producer
 from headrace.registry import errors
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, load_settings
-from registry_calls import STRING, USER_1
-from secured_registry import PASSWORD, secured_registry
+from support.certificates import Authority
+from support.registry.registry_calls import STRING, USER_1
+from support.registry.secured_registry import PASSWORD, secured_registry
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 schema_registry = pytest.importorskip("schema_registry.client")

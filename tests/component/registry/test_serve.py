@@ -19,8 +19,8 @@ import pytest
 from headrace.registry.api.server import TakenPort
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryUnavailable
-from processes import kill_with_children
-from registry_calls import STRING, Registry
+from support.processes import kill_with_children
+from support.registry.registry_calls import STRING, Registry
 
 SERVE = ("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir")
 StartService = Callable[..., Any]

@@ -17,7 +17,7 @@ from headrace.registry.errors import IncompatibleSchema, OperationNotPermitted, 
 from headrace.registry.storage import repository as storage
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
-from postgres_server import PostgresServer
+from support.servers.postgres_server import PostgresServer
 
 FIXED = '{"type":"fixed","name":"F","size":4}'
 OTHER = '{"type":"fixed","name":"F","size":5}'

@@ -17,13 +17,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from certificates import Authority
-from free_ports import free_port
 from headrace.cli.command import CommandError
 from headrace.cli.registry_access import certified_of, check_access, tls_of, users_of
 from headrace.registry.api.certified import subject_text
 from headrace.settings import Address, RegistrySettings
-from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+from support.certificates import Authority
+from support.free_ports import free_port
+from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ISSUER, AUDIENCE = "https://id.example.com", "registry"

@@ -27,8 +27,8 @@ from headrace.registry.api.services import services_of
 from headrace.registry.domain import SchemaRequest
 from headrace.registry.service.compatibility import Comparison, Compatibility, WorkedOut
 from headrace.registry.storage.database import Database, sqlite_url
-from registry_calls import STRING
-from registry_front import RegistryBehindFront
+from support.registry.registry_calls import STRING
+from support.registry.registry_front import RegistryBehindFront
 
 MEGABYTE = 1024 * 1024
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from postgres_server import PostgresServer
-from registry_calls import Registry
+from support.registry.registry_calls import Registry
+from support.servers.postgres_server import PostgresServer
 
 FIXED = '{{"type":"fixed","name":"F{0}","size":{0}}}'
 MANY = 80

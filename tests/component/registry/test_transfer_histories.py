@@ -23,7 +23,7 @@ from headrace.registry.transfer.lines import read_snapshot, write_snapshot
 from headrace.registry.transfer.plan import plan_import
 from headrace.registry.transfer.remote import Remote
 from headrace.registry.transfer.snapshot import Selection
-from registry_calls import RegistryInProcess, registry_in_process
+from support.registry.registry_calls import RegistryInProcess, registry_in_process
 
 SUBJECTS = ("a", "b/c", ":.x:a", ":.x:d")
 SCHEMAS = tuple(f'{{"type":"fixed","name":"F{number}","size":{number}}}' for number in range(1, 4))

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from processes import is_running
+from support.processes import is_running
 
 GRACEFUL_STOP_S = 2  # in place of the server's own, so that nobody waits for long
 SERVER = textwrap.dedent(

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from audit_topic import audit_rows
-from checkout import ROOT
 from headrace import (
     Consumer,
     ConsumerClosed,
@@ -35,7 +33,9 @@ from headrace.pipeline.clients import audit_publisher
 from headrace.pipeline.clients import consumer as consumer_module
 from headrace.pipeline.clients.delivery import Delivery
 from headrace.settings import Duration
-from running_service import Service, StartService
+from support.broker.audit_topic import audit_rows
+from support.checkout import ROOT
+from support.running_service import Service, StartService
 
 T0 = 1_356_998_400_000
 SCHEMA = json.dumps(

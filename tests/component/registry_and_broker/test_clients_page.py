@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pages import blocks, page
+from support.pages import blocks, page
 
 
 def test_the_code_runs_from_top_to_bottom(

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
-from audit_topic import audit_rows
 from headrace import Consumer, Producer
 from headrace.audit.row import Tier
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
+from support.broker.audit_topic import audit_rows
 
 PATIENCE_S = 60
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from audit_topic import audit_rows
 from headrace import Consumer, Producer, SourceUnavailable
 from headrace.audit.row import Tier
 from headrace.pipeline.clients import assignment as assignment_module
@@ -19,6 +18,7 @@ from headrace.pipeline.clients import consumer as consumer_module
 from headrace.pipeline.clients import consumer_count
 from headrace.pipeline.clients.consumer import Message
 from headrace.settings import Settings
+from support.broker.audit_topic import audit_rows
 
 PATIENCE_S = 30  # below the session timeout of 45 s, after which the broker would put a silent member out
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})

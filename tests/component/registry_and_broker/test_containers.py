@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from checkout import ROOT
 from headrace import Producer
 from headrace.cli import broker, main, registry_access
 from headrace.settings import load_settings
-from running_service import StartService
+from support.checkout import ROOT
+from support.running_service import StartService
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

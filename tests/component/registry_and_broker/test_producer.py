@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
-from audit_topic import audit_rows
-from checkout import ROOT
 from headrace import Consumer, Producer, RegistryClient
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.producer_counter import ProducerCounter, Taking
@@ -37,6 +35,8 @@ from headrace.pipeline.clients.errors import (
     ValueRefused,
 )
 from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings, TopicTable
+from support.broker.audit_topic import audit_rows
+from support.checkout import ROOT
 
 T0 = 1_356_998_400_000
 

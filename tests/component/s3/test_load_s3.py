@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-from load_world import FIELDS, NOTE
-from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
-from s3_server import BUCKET, CHANGES, S3Server
+from support.loader.load_world import FIELDS, NOTE
+from support.loader.remote_world import (
+    RemoteWorld,
+    kill_loads,
+    kills_of_test,
+    lose_a_worker,
+    read_and_change,
+    two_drivers,
+)
+from support.servers.s3_server import BUCKET, CHANGES, S3Server
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800 + 60 * kills_of_test())]
 

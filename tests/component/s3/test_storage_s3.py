@@ -9,9 +9,9 @@ import pytest
 
 from headrace.loader.errors import NoPutIfAbsent
 from headrace.loader.storage.protocols import Storage
-from real_storage import real_storage, spark_jvm
-from s3_server import BUCKET, S3Server
-from storage_contract import StorageContract
+from support.loader.real_storage import real_storage, spark_jvm
+from support.loader.storage_contract import StorageContract
+from support.servers.s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(600)]
 

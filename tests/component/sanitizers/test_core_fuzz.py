@@ -11,15 +11,15 @@ import sys
 
 import pytest
 
-import core_corpus
-from checkout import ROOT
+from support.checkout import ROOT
+from support.loader import core_corpus
 
 SECONDS = 12
 
 
 @pytest.mark.timeout(180)
 def test_mutated_batches_come_out_as_by_the_reference_and_break_nothing() -> None:
-    command = [sys.executable, str(ROOT / "tests" / "support" / "core_fuzz.py"), str(SECONDS), "1"]
+    command = [sys.executable, str(ROOT / "tests" / "support" / "loader" / "core_fuzz.py"), str(SECONDS), "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no finding" in done.stdout

@@ -18,8 +18,8 @@ from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.plan import plan_view
 from headrace.pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
-from pages import page
-from topic_views import view_of
+from support.hive.topic_views import view_of
+from support.pages import page
 
 pytestmark = pytest.mark.spark
 

@@ -36,7 +36,7 @@ from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write.container import ContainerFormat
-from loader_samples import POLICY
+from support.loader.loader_samples import POLICY
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,6 @@ import fastavro
 import pytest
 from pyhive import hive
 
-from checkout import ROOT
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.derby import await_derby, derby_holder
 from headrace.hive_ddl.executors.session import close_session, open_session
@@ -41,7 +40,8 @@ from headrace.pipeline.sql_socket import (
     refusal_bytes,
 )
 from headrace.pipeline.sql_socket import listening as listening_on
-from processes import LOOPBACK, descendants, listening
+from support.checkout import ROOT
+from support.processes import LOOPBACK, descendants, listening
 
 pytestmark = pytest.mark.spark
 

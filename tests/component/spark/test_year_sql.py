@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from year.analyst import analyst_of
-from year.life import Life
-from year.plan import TO_ALL, TO_TOPICS, plan_year
-from year.world import unhurried
+from support.simulation.year.analyst import analyst_of
+from support.simulation.year.life import Life
+from support.simulation.year.plan import TO_ALL, TO_TOPICS, plan_year
+from support.simulation.year.world import unhurried
 
 pytestmark = pytest.mark.spark
 

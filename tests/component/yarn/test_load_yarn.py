@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from checkout import ROOT
-from hdfs import Hdfs
-from load_world import FIELDS, NOTE
-from remote_world import RemoteWorld
-from yarn import Yarn, packed_environment
+from support.checkout import ROOT
+from support.loader.load_world import FIELDS, NOTE
+from support.loader.remote_world import RemoteWorld
+from support.servers.hdfs import Hdfs
+from support.servers.yarn import Yarn, packed_environment
 
 pytestmark = [pytest.mark.yarn, pytest.mark.spark, pytest.mark.timeout(1200)]
 

@@ -14,7 +14,7 @@ from headrace.loader.check.chunks import estimated_bytes, in_chunks, staged_file
 from headrace.loader.decide.decision import Decision, TopicDecision, WindowCount
 from headrace.loader.decide.document import write_document
 from headrace.loader.storage.protocols import Staged
-from loader_samples import decided_file, decided_range, load, topic_decision
+from support.loader.loader_samples import decided_file, decided_range, load, topic_decision
 
 
 def big(files: int, partitions: int, windows: int, *, new: bool = False) -> TopicDecision:

@@ -11,7 +11,7 @@ from headrace.loader.check.settle import SettledTopic
 from headrace.loader.decide.decision import DecidedRange
 from headrace.loader.project.topic_projection import FUTURE_TIME
 from headrace.loader.work_unit import OddTimes, PassedOver, RangeCounts, TimeOddity
-from loader_samples import POLICY
+from support.loader.loader_samples import POLICY
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 LOGICAL = "in the next version of the schema, or name another field in the subject's metadata property headrace.time"

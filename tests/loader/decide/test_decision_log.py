@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from checkout import GOLDEN
 from headrace.loader.decide.conflict import ConflictRule
 from headrace.loader.decide.decision import Decision, DecisionKind, StartOffset
 from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, CHECKPOINT_FOLDER, DecisionLog, checkpoint_path
@@ -22,7 +21,8 @@ from headrace.loader.errors import BadDecision, LogReplaced, StorageError, Unsup
 from headrace.loader.follow.engine import Cursor, read_cursor
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind
-from loader_samples import clean, decided_file, decided_range, decisions_of, load, topic_decision
+from support.checkout import GOLDEN
+from support.loader.loader_samples import clean, decided_file, decided_range, decisions_of, load, topic_decision
 
 FORMAT_1 = GOLDEN / "decision_log" / "format-1"
 

@@ -21,7 +21,7 @@ from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.state import EMPTY, LoaderState, fold
 from headrace.loader.offsets import choose
 from headrace.loader.offsets.choose import Choice, Moved, starts
-from loader_samples import clean, decided_range, load, topic_decision
+from support.loader.loader_samples import clean, decided_range, load, topic_decision
 
 END = 3  # offsets produced
 TOPIC = "orders"

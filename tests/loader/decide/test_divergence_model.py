@@ -23,7 +23,7 @@ from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
 from headrace.loader.plan.ranges import PlannedRange, topic_ranges
 from headrace.loader.work_unit import RangeCounts
-from loader_samples import load, topic_decision
+from support.loader.loader_samples import load, topic_decision
 
 TOPIC = "orders"
 TP = TopicPartition(TOPIC, 0)

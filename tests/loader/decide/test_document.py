@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from checkout import GOLDEN
 from headrace.loader.decide.decision import Decision, DecisionKind, LoadSchema, StartOffset
 from headrace.loader.decide.document import (
     FORMAT,
@@ -20,7 +19,17 @@ from headrace.loader.decide.document import (
 )
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.state import EMPTY, LoaderState, fold
-from loader_samples import clean, compact, decided_file, decided_range, load, load_schema, rewrite, topic_decision
+from support.checkout import GOLDEN
+from support.loader.loader_samples import (
+    clean,
+    compact,
+    decided_file,
+    decided_range,
+    load,
+    load_schema,
+    rewrite,
+    topic_decision,
+)
 
 FIRST = load(
     "w1",

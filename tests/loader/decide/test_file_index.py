@@ -25,7 +25,7 @@ from headrace.loader.decide.document import read_document
 from headrace.loader.decide.file_index import FileIndex, index_folder
 from headrace.loader.follow.index import IndexFollower
 from headrace.loader.work_unit import FileKind, FileRange
-from loader_samples import BUCKET, decided_file, decisions_of, load, rewrite, step_of, topic_decision
+from support.loader.loader_samples import BUCKET, decided_file, decisions_of, load, rewrite, step_of, topic_decision
 
 KINDS = (FileKind.DATA, FileKind.QUARANTINE)
 BUCKETS = ("dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=05", "dt=2026-01-03")

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from careless import without_rule
 from headrace.loader import run
 from headrace.loader.check import chunks
 from headrace.loader.check.chunks import staged_files
@@ -32,9 +31,10 @@ from headrace.loader.decide.document import read_document
 from headrace.loader.decide.slots import Slots
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.errors import LoaderError
-from interleavings import Ask, Interleavings, Moment, Process
-from loader_samples import decided_file, decided_range, load, topic_decision
-from log_on_paper import AskedSlots, AskedStaging, Paper, Prefix, ReadingLog
+from support.loader.loader_samples import decided_file, decided_range, load, topic_decision
+from support.simulation.careless import without_rule
+from support.simulation.interleavings import Ask, Interleavings, Moment, Process
+from support.simulation.log_on_paper import AskedSlots, AskedStaging, Paper, Prefix, ReadingLog
 
 ENDS: Mapping[str, Mapping[str, int]] = {
     "a": {"orders": 2, "clicks": 1},

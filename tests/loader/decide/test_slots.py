@@ -15,7 +15,7 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.slots import LOOSE_SLOTS_MIN, PACK_SLOTS, Slots, archive_path, slot_path
 from headrace.loader.errors import BadDecision
 from headrace.loader.storage.local.slots import LocalSlots
-from loader_samples import clean, decided_range, decisions_of, load, topic_decision
+from support.loader.loader_samples import clean, decided_range, decisions_of, load, topic_decision
 
 HEAD = 2 * PACK_SLOTS + LOOSE_SLOTS_MIN + 7
 

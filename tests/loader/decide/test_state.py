@@ -13,7 +13,7 @@ from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.state import EMPTY, FileTotals, LoaderState, fold
 from headrace.loader.epochs import ReadEpochs
-from loader_samples import (
+from support.loader.loader_samples import (
     clean,
     compact,
     decided_file,

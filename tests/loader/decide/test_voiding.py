@@ -14,7 +14,7 @@ from headrace.loader.decide import conflict, state
 from headrace.loader.decide.conflict import ConflictRule, find_conflict
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.state import EMPTY, LoaderState, fold
-from loader_samples import clean, load
+from support.loader.loader_samples import clean, load
 
 PLAN_SLOTS = 4
 

@@ -19,7 +19,7 @@ from headrace.loader.follow.base import Step
 from headrace.loader.report import RunReport
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import AuditCount, UnitResult, WorkUnit
-from loader_fakes import ORDER_V1, FakePool, World
+from support.loader.loader_fakes import ORDER_V1, FakePool, World
 
 HOUR_MS = 3_600_000
 

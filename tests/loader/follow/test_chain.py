@@ -14,7 +14,7 @@ from headrace.loader.follow.group_offsets import GroupOffsetsFollower
 from headrace.loader.run import run_load
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.protocols import Publication
-from loader_fakes import ORDER_V1, ORDER_V2, FakeHive, World
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2, FakeHive, World
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from headrace.loader.follow.complete import STEP_MS, TopicCompleteness, advanced
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.report import RunReport
 from headrace.loader.run import run_load
-from loader_fakes import ORDER_V1, World
-from loader_samples import load_schema
+from support.loader.loader_fakes import ORDER_V1, World
+from support.loader.loader_samples import load_schema
 
 T0 = 1_767_225_600_000  # 2026-01-01T00:00Z
 MINUTE_MS = 60_000

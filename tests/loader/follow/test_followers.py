@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from file_checksums import checksum_of
 from headrace.audit.row import Outcome
 from headrace.audit.window import OUT_OF_RANGE_MS, WINDOW_MS
 from headrace.kafka_wire.errors import KafkaUnavailable
@@ -31,7 +30,17 @@ from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind, PassedOver
-from loader_samples import BUCKET, clean, decided_file, decided_range, decisions_of, load, step_of, topic_decision
+from support.loader.file_checksums import checksum_of
+from support.loader.loader_samples import (
+    BUCKET,
+    clean,
+    decided_file,
+    decided_range,
+    decisions_of,
+    load,
+    step_of,
+    topic_decision,
+)
 
 
 @dataclass

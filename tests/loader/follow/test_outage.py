@@ -23,7 +23,7 @@ from headrace.loader.run import run_load
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
-from loader_fakes import ORDER_V1, World
+from support.loader.loader_fakes import ORDER_V1, World
 
 TOPICS = tuple(f"topic{number:02}" for number in range(12))
 CALLS: dict[type, tuple[str, ...]] = {

@@ -19,7 +19,7 @@ from headrace.loader.report import RunReport
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.run import CompactSettings, compact
 from headrace.loader.run import run_load
-from loader_fakes import ORDER_V1, World
+from support.loader.loader_fakes import ORDER_V1, World
 
 SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
 

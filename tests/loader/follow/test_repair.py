@@ -28,7 +28,7 @@ from headrace.loader.rewrite.run import forget
 from headrace.loader.run import run_load
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.work_unit import FileKind
-from loader_fakes import ORDER_V1, FakeHive, World
+from support.loader.loader_fakes import ORDER_V1, FakeHive, World
 
 TABLE = ("headrace", "orders")
 BUCKET = ("2026-01-01", "00")

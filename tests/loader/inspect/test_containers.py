@@ -9,7 +9,7 @@ import pytest
 from headrace.loader.inspect.containers import count_rows, positions
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.write.container import MAGIC
-from shelf import container
+from support.loader.shelf import container
 
 SYNC = bytes(range(16))
 

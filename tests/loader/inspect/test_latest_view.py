@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from headrace.hive_ddl.render import render
-from topic_views import view_of
+from support.hive.topic_views import view_of
 
 
 def view(*versions: list[dict[str, Any]]) -> str:

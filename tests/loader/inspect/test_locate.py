@@ -12,7 +12,7 @@ from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, Located, locate
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts
-from shelf import BAD, Shelf
+from support.loader.shelf import BAD, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 

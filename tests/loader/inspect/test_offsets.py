@@ -6,7 +6,7 @@ from headrace.loader.decide.decision import Decision, DecisionKind, StartOffset
 from headrace.loader.decide.state import EMPTY, fold
 from headrace.loader.inspect.offsets import PartitionStatus, partition_statuses
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
-from loader_samples import decided_range, load, topic_decision
+from support.loader.loader_samples import decided_range, load, topic_decision
 
 CHOSEN = (StartOffset("orders", 1, 7), StartOffset("clicks", 0, 9))
 STATE = fold(EMPTY, load("w1", {"orders": topic_decision(decided_range(0, None, 0, 40), new=True)}).at(1))

@@ -15,7 +15,7 @@ from headrace.loader.inspect.status import LoadStatus, load_status
 from headrace.loader.plan.discover import discover
 from headrace.loader.run import run_load
 from headrace.loader.run_log import RunLine
-from loader_fakes import ORDER_V1, World
+from support.loader.loader_fakes import ORDER_V1, World
 
 
 @pytest.fixture

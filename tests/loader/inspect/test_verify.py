@@ -19,7 +19,7 @@ from headrace.loader.inspect.findings import Check, TopicVerified
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts
-from shelf import Shelf, container
+from support.loader.shelf import Shelf, container
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-02/hr=06"
 

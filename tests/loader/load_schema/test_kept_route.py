@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.avro_schema import Array, Map, Record, Schema, Type, parse_schema
 from headrace.loader.load_schema import EMPTY, LoadState, Place, fold, keep, places, split
 from headrace.loader.load_schema.kept_route import STRAIGHT
-from projection_oracle import decode, encode, expected_row, project, states_of
-from strategies import histories
+from support.loader.projection_oracle import decode, encode, expected_row, project, states_of
+from support.schemas.strategies import histories
 
 
 def record(*fields: Any, name: str = "Event") -> Schema:

@@ -32,7 +32,7 @@ from headrace.loader.load_schema import (
     types,
 )
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge
-from strategies import data_for, growing_histories, histories, schemas
+from support.schemas.strategies import data_for, growing_histories, histories, schemas
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal"}
 

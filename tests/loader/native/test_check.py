@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from body_edges import EDGES
-from compiled_core import core_if_any, required_core
 from headrace.avro_schema import Schema, parse_schema
 from headrace.loader.native import BadBody, Check, check, compile_check
 from headrace.loader.native.encode import encode_long
 from headrace.loader.native.walk import DEPTH_MAX
-from projection_oracle import encode, refusal
-from strategies import data_for, schemas
+from support.loader.compiled_core import core_if_any, required_core
+from support.loader.projection_oracle import encode, refusal
+from support.schemas.body_edges import EDGES
+from support.schemas.strategies import data_for, schemas
 
 NODE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
 

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from body_edges import EDGES
-from compiled_core import required_core
 from headrace.audit import window
 from headrace.audit.count import message_hash
 from headrace.avro_schema import Primitive, PrimitiveType, Schema, frame, parse_schema
@@ -26,9 +24,11 @@ from headrace.loader.native.core.library import c_program
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walked
 from headrace.loader.project.messages import Clamp
-from projection_oracle import both_twins, encode, load_schema_of, states_of
-from ranges_both_ways import Given, check_same, headers_bytes, plan_of, record_bytes
-from strategies import data_for, histories
+from support.loader.compiled_core import required_core
+from support.loader.projection_oracle import both_twins, encode, load_schema_of, states_of
+from support.loader.ranges_both_ways import Given, check_same, headers_bytes, plan_of, record_bytes
+from support.schemas.body_edges import EDGES
+from support.schemas.strategies import data_for, histories
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 NOW_MS = T0 + 86_400_000

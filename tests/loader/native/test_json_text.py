@@ -15,7 +15,7 @@ from headrace.loader.native import BadBody, Seen, UnreadableValue, compile_check
 from headrace.loader.native.encode import encode_long
 from headrace.loader.native.reference import Unconvertible, compile_time_walk
 from headrace.loader.native.rewrite import ADDED_BYTES_MAX
-from projection_oracle import encode, load_schema_of, project, states_of
+from support.loader.projection_oracle import encode, load_schema_of, project, states_of
 
 NODE = parse_schema(
     '{"type":"record","name":"Node","fields":[{"name":"f","type":"float"},{"name":"next","type":["null","Node"]}]}'

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from checkout import ROOT
 from headrace.avro_schema import Schema, parse_schema
 from headrace.loader.native import Seen, compile_projection
 from headrace.loader.native.core import library
 from headrace.loader.native.program import FRAMES_MAX, SLOTS_MAX, Op
-from projection_oracle import states_of
+from support.checkout import ROOT
+from support.loader.projection_oracle import states_of
 
 GOLDEN = ROOT / "tests" / "golden" / "programs"
 

@@ -12,7 +12,7 @@ from headrace.loader.load_schema import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
 from headrace.loader.native import BadBody, Seen, UnreadableValue
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.rewrite import ADDED_BYTES_MAX
-from projection_oracle import both_twins, decode, load_schema_of, project
+from support.loader.projection_oracle import both_twins, decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from avro_java import java_answers
 from headrace.loader.offsets.camus_history import NotCamus, next_offsets
+from support.schemas.avro_java import java_answers
 
 MANY = [["clicks", partition, 10**12 + partition] for partition in range(500)]  # more than fit between sync markers
 

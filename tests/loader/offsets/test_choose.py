@@ -12,7 +12,7 @@ from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.offsets.choose import Choice, LogBounds, Moved, decision_of, set_next, skip, starts
 from headrace.loader.work_unit import PassedOver, RangeCounts
-from loader_samples import decided_range, load, topic_decision
+from support.loader.loader_samples import decided_range, load, topic_decision
 
 LOADED = fold(EMPTY, load("w1", {"orders": topic_decision(decided_range(0, None, 0, 40), new=True)}).at(1))
 BOUNDS = LogBounds(0, 100)

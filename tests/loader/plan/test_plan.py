@@ -17,7 +17,7 @@ from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_
 from headrace.loader.plan.packing import IMBALANCE_MAX, SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
 from headrace.loader.plan.ranges import HELD_BACK_MAX, TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.work_unit import OffsetRange
-from loader_samples import load_schema
+from support.loader.loader_samples import load_schema
 
 MB = 1024 * 1024
 

@@ -15,7 +15,7 @@ from headrace.loader.plan import asking, schemas
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.registry.errors import AccessRefused, RegistryUnavailable
-from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry, World
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry, World
 
 PATIENCE_S = 20.0
 CLICK = '{"type":"record","name":"Click","fields":[{"name":"page","type":"string"}]}'

@@ -28,8 +28,8 @@ from headrace.loader.project.odd_times import PLAUSIBLE_S, likely_unit
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import OddTimes, TimeOddity, TopicPlan
 from headrace.loader.write.buckets import Buckets
-from loader_samples import POLICY
-from projection_oracle import encode
+from support.loader.loader_samples import POLICY
+from support.loader.projection_oracle import encode
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 NOW_MS = 10**15

@@ -17,7 +17,7 @@ from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCod
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import ContainerFormat
-from loader_samples import decided_file, decided_range, load, topic_decision
+from support.loader.loader_samples import decided_file, decided_range, load, topic_decision
 
 FORMAT = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
 

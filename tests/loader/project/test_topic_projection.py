@@ -21,9 +21,17 @@ from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_va
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan
-from loader_samples import POLICY
-from projection_oracle import both_twins, decode, encode, expected_row, load_schema_of, project, states_of
-from strategies import data_for, histories, schemas
+from support.loader.loader_samples import POLICY
+from support.loader.projection_oracle import (
+    both_twins,
+    decode,
+    encode,
+    expected_row,
+    load_schema_of,
+    project,
+    states_of,
+)
+from support.schemas.strategies import data_for, histories, schemas
 
 
 def record(*fields: Any, name: str = "Event") -> Schema:

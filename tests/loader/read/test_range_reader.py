@@ -19,7 +19,7 @@ from headrace.loader.read import range_reader
 from headrace.loader.read.range_reader import StopBefore, Tally, read_range
 from headrace.loader.read.surroundings import CorruptSpan, Fetch
 from headrace.loader.work_unit import OffsetRange, PassedOver
-from record_batches import make_batch, reseal
+from support.broker.record_batches import make_batch, reseal
 
 TP = TopicPartition("orders", 3)
 CAP = 1 << 24

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from backfill_world import ALL, BAD, DAY, HOURS, NOTED, TIMED, BackfillWorld
 from headrace.audit.row import Outcome
 from headrace.cli import main
 from headrace.kafka_wire.errors import KafkaUnavailable
@@ -27,7 +26,9 @@ from headrace.loader.rewrite.retire import READERS_MS
 from headrace.loader.rewrite.run import CompactSettings, compact, forget, retain
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import FileKind, UnitResult, WorkUnit
-from task_world import HOLE
+from support.loader import task_world
+from support.loader.backfill_world import ALL, BAD, DAY, HOURS, NOTED, TIMED, BackfillWorld
+from support.loader.task_world import HOLE
 
 MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
 ONE_HOUR = Period(HOURS[0], HOURS[0])
@@ -173,8 +174,8 @@ def test_messages_whose_schema_is_there_now_become_rows(world: BackfillWorld) ->
 def test_messages_that_cannot_be_loaded_any_more_are_quarantined_and_told(
     world: BackfillWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("task_world._body", lambda text, offset: b"" if offset == 7 else b"\x02\x02")
-    monkeypatch.setattr("task_world._batch", __import__("task_world")._batch.__wrapped__)
+    monkeypatch.setattr("support.loader.task_world._body", lambda text, offset: b"" if offset == 7 else b"\x02\x02")
+    monkeypatch.setattr("support.loader.task_world._batch", task_world._batch.__wrapped__)
     report = world.backfill()
     (problem,) = report.problems
     assert problem.startswith("1 message more than before in its quarantine")

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.run import CompactSettings, compact, forget
 from headrace.loader.work_unit import FileKind
-from task_world import HOLE
+from support.loader.backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
+from support.loader.task_world import HOLE
 
 MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "null")
 

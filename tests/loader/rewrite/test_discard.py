@@ -19,7 +19,7 @@ from headrace.loader.rewrite.discard import DiscardReport, discard
 from headrace.loader.rewrite.driver_files import FileShape
 from headrace.loader.rewrite.merge import merge
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact
-from shelf import TIME_MS, Shelf
+from support.loader.shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 SHAPE = FileShape("", "deflate", block_bytes=1_000, file_bytes_target=1_000_000)

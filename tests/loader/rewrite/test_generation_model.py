@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from careless import without_rule
 from headrace.loader.decide.bucket_index import live_at
 from headrace.loader.decide.conflict import _topic_conflicts
 from headrace.loader.decide.decision import Decision, TopicDecision
@@ -33,10 +32,11 @@ from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS, Retirement
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, retain
 from headrace.loader.work_unit import FileKind, StagedFile
-from interleavings import Ask, Call, Interleavings, Process, Step
-from loader_samples import BUCKET, decided_file, decided_range, load, topic_decision
-from log_on_paper import AskedStaging, Paper, Prefix, ReadingLog
-from warehouse_on_paper import AskedFiles, AskedHive, Rows, Warehouse, rows_of, staged_name
+from support.loader.loader_samples import BUCKET, decided_file, decided_range, load, topic_decision
+from support.simulation.careless import without_rule
+from support.simulation.interleavings import Ask, Call, Interleavings, Process, Step
+from support.simulation.log_on_paper import AskedStaging, Paper, Prefix, ReadingLog
+from support.simulation.warehouse_on_paper import AskedFiles, AskedHive, Rows, Warehouse, rows_of, staged_name
 
 TOPIC = "orders"
 NOW_MS = 1_767_225_600_000 + 30 * 86_400_000

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from file_checksums import checksum_of
 from headrace.loader.build import current_build
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit, run_merge_unit
 from headrace.loader.work_unit import FileKind, FileRange
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
+from support.loader.file_checksums import checksum_of
 
 BUCKET = "dt=2026-01-01/hr=00"
 

@@ -12,7 +12,7 @@ from headrace.loader.decide.decision import BucketRewrite, DecidedFile, DecidedR
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 from headrace.loader.rewrite.origin import Foreign, foreign
 from headrace.loader.work_unit import FileKind
-from loader_samples import decided_file, decided_range, topic_decision
+from support.loader.loader_samples import decided_file, decided_range, topic_decision
 
 HOUR, OTHER = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 Told = tuple[int, DecisionKind, TopicDecision]

@@ -29,10 +29,10 @@ from headrace.loader.rewrite.replay import ReplayReport, ReplaySettings, replay
 from headrace.loader.rewrite.replayed_rows import raw_headers
 from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.work_unit import FileKind
-from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry
-from loader_samples import POLICY as ANY_POLICY
-from loader_samples import value_subject
-from shelf import TIME_MS, Shelf
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry
+from support.loader.loader_samples import POLICY as ANY_POLICY
+from support.loader.loader_samples import value_subject
+from support.loader.shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 RECORDED = "dt=2026-01-01/hr=00"  # the bucket of the records' own time

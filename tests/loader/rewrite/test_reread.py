@@ -30,7 +30,7 @@ from headrace.loader.work_unit import (
     RangeResult,
     UnitResult,
 )
-from loader_samples import load_schema
+from support.loader.loader_samples import load_schema
 
 BUCKET = "dt=2026-01-01/hr=05"
 

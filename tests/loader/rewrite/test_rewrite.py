@@ -18,8 +18,8 @@ from headrace.loader.rewrite.retire import READERS_MS
 from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, forget, retain
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
-from loader_fakes import ORDER_V1, World
-from loader_samples import clean
+from support.loader.loader_fakes import ORDER_V1, World
+from support.loader.loader_samples import clean
 
 BUCKET = "dt=2026-01-01/hr=00"
 SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")

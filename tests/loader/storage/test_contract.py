@@ -13,8 +13,8 @@ from headrace.loader.errors import NoPutIfAbsent, UnwritableWarehouse
 from headrace.loader.storage.hadoop import hadoop_storage
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.protocols import Storage
-from remote_file_systems import FakeBucket, FakeHdfs
-from storage_contract import FOREVER_MS, NAME, StorageContract, is_staged, publish, stage
+from support.loader.remote_file_systems import FakeBucket, FakeHdfs
+from support.loader.storage_contract import FOREVER_MS, NAME, StorageContract, is_staged, publish, stage
 
 
 class TestLocal(StorageContract):

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from checkout import ROOT
 from headrace.loader.storage.local.lease import Lease, LeaseHolder
+from support.checkout import ROOT
 
 
 def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:

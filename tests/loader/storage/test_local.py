@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from file_checksums import checksum_of
 from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.protocols import Publication, Staged
+from support.loader.file_checksums import checksum_of
 
 ROUNDS = 3000
 THREADS = 4

@@ -17,11 +17,11 @@ from types import ModuleType
 
 import pytest
 
-from file_checksums import checksum_of
 from headrace.loader.storage.local import files, local_storage, sink, slots
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Publication, Staged
-from power_loss import Forced, Killed, OneByOne, Recorder, Survivors, images
+from support.loader.file_checksums import checksum_of
+from support.simulation.power_loss import Forced, Killed, OneByOne, Recorder, Survivors, images
 
 NAME = "orders/dt=2026-01-01/hr=00/0-1-a.avro"
 WHOLE = b"whole"

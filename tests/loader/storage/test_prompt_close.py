@@ -11,7 +11,7 @@ import pytest
 from headrace.hive_ddl.executors.session import shared_jvm
 from headrace.loader.storage.hadoop.jvm import HdfsFileSystem
 from headrace.loader.storage.hadoop.prompt_close import SETTINGS, prompt_close
-from real_storage import spark_jvm
+from support.loader.real_storage import spark_jvm
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from file_checksums import checksum_of
 from headrace.loader.native.batches import RowRun
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.storage.local import sink
@@ -23,6 +22,7 @@ from headrace.loader.work_unit import FileKind, FileRange, StagedFile
 from headrace.loader.write.container import ContainerFormat
 from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
+from support.loader.file_checksums import checksum_of
 
 SCHEMA = json.dumps(
     {"type": "record", "name": "R", "fields": [{"name": "offset", "type": "long"}, {"name": "pad", "type": "bytes"}]}

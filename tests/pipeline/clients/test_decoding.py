@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from body_edges import EDGES
 from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.loader.native.encode import encode_long
 from headrace.pipeline.clients import decoding
@@ -17,6 +16,7 @@ from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import UndecodableMessage
 from headrace.registry.errors import SubjectNotFound
 from headrace.settings import LoaderSettings
+from support.schemas.body_edges import EDGES
 
 NODE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
 
@@ -92,7 +92,7 @@ def test_a_body_that_nests_without_end_does_not_end_the_process() -> None:
         "        try: decoder(NODE, reader).decode(message(b'\\2' * levels + b'\\0'))\n"
         "        except UndecodableMessage: print('refused')\n"
     )
-    folders = [path for path in sys.path if path.endswith("support")]
+    folders = [path for path in sys.path if path.endswith("tests")]
     command = [sys.executable, "-c", program, __file__.rpartition("/")[0], *folders]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "refused\n" * 4), done.stderr

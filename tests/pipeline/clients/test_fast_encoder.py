@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.clients.encoding import Encoding, compiled_schema
 from headrace.pipeline.clients.fast_encoder import compile_encoder
-from strategies import data_for, schemas
+from support.schemas.strategies import data_for, schemas
 
 FIELDS = [
     {"name": "i", "type": "int"},

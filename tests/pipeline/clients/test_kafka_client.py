@@ -10,7 +10,6 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from certificates import Authority
 from headrace import Consumer, Producer
 from headrace.kafka_wire.security import UnusableSecurity
 from headrace.pipeline.brokers import kafka_security
@@ -18,6 +17,7 @@ from headrace.pipeline.clients import kafka_client
 from headrace.pipeline.clients.audit_publisher import spool_folders
 from headrace.pipeline.clients.kafka_client import KAFKA_LOGGER, NotReached, error_text, made, merged, reach_brokers
 from headrace.settings import KafkaSettings, Settings, home
+from support.certificates import Authority
 
 
 def options(**kafka: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.clients.datum import find_problem
 from headrace.pipeline.clients.encoding import Encoding, compiled_schema
 from headrace.pipeline.clients.errors import ValueRefused
-from strategies import data_for, schemas
+from support.schemas.strategies import data_for, schemas
 
 KINDS: Final[tuple[Any, ...]] = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string",

@@ -21,8 +21,8 @@ from headrace.registry.transfer.lines import read_snapshot, write_snapshot
 from headrace.registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
 from headrace.registry.transfer.remote import Remote
 from headrace.registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
-from pages import page
-from reference_registry import ReferenceRegistry
+from support.pages import page
+from support.registry.reference_registry import ReferenceRegistry
 
 
 def quiet(step: str, done: int, total: int) -> None:

@@ -1,0 +1,136 @@
+"""The engines that tables are made and read by, each with the executor that goes with it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.executors.hiveserver import NOSASL, HiveServerAddress, HiveServerExecutor
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.table import local_location
+from headrace.pipeline.sql_server import HOST_KEY, PORT_KEY, _start_thrift
+from headrace.settings import Address
+from support.free_ports import free_port
+from support.hive.hive_server import HiveServer
+from support.hive.hive_values import NestedBytes
+from support.server_starts import timed_start
+
+SPARK = "Spark SQL"
+THRIFT_SERVER = "Spark Thrift Server"
+HIVE = "HiveServer2"
+
+
+class EngineRefused(Exception):
+    """A query that failed, with what the engine said in one line."""
+
+
+@dataclass
+class Engine:
+    """`ask` answers with rows as the engine's client returns them."""
+
+    name: str
+    executor: Executor
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def nested(self, column: str) -> str:
+        """The expression for an array, map or struct whose answer can be told apart again."""
+        return column
+
+    @property
+    def nested_bytes(self) -> NestedBytes | None:
+        return str.encode
+
+
+@dataclass
+class SparkEngine(Engine):
+    session: Any
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            return [tuple(row) for row in self.session.sql(query).collect()]
+        except Exception as error:
+            raise EngineRefused(one_line(error)) from error
+
+
+@dataclass
+class ServerEngine(Engine):
+    """`another` is of a second client, which has a session of its own."""
+
+    address: HiveServerAddress
+
+    def nested(self, column: str) -> str:
+        # Spark writes nested values for this protocol without escapes, which is no JSON.
+        return f"to_json({column}, map('ignoreNullFields', 'false'))" if self.name == THRIFT_SERVER else column
+
+    @property
+    def nested_bytes(self) -> NestedBytes | None:
+        return base64.b64decode if self.name == THRIFT_SERVER else None
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        assert isinstance(self.executor, HiveServerExecutor)
+        try:
+            return [tuple(row) for row in self.executor._ask(query)]
+        except Exception as error:
+            raise EngineRefused(one_line(error)) from error
+
+
+def another(engine: Engine) -> Executor:
+    """A second executor on the same metastore, as of another process."""
+    if isinstance(engine, SparkEngine):
+        return SparkExecutor(engine.session)
+    assert isinstance(engine, ServerEngine)
+    return HiveServerExecutor(engine.address)
+
+
+@contextmanager
+def spark_engines(folder: Path) -> Iterator[tuple[Engine, Engine]]:
+    """A Spark session, and the Spark Thrift Server in it, on one metastore; in one JVM, as `headrace up` has them."""
+    listen = Address("127.0.0.1", free_port())
+    with timed_start("Spark Thrift Server"):
+        session = open_session(
+            app_name="tests",
+            master="local[1]",
+            metastore_uri=None,
+            data_dir=folder / "data",
+            warehouse_uri=local_location(folder / "warehouse"),
+            extra={"sql.shuffle.partitions": "1", HOST_KEY: listen.host, PORT_KEY: str(listen.port)},
+            short_lived=True,
+        )
+        _start_thrift(session, listen)
+    try:
+        address = HiveServerAddress(listen.host, listen.port)
+        server = ServerEngine(THRIFT_SERVER, HiveServerExecutor(address), address)
+        yield SparkEngine(SPARK, SparkExecutor(session), session), server
+    finally:
+        close_session(session)
+
+
+@contextmanager
+def hive_engine(folder: Path, **properties: str) -> Iterator[Engine]:
+    server = HiveServer(folder, properties)
+    try:
+        address = HiveServerAddress("127.0.0.1", server.port, NOSASL)
+        engine = ServerEngine(HIVE, HiveServerExecutor(address), address)
+        yield engine
+        engine.executor.close()
+    finally:
+        server.stop()
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def error_class(message: str) -> str:
+    """The innermost Java exception that a message names, with what it says."""
+    found: Sequence[str] = re.findall(r"\w+(?:Exception|Error): [^:]{0,80}", message)
+    return found[-1] if found else message[:80]

@@ -1,0 +1,181 @@
+"""Topics with neither broker nor registry: versions are folded, rows projected and filed, tables brought along on as
+many engines as wanted; by the loader's own functions, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from headrace.avro_schema import Field, Record, Schema, Type, parse_schema
+from headrace.hive_ddl.names import quote_identifier, table_name
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.table import SCHEMA_FOLDER, SCHEMA_URL, Column, TableState, desired_table, local_location
+from headrace.loader.follow.schema import CURRENT_SCHEMA
+from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
+from support.hive.hive_engines import Engine
+from support.hive.hive_values import found, is_nested, should_be
+from support.loader.projection_oracle import decode, encode, expected_row, project
+
+DATABASE = "topics"
+DAY = "2026-01-31"
+REVISIONS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message, its schema, and the load schema right after that was folded in."""
+
+    writer: Schema
+    then: Schema
+    message: Any
+
+
+def expression(engine: Engine, load: Schema, column: Field) -> str:
+    name = quote_identifier(column.name.lower())
+    return engine.nested(name) if is_nested(load, column.type) else name
+
+
+def wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int, int], Sent]) -> list[str]:
+    """What an engine answers of a table that is not what was sent, by partition and offset; each row once."""
+    root = load.root
+    assert isinstance(root, Record)
+    columns = ", ".join(expression(engine, load, column) for column in root.fields)
+    place = json.loads(load_schema_with_kafka(load.text, "position"))["fields"][-1]["name"]
+    rows = engine.ask(f"SELECT {place}.`partition`, {place}.`offset`, {columns} FROM {table}")
+
+    def say(kind: Type, value: Any, should: Any) -> Any:
+        return found(load, kind, value, engine.nested_bytes, should)
+
+    return wrong_among(rows, table, load, sent, say)
+
+
+def wrong_among(
+    rows: Sequence[tuple[Any, ...]],
+    table: str,
+    load: Schema,
+    sent: Mapping[tuple[int, int], Sent],
+    say: Callable[[Type, Any, Any], Any],
+) -> list[str]:
+    """What is not what was sent among rows of partition, offset and all columns.
+
+    Args:
+        load: names the columns and has their types; one without logical types has values as their plain types.
+        say: a column's type, its value and what that should be, to the value in the form of `should_be`.
+    """
+    root = load.root
+    assert isinstance(root, Record)
+    answered = {(int(row[0]), int(row[1])): row[2:] for row in rows}
+    wrong = [] if len(rows) == len(sent) == len(answered) else [f"{table}: {len(rows)} rows of {len(sent)}"]
+    for at, one in sent.items():
+        should_row = expected_row(one.writer, one.then, load, one.message, is_stored=True)
+        for column, value in zip(root.fields, answered.get(at, ()), strict=False):
+            should = should_be(load, column.type, should_row[column.name])
+            says = say(column.type, value, should)
+            if should != says:
+                wrong.append(f"{table}: offset {at}, column {column.name}: {says!r} instead of {should!r}")
+    return wrong
+
+
+@dataclass
+class FoldedTopic:
+    """`filed` are the rows so far: the version's number, its schema, and a message as fastavro takes it."""
+
+    name: str
+    folder: Path
+    engines: Sequence[Engine]
+    states: list[LoadState] = field(default_factory=list)
+    filed: list[tuple[int, Schema, Any]] = field(default_factory=list)
+
+    @property
+    def table(self) -> str:
+        return table_name(self.name)
+
+    @property
+    def load_schema(self) -> Schema:
+        return parse_schema(self.states[-1].text)
+
+    def evolve(self, schema: Schema, *messages: Any) -> None:
+        """A further version: the table comes first, then a partition of its own with the messages."""
+        before = self.states[-1] if self.states else EMPTY
+        number = len(self.states) + 1
+        self.states.append(fold(before, number, schema, number))
+        self._bring(number)
+        rows = [(number, schema, message) for message in messages]
+        self._file(number, rows)
+        self.filed += rows
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Of the load schema, and so in the order of the columns."""
+        root = self.load_schema.root
+        assert isinstance(root, Record)
+        return root.fields
+
+    @property
+    def sent(self) -> dict[tuple[int, int], Sent]:
+        return {
+            (0, offset): Sent(writer, parse_schema(self.states[number - 1].text), message)
+            for offset, (number, writer, message) in enumerate(self.filed)
+        }
+
+    def mismatches(self, engine: Engine) -> list[str]:
+        """What the engine answers wrongly of all rows so far, of old partitions and new."""
+        return wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, self.sent)
+
+    def publish_schema(self) -> Path:
+        """The table's schema in a file beside the data, as loads leave it."""
+        path = self.folder / SCHEMA_FOLDER / CURRENT_SCHEMA
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(self._wanted(len(self.states)).schema_text, encoding="utf-8")
+        return path
+
+    def columns(self) -> tuple[Column, ...]:
+        return self._wanted(len(self.states)).columns[:-1]
+
+    def _wanted(self, number: int) -> TableState:
+        return desired_table(
+            database=DATABASE,
+            name=self.table,
+            location=local_location(self.folder),
+            topic=self.name,
+            subject=f"{self.name}-value",
+            version=number,
+            schema_text=table_schema(self.states[-1].text, "position", self.states[-1].comments),
+            revision=f"{number}-{next(REVISIONS)}",
+        )
+
+    def _bring(self, number: int) -> None:
+        wanted = self._wanted(number)
+        if SCHEMA_URL in wanted.properties:
+            path = Path(wanted.properties[SCHEMA_URL].removeprefix("file://"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted.schema_text, encoding="utf-8")
+        for engine in self.engines:
+            engine.executor.ensure_database(DATABASE)
+            for op in plan_table(engine.executor.table(DATABASE, self.table), wanted):
+                engine.executor.execute(op)
+
+    def _file(self, number: int, rows: Sequence[tuple[int, Schema, Any]]) -> None:
+        load = self.load_schema
+        route = self.states[-1].routes[number]
+        records = []
+        for offset, (_, writer, message) in enumerate(rows, len(self.filed)):
+            row = decode(load, project(writer, load, encode(writer, message), route))
+            records.append({**row, "kafka": {"partition": 0, "offset": offset, "timestamp": None}})
+        values = (DAY, f"{number:02}")
+        folder = self.folder / f"dt={DAY}" / f"hr={number:02}"
+        folder.mkdir(parents=True)
+        text = load_schema_with_kafka(self.states[-1].text, "position")
+        with (folder / "1.avro").open("wb") as file:
+            fastavro.writer(file, fastavro.parse_schema(json.loads(text)), records, codec="deflate")
+        asked = {values: local_location(folder)}
+        for engine in self.engines:
+            present = engine.executor.partitions(DATABASE, self.table, asked)
+            for op in plan_partitions(self._wanted(number), present, asked):
+                engine.executor.execute(op)

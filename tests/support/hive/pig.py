@@ -1,0 +1,181 @@
+"""Pig 0.17 from Maven Central, in local mode: a script at a time, each in a JVM of its own."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
+from support.hive.hive_server import OPENED
+from support.hive.hive_values import TIMESTAMP
+from support.servers.maven_jars import classpath_of
+
+SCRIPT_TIMEOUT_S = 180.0
+WITHOUT_PRUNING = "SET pig.optimizer.rules.disabled 'ColumnMapKeyPrune';\n"
+"""Pig then reads all columns. Of those that a script uses it otherwise tells Avro without their aliases."""
+
+METASTORE = "hive.metastore.uris"
+
+LOGGING = """\
+log4j.rootLogger=ERROR, err
+log4j.appender.err=org.apache.log4j.ConsoleAppender
+log4j.appender.err.target=System.err
+log4j.appender.err.layout=org.apache.log4j.PatternLayout
+log4j.appender.err.layout.ConversionPattern=%p %c{1}: %m%n
+log4j.logger.org.apache.hadoop.mapred.LocalJobRunner=WARN, err
+"""
+REASON = re.compile(r"^Caused by: (?:[\w$]+\.)*(.*)$", re.MULTILINE)
+
+# In a bag Pig's tuples and in a map its values have names, which say nothing.
+NAMELESS = re.compile(r"(\{|map\[)\w+: (?=\w*[({\[]|\w+\])")
+
+AS_JSON = """\
+import json
+from array import array
+
+@outputSchema("said:chararray")
+def said(value):
+    return json.dumps(plain(value))
+
+def plain(value):
+    if isinstance(value, array):
+        return {"bytes": "".join("%02x" % (byte & 255) for byte in value)}
+    if isinstance(value, tuple):
+        return {"tuple": [plain(item) for item in value]}
+    if isinstance(value, list):
+        return {"bag": [plain(item) for item in value]}
+    if isinstance(value, dict):
+        return {"map": dict((key, plain(item)) for key, item in value.items())}
+    if value is None or isinstance(value, (bool, int, long, float, unicode, str)):
+        return value
+    return {"java": value.getClass().getSimpleName(), "text": value.toString()}
+"""
+"""A function for Pig, in Jython: a value by its Java class, since what Pig prints cannot be told apart again."""
+
+
+def by_schema(folder: Path) -> str:
+    return f"'{folder}/dt=*/hr=*' USING AvroStorage('', '-f {folder}/_schema/current.avsc')"
+
+
+def by_table(table: str) -> str:
+    return f"'{table}' USING org.apache.hive.hcatalog.pig.HCatLoader()"
+
+
+class PigRefused(Exception):
+    """A script that failed, with the reason."""
+
+
+class Pig:
+    """`jars` is `pig`, or `pig-hcat` for tables of a metastore of Hive 2.3."""
+
+    def __init__(self, folder: Path, jars: str) -> None:
+        folder.mkdir(parents=True)
+        (folder / "log4j.properties").write_text(LOGGING, encoding="utf-8")
+        self._folder = folder
+        opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
+        self._command = [
+            *("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", *opened),
+            *("-cp", f"{folder}:{classpath_of(jars)}", "org.apache.pig.Main", "-x", "local"),
+            *("-4", "log4j.properties"),
+        ]
+
+    def answers(
+        self, load: str, columns: Sequence[str], before: str = "", **properties: str
+    ) -> tuple[dict[str, str], list[list[Any]]]:
+        """The types of all columns by their names, and of every row the values of some, in the form of `found_in_pig`.
+
+        Args:
+            load: what stands behind LOAD.
+            before: statements of the script that come first.
+
+        Raises:
+            PigRefused: the job failed.
+        """
+        (self._folder / "as_json.py").write_text(AS_JSON, encoding="utf-8")
+        script = (
+            f"{before}REGISTER '{self._folder / 'as_json.py'}' USING jython AS shown;\n"
+            f"t = LOAD {load};\nDESCRIBE t;\n"
+            f"result = FOREACH t GENERATE shown.said(TOTUPLE({', '.join(columns)}));"
+        )
+        done = self._run(script, properties)
+        if done.returncode != 0:
+            raise PigRefused(([*REASON.findall(done.stderr), done.stderr[-3000:]])[0])
+        described = next(line for line in done.stdout.splitlines() if line.startswith("t: {"))
+        rows = [json.loads(line[1:-1])["tuple"] for line in done.stdout.splitlines() if line.startswith("(")]
+        return dict(_members(described.removeprefix("t: {").removesuffix("}"))), rows
+
+    def dump(self, script: str, **properties: str) -> list[str]:
+        """The lines that the DUMP of a script prints, sorted; the script's relation is called `result`."""
+        done = self._run(script, properties)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        return sorted(line for line in done.stdout.splitlines() if line.startswith("("))
+
+    def _run(self, script: str, properties: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        path = self._folder / "script.pig"
+        settings = "".join(f"SET {name} '{value}';\n" for name, value in properties.items())
+        path.write_text(f"{settings}{script}\nDUMP result;\n", encoding="utf-8")
+        return subprocess.run(
+            [*self._command, str(path)],
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            timeout=SCRIPT_TIMEOUT_S,
+            check=False,
+        )
+
+
+def _members(described: str) -> list[tuple[str, str]]:
+    """The members of a described relation, with what stands behind their names."""
+    parts, depth = [""], 0
+    for sign in NAMELESS.sub(r"\1", described):
+        depth += (sign in "({[") - (sign in ")}]")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [(name, kind) for name, _, kind in (part.partition(": ") for part in parts)]
+
+
+def found_in_pig(schema: Schema, node: Type, said: Any) -> Any:
+    """The form of `hive_values.should_be` of what Pig has for a column of this type."""
+    node = schema.resolve(node)
+    if said is None:
+        return None
+    match node:
+        case Union(branches=branches):
+            (inner,) = (one for one in branches if one != Primitive(PrimitiveType.NULL))
+            return found_in_pig(schema, inner, said)
+        case Record(fields=fields):
+            members = zip(fields, said["tuple"], strict=True)
+            return {field.name.lower(): found_in_pig(schema, field.type, value) for field, value in members}
+        case Array(items=items):
+            # What is no record has a tuple around it, since bags hold nothing else.
+            own = [one if _is_record(schema, items) else one["tuple"][0] for one in said["bag"]]
+            return [found_in_pig(schema, items, one) for one in own]
+        case Map(values=values):
+            return {key: found_in_pig(schema, values, value) for key, value in said["map"].items()}
+        case Primitive() if isinstance(said, dict) and "java" in said:
+            return _found_object(node, said["java"], said["text"])
+    return said["bytes"] if isinstance(said, dict) else said
+
+
+def _found_object(node: Primitive, kind: str, text: str) -> str:
+    if kind == "BigDecimal":
+        value = Decimal(text)
+        return format(value.normalize(), "f") if value else "0"
+    assert kind == "DateTime"
+    when = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
+    is_date = node.type is PrimitiveType.INT and when.time() == datetime.time()
+    return when.date().isoformat() if is_date else when.strftime(TIMESTAMP)
+
+
+def _is_record(schema: Schema, node: Type) -> bool:
+    node = schema.resolve(node)
+    inner = node.branches if isinstance(node, Union) else (node,)
+    return any(isinstance(schema.resolve(one), Record) for one in inner)

@@ -1,0 +1,77 @@
+"""A topic of three hours, loaded several times by real tasks, and backfills of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.findings import Finding
+from headrace.loader.inspect.placed_files import placed_files
+from headrace.loader.inspect.verify import verify_topic
+from headrace.loader.report import RunReport
+from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
+from headrace.loader.rewrite.backfill_report import BackfillReport, Period
+from headrace.loader.run import run_load
+from headrace.loader.storage.local import local_storage
+from headrace.loader.work_unit import FileKind
+from support.loader.task_world import TaskWorld
+
+TIMED = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"timestamp","type":"long"}]}'
+NOTED = TIMED.replace("]}", ',{"name":"note","type":"string","default":""}]}')
+BAD = 9  # a schema id that nobody has registered
+DAY = "dt=2026-01-01"
+HOURS = [f"{DAY}/hr=0{hour}" for hour in range(3)]
+ALL = Period("dt=1970-01-01", DAY)  # what cannot be read is filed by the time of its record
+
+
+class BackfillWorld(TaskWorld):
+    """Of topic `orders` the message of each offset is of the hour that is its offset modulo three."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.policy = dataclasses.replace(self.policy, quarantine_share_max=1.0)
+        self.lines: list[str] = []
+        self.registry.register("orders-value", 1, TIMED)
+
+    def load(self) -> RunReport:
+        return run_load(self.ports(), self.settings)
+
+    def backfill_ports(self) -> BackfillPorts:
+        ports, rewrites = self._driver()
+        rewrites = dataclasses.replace(rewrites, build=self.settings.plan.build)
+        run_units: Any = self.pool
+        return BackfillPorts(rewrites, ports.cluster, ports.schemas, run_units, self.lines.append)
+
+    def backfill(
+        self, period: Period = ALL, *, is_dry: bool = False, piece_bytes_max: int = 2**30, **changes: Any
+    ) -> BackfillReport:
+        """
+        Args:
+            changes: of the ports.
+        """
+        ports = dataclasses.replace(self.backfill_ports(), **changes)
+        settings = BackfillSettings(self.settings.plan, self.settings.task, piece_bytes_max)
+        return backfill(ports, "orders", period, settings, is_dry=is_dry)
+
+    def files(self, kind: FileKind = FileKind.DATA, bucket: str = "") -> list[Path]:
+        """The live files, where they belong."""
+        log = self.log()
+        slot = log.read_state().slot
+        placed = placed_files(FileIndex(log), log, "orders", kind, slot, lambda found: bucket in ("", found))
+        return [self.warehouse / one.path for one in placed]
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Of `headrace verify --checksums`."""
+        log = self.log()
+        log.read_state()
+        return verify_topic(log, FileIndex(log), local_storage(self.warehouse), "orders", checksums=True).findings
+
+    def works(self) -> frozenset[str]:
+        return local_storage(self.warehouse).staging.works()
+
+    def is_whole(self) -> bool:
+        """Whether every message is a row or quarantined, once, and nothing is wrong with any file."""
+        everywhere = sorted([*self.rows("orders"), *self.quarantined("orders")])
+        return everywhere == self.produced("orders") and not self.findings()

@@ -1,0 +1,197 @@
+"""The core under mutated batches, for as long as it is let: `python tests/support/loader/core_fuzz.py SECONDS [SEED]`.
+
+Builds the core with AddressSanitizer and UndefinedBehaviorSanitizer and starts itself again with theirs in front.
+The kept inputs of `core_corpus` come first. Then programs and messages are those of generated histories of schemas, of
+others from time to time. Each round mutates bytes, gives them to the core, and compares with the reference what came of
+them; a finding ends it, with the seed and the bytes that repeat it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMPILER_FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+HISTORIES = 40
+HISTORIES_S = 120  # then others take their place
+MESSAGES_PER_HISTORY = 12
+
+
+def main(seconds: float, seed: int) -> int:
+    """Returns 0 when nothing was found."""
+    from headrace.loader.native.core.build import LIBRARY, build, compiler
+
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / LIBRARY
+        build(library, compiler(), *COMPILER_FLAGS)
+        asan = subprocess.run([*compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": asan.stdout.strip(),
+            "ASAN_OPTIONS": "detect_leaks=0",  # Python has its own
+            "PYTHONMALLOC": "malloc",  # or bytes would lie side by side, and reading beyond one be fine
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }
+        if not _replays(Path(folder), environment):
+            return 1
+        command = [sys.executable, __file__, "--under", str(library), str(seconds), str(seed)]
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _replays(folder: Path, environment: dict[str, str]) -> bool:
+    """Whether the kept inputs break nothing where each buffer ends with what the core is told of."""
+    from headrace.loader.native.core.build import HERE, SOURCES, compiler
+    from support.loader import core_corpus
+
+    programs, inputs, target = folder / "programs", folder / "inputs", folder / "replay"
+    core_corpus.write_programs(programs, core_corpus.worlds())
+    core_corpus.write_inputs(inputs, core_corpus.inputs())
+    sources = [str(core_corpus.TARGET), *map(str, SOURCES)]
+    subprocess.run(
+        [*compiler(), *COMPILER_FLAGS, "-std=c11", "-DHR_REPLAY", f"-I{HERE}", "-o", str(target), *sources], check=True
+    )
+    found = {key: value for key, value in environment.items() if key != "LD_PRELOAD"}
+    found["HEADRACE_FUZZ_PROGRAMS"] = str(programs)
+    return subprocess.run([str(target), str(inputs)], env=found, check=False).returncode == 0
+
+
+def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
+    from headrace.loader import native
+    from headrace.loader.native.core.library import Library
+
+    native._CORE = Library(path)
+    print(f"seed={seed}", flush=True)
+    kept = _check_corpus()
+    chance = random.Random(seed)
+    worlds = _worlds(seed)
+    rounds, histories = 0, len(worlds)
+    ends = time.monotonic() + seconds
+    others = time.monotonic() + HISTORIES_S
+    while time.monotonic() < ends:
+        if time.monotonic() > others:
+            worlds = _worlds(chance.randrange(2**32))
+            histories += len(worlds)
+            others = time.monotonic() + HISTORIES_S
+        world = chance.choice(worlds)
+        _bodies(world, chance)
+        _batch(world, chance)
+        rounds += 1
+    print(f"{kept} kept inputs, {rounds} rounds, {histories} histories, no finding")
+
+
+def _check_corpus() -> int:
+    """How many inputs there are."""
+    from support.loader import core_corpus
+
+    worlds = core_corpus.worlds()
+    for data in (found := core_corpus.inputs()):
+        core_corpus.check(worlds, data)
+    return len(found)
+
+
+def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
+    """Of each history: (converter by both twins, plan of its topic, message)."""
+    import hypothesis
+    from hypothesis import strategies as st
+
+    from headrace.avro_schema import parse_schema
+    from headrace.loader.native import Seen
+    from headrace.loader.work_unit import TopicPlan
+    from support.loader.loader_samples import POLICY
+    from support.loader.projection_oracle import both_twins, encode, states_of
+    from support.schemas.strategies import data_for, histories
+
+    found: list[list[tuple[object, object, bytes]]] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=HISTORIES, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    @hypothesis.given(histories(), st.data())
+    def collect(versions: list[object], data: st.DataObject) -> None:
+        state = states_of(*versions)[-1]
+        texts = {number: version.text for number, version in enumerate(versions, 1)}
+        plan = TopicPlan("t", state.text, texts, POLICY, routes=state.routes)
+        messages = []
+        for at in range(MESSAGES_PER_HISTORY):
+            number = 1 + at % len(versions)
+            writer = versions[number - 1]
+            convert = both_twins(writer, parse_schema(state.text), None, Seen(), state.routes[number])
+            body = encode(writer, data.draw(data_for(writer)))
+            messages.append((convert, plan, number.to_bytes(5, "big") + body))
+        found.append(messages)
+
+    collect()
+    return [one for one in found if one]
+
+
+def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
+    from headrace.loader.native import BadBody
+
+    for convert, _, value in chance.sample(world, 4):
+        body = mutated(value[5:], chance)
+        try:
+            convert(body)
+        except BadBody:
+            continue
+
+
+def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
+    """A payload of several records, and with mutations of its own; what comes of it is the same by both."""
+    from headrace.kafka_wire.record_batch import records_of
+    from headrace.loader.native import the_core
+    from headrace.loader.native.batches import Columns, RecordColumns
+    from support.loader.ranges_both_ways import Given, check_same, record_bytes
+
+    values = [value if chance.random() < 0.5 else mutated(value, chance) for _, _, value in world]
+    records = [record_bytes(at, at, chance.choice((None, b"k")), value) for at, value in enumerate(values)]
+    shared = Given(world[0][1], kafka_column=chance.choice(("none", "position", "full")))
+    check_same(shared, [records])
+    payload, core = mutated(b"".join(records), chance), the_core()
+    assert core is not None
+    try:
+        expected = list(records_of(payload, len(records), 7, 0, None))
+    except (ValueError, IndexError):
+        expected = None
+    try:
+        found = RecordColumns(core)(payload, len(records), 7, 0, None)
+    except (ValueError, IndexError):
+        assert expected is None, payload.hex()
+    else:
+        assert list(found) == expected, payload.hex()
+        if isinstance(found, Columns):
+            check_same(shared, [[payload]], [len(records)])
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """With a few bytes set, taken out, put in or put elsewhere."""
+    out = bytearray(data)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(out) + 1)
+        match chance.randrange(5):
+            case 0:
+                out[at : at + 1] = bytes((chance.choice((0, 1, 2, 127, 128, 129, 254, 255)),))
+            case 1:
+                out[at : at + 1] = bytes((chance.randrange(256),))
+            case 2:
+                del out[at : at + chance.randrange(1, 4)]
+            case 3:
+                out[at:at] = chance.randbytes(chance.randrange(1, 11))
+            case _:
+                start = chance.randrange(len(out) + 1)
+                out[at:at] = out[start : start + chance.randrange(1, 20)]
+    return bytes(out)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--under"]:
+        under_sanitizers(Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+    elif len(sys.argv) in (2, 3):
+        sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else time.time_ns() % 10**9))
+    else:
+        sys.exit(__doc__)

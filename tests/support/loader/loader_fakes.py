@@ -1,0 +1,494 @@
+"""A cluster, a registry, a pool and a metastore in memory, behind the loader's own protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.audit.row import AuditRow
+from headrace.audit.store import AuditStore
+from headrace.avro_schema import Schema, parse_schema
+from headrace.hive_ddl.errors import StaleRevision, StatementRefused
+from headrace.hive_ddl.ops import (
+    AddPartitions,
+    CreateTable,
+    DropPartitions,
+    DropTable,
+    Op,
+    PartitionValues,
+    ReplaceView,
+    SetPartitionLocation,
+    SetProperties,
+)
+from headrace.hive_ddl.render import view_revision
+from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION, Column, TableState
+from headrace.kafka_wire.cluster import (
+    ClusterMetadata,
+    EpochAnswers,
+    EpochEnd,
+    EpochQuestion,
+    OffsetAnswers,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.state import TopicState
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.follow.audit import AuditFollower
+from headrace.loader.follow.chain import chain_of
+from headrace.loader.follow.complete import CompleteUntil
+from headrace.loader.follow.elsewhere import TablesElsewhere
+from headrace.loader.follow.schema import TableSettings
+from headrace.loader.inspect.latest_view import latest_view, newest_id
+from headrace.loader.load_schema import table_schema
+from headrace.loader.plan.kept_schemas import KeptSchemas
+from headrace.loader.plan.load_plan import PlanSettings
+from headrace.loader.plan.schemas import WriterSchemas
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.retire import Retirement
+from headrace.loader.rewrite.run import RewritePorts
+from headrace.loader.run import Ports, RunSettings
+from headrace.loader.storage.local import local_storage
+from headrace.loader.work_unit import (
+    AuditCount,
+    FileKind,
+    FileRange,
+    OffsetRange,
+    RangeCounts,
+    RangeResult,
+    StagedFile,
+    TaskSettings,
+    TopicPlan,
+    UnitResult,
+    WorkUnit,
+)
+from headrace.registry.errors import RegistryUnavailable, SchemaNotFound, SubjectNotFound
+from support.loader.file_checksums import checksum_of
+from support.loader.loader_samples import POLICY, value_subject
+
+ORDER_V1 = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
+ORDER_V2 = (
+    '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
+    '{"name":"note","type":"string","default":""}]}'
+)
+
+
+@dataclass
+class FakeTopic:
+    """`logs` holds per partition the schema id of every message; `first` is the offset of the first one.
+
+    `epochs` are the leader epochs that are not 0, by partition. `open_from` are the first offsets of open transactions.
+    `starts` are, by partition, the epochs in its log as (epoch, first offset), where it is not all of epoch 0.
+    """
+
+    topic_id: str
+    logs: list[list[int]]
+    first: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+    open_from: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def end(self, partition: int) -> int:
+        return self.first + len(self.logs[partition])
+
+    def cut_back(self, partition: int, to: int, *schema_ids: int) -> None:
+        """An unclean election: the log ends at `to`, and grows by these messages under a new leader epoch."""
+        starts = [one for one in self.starts.get(partition, [(0, 0)]) if one[1] < to]
+        self.epochs[partition] = self.epochs.get(partition, 0) + 1
+        self.starts[partition] = [*starts, (self.epochs[partition], to)]
+        self.logs[partition] = [*self.logs[partition][: to - self.first], *schema_ids]
+
+    def epoch_end(self, partition: int, epoch: int) -> EpochEnd:
+        """As Kafka's leader-epoch cache answers."""
+        starts = self.starts.get(partition, [(0, 0)])
+        if epoch > max(starts[-1][0], self.epochs.get(partition, 0)):
+            return EpochEnd(-1, -1)
+        ends = [*(start for _, start in starts[1:]), self.end(partition)]
+        found = [(one, end) for (one, _), end in zip(starts, ends, strict=True) if one <= epoch]
+        return EpochEnd(*found[-1]) if found else EpochEnd(epoch, starts[0][1])
+
+    def epochs_of(self, partition: int, start: int, end: int) -> ReadEpochs:
+        """Of the batches that hold the offsets `[start, end)`, one message in each."""
+        if start >= end:
+            return NOTHING_READ
+        starts = self.starts.get(partition, [(0, 0)])
+        inside = [(epoch, max(first, start)) for epoch, first in starts if first < end]
+        before = max(at for at, (_, first) in enumerate(inside) if first <= start)
+        return ReadEpochs(tuple(inside[before:]), end)
+
+
+@dataclass
+class FakeCluster:
+    topics: dict[str, FakeTopic] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    epoch_requests: list[dict[TopicPartition, EpochQuestion]] = field(default_factory=list)
+    answers_epochs: bool = True
+
+    def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
+        found = {
+            name: TopicMetadata(
+                topic.topic_id, False, {n: PartitionMetadata(0, topic.epochs.get(n, 0)) for n in range(len(topic.logs))}
+            )
+            for name, topic in self.topics.items()
+            if topics is None or name in topics
+        }
+        return ClusterMetadata("cluster", {}, found)
+
+    def offset_answers(
+        self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
+    ) -> OffsetAnswers:
+        answers = {}
+        for tp in topic_partitions:
+            topic = self.topics[tp.topic]
+            end = topic.first + len(topic.logs[tp.partition])
+            stable_end = topic.open_from.get(tp.partition, end) if read_committed else end
+            answers[tp] = topic.first if which == "earliest" else stable_end
+        return OffsetAnswers(answers)
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        if questions:
+            self.epoch_requests.append(dict(questions))
+        if not self.answers_epochs:
+            return EpochAnswers(dict.fromkeys(questions))
+        return EpochAnswers(
+            {tp: self.topics[tp.topic].epoch_end(tp.partition, one.epoch) for tp, one in questions.items()}
+        )
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
+        self.committed.update(offsets)
+        return {}
+
+
+class FakeRegistry:
+    """`subjects` maps a subject to its versions' schema ids; `texts` maps an id to its schema."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, list[int]] = {}
+        self.texts: dict[int, str] = {}
+        self.name = "registry-1"
+        self.is_down = False
+        self.failure: Exception | None = None
+        self.requests = 0
+
+    def register(self, subject: str, schema_id: int, text: str) -> None:
+        self.texts[schema_id] = text
+        if subject:
+            self.subjects.setdefault(subject, []).append(schema_id)
+
+    def _answer(self) -> None:
+        self.requests += 1
+        if self.is_down:
+            raise RegistryUnavailable("http://registry", "connection refused")
+        if self.failure is not None:
+            raise self.failure
+
+    def identity(self) -> str:
+        self._answer()
+        return self.name
+
+    def versions(self, subject: str) -> list[int]:
+        self._answer()
+        if subject not in self.subjects:
+            raise SubjectNotFound(subject=subject)
+        return list(range(1, len(self.subjects[subject]) + 1))
+
+    def version(self, subject: str, version: int) -> Any:
+        self._answer()
+        return self.schema_by_id(self.subjects[subject][version - 1])
+
+    def schema_by_id(self, schema_id: int) -> Any:
+        self._answer()
+        if schema_id not in self.texts:
+            raise SchemaNotFound(schema_id=schema_id)
+        return SimpleNamespace(schema_id=schema_id, text=self.texts[schema_id], metadata={})
+
+    def parsed(self, registered: Any) -> Schema:
+        return parse_schema(registered.text)
+
+
+@dataclass
+class FakePool:
+    """Runs units in this process: a staged file holds one JSON line per row. `bad` ids go to the quarantine."""
+
+    cluster: FakeCluster
+    bad: set[int] = field(default_factory=set)
+    broken: dict[TopicPartition, int] = field(default_factory=dict)
+    runs: int = 0
+    unknown_ids_max: int = 1_000
+
+    def __call__(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
+        self.runs += 1
+        return [self._run(unit) for unit in units]
+
+    def _run(self, unit: WorkUnit) -> UnitResult:
+        results, files = [], []
+        for offsets in unit.ranges:
+            result, staged = self._range(unit, offsets)
+            results.append(result)
+            files += staged
+        return UnitResult(unit.task, tuple(results), tuple(files), unit.build, 5)
+
+    def _range(self, unit: WorkUnit, offsets: OffsetRange) -> tuple[RangeResult, list[StagedFile]]:
+        tp, plan = offsets.topic_partition, unit.topics[offsets.topic_partition.topic]
+        topic = self.cluster.topics[tp.topic]
+        rows: dict[FileKind, list[int]] = {FileKind.DATA: [], FileKind.QUARANTINE: []}
+        end, error, unknown = offsets.end, "", ()
+        for offset in range(offsets.start, offsets.end):
+            schema_id = topic.logs[tp.partition][offset - topic.first]
+            if self.broken.get(tp) == offset:
+                end, error = offset, "the leader is gone"
+                break
+            if schema_id in plan.absent_ids or schema_id in self.bad:
+                rows[FileKind.QUARANTINE].append(offset)
+            elif schema_id in plan.writer_schemas:
+                rows[FileKind.DATA].append(offset)
+            else:
+                end, unknown = offset, self._unknown(plan, topic.logs[tp.partition][offset - topic.first : offsets.end])
+                break
+        files = [self._write(unit, tp, kind, found) for kind, found in rows.items() if found]
+        number = len(rows[FileKind.DATA])
+        audit = (AuditCount("loader", tp.topic, tp.partition, 0, number, number, number, "written"),) if number else ()
+        counts = RangeCounts(records=number, quarantined=len(rows[FileKind.QUARANTINE]))
+        done = OffsetRange(tp, offsets.start, end)
+        epochs = topic.epochs_of(tp.partition, offsets.start, end)
+        result = RangeResult(done, counts, (), audit, {"record": number}, 10 * number, error, unknown, epochs=epochs)
+        return result, files
+
+    def _unknown(self, plan: TopicPlan, schema_ids: Sequence[int]) -> tuple[int, ...]:
+        known = {*plan.writer_schemas, *plan.absent_ids, *self.bad}
+        return tuple(one for one in dict.fromkeys(schema_ids) if one not in known)[: self.unknown_ids_max]
+
+    def _write(self, unit: WorkUnit, tp: TopicPartition, kind: FileKind, offsets: list[int]) -> StagedFile:
+        path = f"{unit.task}-{kind.value}-{tp.topic}-{tp.partition}-{offsets[0]}"
+        content = "".join(json.dumps([tp.partition, offset]) + "\n" for offset in offsets).encode()
+        target = Path(unit.settings.staging) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        ranges = (FileRange(tp.partition, offsets[0], offsets[-1], len(offsets)),)
+        checksum = checksum_of(content)
+        return StagedFile(kind, tp.topic, "dt=2026-01-01/hr=00", path, len(content), checksum, len(offsets), ranges)
+
+
+@dataclass
+class FakeHive:
+    """A metastore with the compare-and-set. `failure` is raised by every call while set."""
+
+    tables: dict[tuple[str, str], TableState] = field(default_factory=dict)
+    parts: dict[tuple[str, str], dict[PartitionValues, str]] = field(default_factory=dict)
+    databases: set[str] = field(default_factory=set)
+    failure: Exception | None = None
+    executed: list[Op] = field(default_factory=list)
+    asked: list[frozenset[PartitionValues] | None] = field(default_factory=list)
+    """The partitions that were looked for, None for all."""
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Why tables are not shown."""
+    refuses_late_writers: bool = True
+    looks: int = 0
+
+    def _check(self) -> None:
+        self.looks += 1
+        if self.failure is not None:
+            raise self.failure
+
+    def ensure_database(self, name: str) -> None:
+        self._check()
+        self.databases.add(name)
+
+    def table(self, database: str, name: str) -> TableState | None:
+        self._check()
+        if (database, name) in self.refused:
+            raise StatementRefused(f"a look at table {database}.{name}", self.refused[database, name])
+        return self.tables.get((database, name))
+
+    def partitions(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+    ) -> Mapping[PartitionValues, str]:
+        self._check()
+        self.asked.append(None if wanted is None else frozenset(wanted))
+        return dict(self.parts.get((database, name), {}))
+
+    def execute(self, op: Op) -> None:
+        self._check()
+        self.executed.append(op)
+        if isinstance(op, CreateTable):
+            self.tables[(op.table.database, op.table.name)] = op.table
+        elif isinstance(op, SetProperties):
+            self._set(op)
+        elif isinstance(op, ReplaceView):
+            columns = tuple(Column(name, "", comment) for name, _, comment in op.columns)
+            properties = {VIEW_OF: op.topic, VIEW_REVISION: view_revision(op)}
+            self.tables[(op.database, op.name)] = TableState(op.database, op.name, "", columns, (), properties)
+        elif isinstance(op, DropTable):
+            self.tables.pop((op.database, op.name), None)
+            self.parts.pop((op.database, op.name), None)
+        elif isinstance(op, AddPartitions):
+            parts = self.parts.setdefault((op.database, op.name), {})
+            for one in op.partitions:
+                parts.setdefault(one.values, one.location)
+        elif isinstance(op, SetPartitionLocation):
+            self.parts[(op.database, op.name)][op.partition.values] = op.partition.location
+        elif isinstance(op, DropPartitions):
+            for values in op.values:
+                self.parts.get((op.database, op.name), {}).pop(values, None)
+
+    def close(self) -> None:
+        pass
+
+    def _set(self, op: SetProperties) -> None:
+        table = self.tables[(op.database, op.name)]
+        if table.revision != op.expected_revision:
+            raise StaleRevision(op.database, op.name, op.expected_revision or "", table.revision or "")
+        properties = {key: value for key, value in table.properties.items() if key not in op.removed}
+        self.tables[(op.database, op.name)] = TableState(
+            table.database,
+            table.name,
+            table.location,
+            table.columns,
+            table.partition_columns,
+            {**properties, **dict(op.properties)},
+        )
+
+
+class World:
+    """One warehouse and what is around it. `ports()` is a new driver. `policy` is of all topics but those in
+    `policies`."""
+
+    def __init__(self, root: Path) -> None:
+        self.warehouse = root / "warehouse"
+        self.cluster = FakeCluster()
+        self.registry = FakeRegistry()
+        self.pool = FakePool(self.cluster)
+        self.hive = FakeHive()
+        self.audit_path = root / "audit.db"
+        self.clock_ms = 1_767_225_600_000
+        self._works = 0
+        self.settings = RunSettings(
+            topics_include=(".*",),
+            topics_exclude=(),
+            staging_age_ms=7 * 86_400_000,
+            plan=PlanSettings(2, 2**32, 2**28, lambda topic: self.policies.get(topic, self.policy), "test build"),
+            task=TaskSettings("broker:1", "", 2**28),
+        )
+        self.policy = POLICY
+        self.policies: dict[str, TopicPolicy] = {}
+        self.subjects: dict[str, str] = {}
+        self.latest_views = False
+
+    def subject_of(self, topic: str) -> str:
+        """What `subjects` says of the topic, else by its name."""
+        return self.subjects.get(topic, value_subject(topic))
+
+    def topic(self, name: str, *logs: Sequence[int], topic_id: str = "id-1") -> FakeTopic:
+        self.cluster.topics[name] = FakeTopic(topic_id, [list(log) for log in logs])
+        return self.cluster.topics[name]
+
+    def log(self) -> DecisionLog:
+        return DecisionLog(local_storage(self.warehouse).slots)
+
+    def tables(self) -> TableSettings:
+        def schema_of(topic: str, state: TopicState) -> str:
+            return table_schema(state.load_schema.text, state.kafka_column)
+
+        def view_of(topic: str, state: TopicState) -> ReplaceView | None:
+            number = newest_id(state) if self.latest_views else None
+            text = None if number is None else KeptSchemas(storage.slots, keeps=False).text(number)
+            return latest_view(topic, state, "position", "headrace", number, text) if number and text else None
+
+        storage = local_storage(self.warehouse)
+        return TableSettings(storage.files, "headrace", 30_000, schema_of, ORDER_V1, view_of)
+
+    def ports(self) -> Ports:
+        return self._driver()[0]
+
+    def rewrites(self) -> RewritePorts:
+        """A new driver that rewrites."""
+        return self._driver()[1]
+
+    def _driver(self) -> tuple[Ports, RewritePorts]:
+        log = self.log()
+        log.open()
+        storage = local_storage(self.warehouse)
+        audit = AuditFollower(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
+        chain = chain_of(log, storage, lambda: self.hive, self.tables(), audit, self.cluster)
+        ports = Ports(
+            self.cluster,
+            WriterSchemas(self.registry, log.storage, self.subject_of),
+            log,
+            storage.staging,
+            chain.engine,
+            self.pool,
+            lambda: True,
+            lambda: self.clock_ms,
+            self._new_work_id,
+            CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
+            Retirement(log, chain.index, storage.files, chain.partitions),
+            TablesElsewhere(lambda: self.hive, storage.files, "headrace"),
+        )
+        rewrites = RewritePorts(
+            log,
+            storage.staging,
+            storage.files,
+            chain.index,
+            chain.engine,
+            self._merge,
+            lambda: self.clock_ms,
+            self._new_work_id,
+            "b",
+        )
+        return ports, rewrites
+
+    def _merge(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
+        """Joins the lines of the files that the pool writes."""
+        results = []
+        for unit in units:
+            content = b"".join((self.warehouse / source.name).read_bytes() for source in unit.sources)
+            staged = Path(unit.staging) / f"{unit.task}-merged"
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            staged.write_bytes(content)
+            pieces = {piece.partition: piece for source in unit.sources for piece in source.ranges}
+            file = StagedFile(
+                unit.kind,
+                unit.topic,
+                unit.bucket,
+                staged.name,
+                len(content),
+                checksum_of(content),
+                sum(source.records for source in unit.sources),
+                tuple(pieces.values()),
+            )
+            results.append(MergeResult(unit.task, (file,)))
+        return results
+
+    def audit(self, topic: str) -> list[AuditRow]:
+        """The audit's rows of a topic."""
+        with AuditStore(self.audit_path) as store:
+            return store.rows(topic)
+
+    def _new_work_id(self) -> str:
+        self._works += 1
+        return f"work-{self._works}"
+
+    def rows(self, topic: str) -> list[tuple[int, int]]:
+        """Every (partition, offset) in the published files of a topic, as often as it is there."""
+        return self._published(self.warehouse / topic)
+
+    def quarantined(self, topic: str) -> list[tuple[int, int]]:
+        """Likewise of its quarantine."""
+        return self._published(self.warehouse / "_quarantine" / topic)
+
+    def _published(self, folder: Path) -> list[tuple[int, int]]:
+        found = []
+        for path in sorted(folder.rglob("*.avro")):
+            found += [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+        return sorted(found)
+
+    def produced(self, topic: str) -> list[tuple[int, int]]:
+        logs = self.cluster.topics[topic].logs
+        first = self.cluster.topics[topic].first
+        return [(n, first + i) for n, log in enumerate(logs) for i in range(len(log))]

@@ -1,0 +1,90 @@
+"""Loads from a real broker in this process: the real tasks, files and decisions, without Spark and a registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import fastavro
+
+from headrace.avro_schema import frame, parse_schema
+from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.loader.build import current_build
+from headrace.loader.report import RunReport
+from headrace.loader.run import run_load
+from headrace.loader.task import run_work_unit
+from support.loader.loader_fakes import World
+from support.loader.projection_oracle import encode
+
+SCHEMA = json.dumps({"type": "record", "name": "Event", "fields": [{"name": "n", "type": "long"}]})
+SCHEMA_ID = 7
+
+
+class Loads:
+    """A warehouse of its own that is loaded from any broker; messages are numbers."""
+
+    def __init__(self, root: Path, topic: str) -> None:
+        self.topic = topic
+        self._world = World(root)
+        self._world.registry.register(f"{topic}-value", SCHEMA_ID, SCHEMA)
+        self._world.settings = dataclasses.replace(self._world.settings, topics_include=(topic,))
+
+    def produce(self, address: str, numbers: range) -> None:
+        """To partition 0, in order and acknowledged."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": address, "batch.num.messages": 7})
+        for number in numbers:
+            value = frame(SCHEMA_ID, encode(parse_schema(SCHEMA), {"n": number}))
+            producer.produce(self.topic, value, partition=0)
+        assert producer.flush(60) == 0
+
+    def load(self, address: str, lost_ground: str = "fail") -> RunReport:
+        self._world.policy = dataclasses.replace(self._world.policy, lost_ground=lost_ground)
+        settings = self._world.settings
+        settings = dataclasses.replace(
+            settings,
+            plan=dataclasses.replace(settings.plan, build=current_build()),
+            task=dataclasses.replace(settings.task, bootstrap_servers=address),
+        )
+        with KafkaCluster(address, timeout_s=30) as cluster:
+            ports = dataclasses.replace(
+                self._world.ports(), cluster=cluster, run_units=lambda units: [run_work_unit(unit) for unit in units]
+            )
+            return run_load(ports, settings)
+
+    def rows(self) -> dict[int, list[tuple[int, int]]]:
+        """By slot of the file that they are in: (offset, number) of every published row."""
+        found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for path in sorted((self._world.warehouse / self.topic).rglob("*.avro")):
+            with path.open("rb") as file:
+                for row in fastavro.reader(file):
+                    values: Any = row
+                    found[int(path.name.split("-")[1])].append((values["kafka"]["offset"], values["n"]))
+        return {slot: sorted(rows) for slot, rows in found.items()}
+
+
+def check_taken_up(loads: Loads, address: str) -> None:
+    """After 100 messages were loaded (numbers 0 to 99), the log was cut back to 80 and has grown to 150 (from 1000 on).
+
+    Nothing is passed over in silence: it is held, and with leave taken up where it diverged, and what was replaced is
+    named.
+    """
+    before = loads.rows()
+    held = loads.load(address)
+    (problem,) = held.problems[loads.topic]
+    assert problem.startswith(
+        "partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was cut back and grew again"
+    )
+    assert loads.rows() == before
+    report = loads.load(address, "earliest")
+    assert report.problems == {}
+    assert any("the rows of its offsets 80 to 99 in files" in note for note in report.notes), report.notes
+    slots = loads.rows()
+    newest = max(slots)
+    assert {slot: rows for slot, rows in slots.items() if slot != newest} == before
+    assert slots[newest] == [(offset, 920 + offset) for offset in range(80, 150)]
+    assert not loads.load(address).has_findings
+    assert loads.rows() == slots

@@ -1,0 +1,437 @@
+"""What a row must say, computed on values, and Avro binary by fastavro: oracles that share no code with the plans.
+
+Where a version's fields go is read off the load schema as it was right after that version was folded in, by what the
+package `loader.load_schema` says of its properties; a column is then found in later load schemas by its position.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fastavro
+from hypothesis import assume
+
+from headrace.avro_schema import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Type,
+    Union,
+    parse_schema,
+    self_contained_text,
+)
+from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
+from headrace.loader.native import BadBody, Seen, compile_check, compile_projection
+from headrace.loader.native.batches import project as core_project
+from support.loader.compiled_core import core_if_any
+from support.schemas.strategies import branch_name
+
+ROW_BYTES_MAX = 1 << 14
+SIGNALLING_NAN = re.compile(rb"[\x80-\xbf][\x7f\xff]", re.DOTALL)
+"""The upper half of one, or bytes that look like it. What becomes of it is left to the reference."""
+
+
+def states_of(*versions: Schema) -> list[LoadState]:
+    """The state after each version; versions and schema ids count from 1."""
+    states = [EMPTY]
+    for number, version in enumerate(versions, 1):
+        states.append(fold(states[-1], number, version, number))
+    return states[1:]
+
+
+def load_schema_of(*versions: Schema) -> Schema:
+    return parse_schema(states_of(*versions)[-1].text)
+
+
+def project(writer: Schema, load: Schema, body: bytes, route: KeptRoute | None = None) -> bytes:
+    return both_twins(writer, load, None, Seen(), route)(body)
+
+
+def both_twins(
+    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: Seen, route: KeptRoute | None = None
+) -> Callable[[bytes], bytes]:
+    """What the reference makes of a body, with the core's word that it is the same."""
+    compiled = compile_projection(writer, load, time_path, seen, route)
+    core = core_if_any()
+    nothing_seen = seen.value
+    checks = [compile_check(writer, None), compile_check(writer, core)]
+
+    def convert(body: bytes) -> bytes:
+        seen.value = nothing_seen
+        reference, twin = (refusal(check, body) for check in checks)
+        assert reference == twin, f"of {body.hex()}"
+        try:
+            row = compiled.convert(body)
+            assert not reference, f"a row is made of {body.hex()}: {reference}"
+        except BadBody:
+            if core is not None and compiled.program is not None:
+                found = core_project(core, compiled.program, body, ROW_BYTES_MAX)
+                assert found is None, f"only the core makes a row of {body.hex()}: {found}\n{compiled.program}"
+            raise
+        if core is not None and compiled.program is not None:
+            found = core_project(core, compiled.program, body, len(row) * 2 + 16)
+            if found is None and SIGNALLING_NAN.search(body):
+                return row
+            assert found == (row, seen.value), f"of {body.hex()}\n{compiled.program}"
+        return row
+
+    return convert
+
+
+def refusal(check: Callable[[bytes], None], body: bytes) -> str:
+    """Why the check refuses a body; nothing where it does not."""
+    try:
+        check(body)
+    except BadBody as error:
+        return str(error)
+    return ""
+
+
+def encode(schema: Schema, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, _plain(schema), value)
+    return out.getvalue()
+
+
+def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
+    """A row as it is, or as Avro's resolution gives it to a later load schema."""
+    source = io.BytesIO(row)
+    wanted = None if reader is None else fastavro.parse_schema(_stripped(json.loads(reader.text), "logicalType"))
+    value = fastavro.schemaless_reader(source, _plain(schema), wanted)
+    assert source.read() == b"", "bytes follow the row"
+    return value if reader is None else _rounded(reader, reader.root, value)
+
+
+def _rounded(schema: Schema, node: Type, value: Any) -> Any:
+    """With floats as a float holds them, and bytes as bytes: fastavro leaves an int as it is where the reader's schema
+    says float, and a default of bytes as the text that stands in the schema."""
+    node = schema.resolve(node)
+    if value is None:
+        return None
+    if isinstance(node, Union):
+        choices = [branch for branch in node.branches if branch != Primitive(PrimitiveType.NULL)]
+        return _rounded(schema, choices[0], value) if len(choices) == 1 else value
+    if isinstance(node, Record):
+        return {field.name: _rounded(schema, field.type, value[field.name]) for field in node.fields}
+    if isinstance(node, Array):
+        return [_rounded(schema, node.items, item) for item in value]
+    if isinstance(node, Map):
+        return {key: _rounded(schema, node.values, item) for key, item in value.items()}
+    if isinstance(value, str) and _is_binary(node):
+        return value.encode("latin-1")
+    if isinstance(node, Primitive) and node.type is PrimitiveType.FLOAT:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    return value
+
+
+def _plain(schema: Schema) -> Any:
+    """The schema for fastavro, without logical types, so that numbers and bytes stay what they are, and without
+    defaults, which play no part in reading by the writer's schema and of which fastavro refuses some that Avro takes.
+    """
+    try:
+        return fastavro.parse_schema(_stripped(json.loads(self_contained_text(schema)), "logicalType", "default"))
+    except fastavro.schema.UnknownType:
+        # fastavro does not look for a name without dots in the null namespace, as Avro Java does.
+        assume(False)
+        raise
+
+
+def _stripped(node: Any, *keys: str) -> Any:
+    if isinstance(node, dict):
+        return {key: _stripped(value, *keys) for key, value in node.items() if key not in keys}
+    return [_stripped(item, *keys) for item in node] if isinstance(node, list) else node
+
+
+def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, is_stored: bool = False) -> Any:
+    """The row of a message in the load schema `now`.
+
+    Args:
+        then: the load schema right after the writer's version was folded in.
+        is_stored: the row was written in `then`, and is read in `now`.
+    """
+    root = writer.resolve(writer.root)
+    if not isinstance(root, Record):
+        root, value = Record(Name("Message"), (Field("", writer.root),)), {"": value}
+    assert isinstance(then.root, Record)
+    assert isinstance(now.root, Record)
+    return _Row(writer, is_stored).record(root, then.root, now.root, value, frozenset())
+
+
+class _Row:
+    """`then` and `now` are the same place of two load schemas; `within` the names of the writer's records around it."""
+
+    def __init__(self, writer: Schema, is_stored: bool) -> None:
+        self.writer = writer
+        self.is_stored = is_stored
+
+    def record(self, node: Record, then: Record, now: Record, value: Any, within: frozenset[Name]) -> Any:
+        within = within | {node.name}
+        fed = _fed(self.writer, node, then, within)
+        assert fed is not None, f"{node} has fields without a column in {then}"
+        row = {}
+        for i, column in enumerate(now.fields):
+            if i in fed:
+                name, kind = fed[i].name, fed[i].type
+                row[column.name] = self.value(kind, then.fields[i].type, column.type, value[name], within)
+            elif not self.is_stored:
+                row[column.name] = _unfed(column)
+            elif i < len(then.fields):
+                row[column.name] = _read(then.fields[i].type, column.type, _unfed(then.fields[i]))
+            else:
+                row[column.name] = _default(column)
+        return row
+
+    def value(self, node: Type, then: Type, now: Type, value: Any, within: frozenset[Name]) -> Any:
+        node, then, now = self.writer.resolve(node), _without_null(then), _without_null(now)
+        values = _values(self.writer, node)
+        if value is None:
+            return None
+        if _prop(now, "kind") == "json" and len(values) > 1:
+            return _Text(_json(self.writer, node, value))
+        if isinstance(node, Union):
+            node, value = next((branch, value[1]) for branch in values if branch_name(branch) == value[0])
+        if _prop(now, "kind") == "json":
+            return _Text(_json(self.writer, node, value))
+        if _prop(now, "kind") == "members":
+            assert isinstance(then, Record)
+            assert isinstance(now, Record)
+            at = _members(self.writer, values, then, within)[values.index(node)]
+            row: dict[str, Any] = {field.name: None for field in now.fields}
+            row[now.fields[at].name] = self.value(node, then.fields[at].type, now.fields[at].type, value, within)
+            return row
+        match node, then, now:
+            case Record(), Record(), Record():
+                return self.record(node, then, now, value, within)
+            case Array(items=items), Array(), Array():
+                return [self.value(items, then.items, now.items, item, within) for item in value]
+            case Map(values=kind), Map(), Map():
+                return {key: self.value(kind, then.values, now.values, item, within) for key, item in value.items()}
+            case Primitive(), _, Primitive():
+                return _promoted(node.type.value, now.type.value, value)
+        return value
+
+
+def _prop(node: Type | Field, key: str) -> Any:
+    props = node.props if isinstance(node, Primitive | Record | Enum | Field) else ()
+    return dict(props).get(f"headrace.{key}")
+
+
+def _is_null(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type.value == "null"
+
+
+def _values(writer: Schema, node: Type) -> list[Type]:
+    """The branches of a type that are not null; a type that is no union is its only one."""
+    branches = node.branches if isinstance(node, Union) else (node,)
+    return [branch for branch in map(writer.resolve, branches) if not _is_null(branch)]
+
+
+def _without_null(load: Type) -> Type:
+    return next(branch for branch in load.branches if not _is_null(branch)) if isinstance(load, Union) else load
+
+
+def _unfed(column: Field) -> Any:
+    """What is written where a message has nothing for a column."""
+    return None if _prop(column, "absent") == "null" else _default(column)
+
+
+def _default(column: Field) -> Any:
+    """What is read where a row was written before there was the column."""
+    value = column.default if column.has_default else None
+    is_binary = _is_binary(_without_null(column.type))
+    return value.encode("latin-1") if is_binary and isinstance(value, str) else value
+
+
+def _is_binary(node: Type) -> bool:
+    return isinstance(node, Fixed) or (isinstance(node, Primitive) and node.type is PrimitiveType.BYTES)
+
+
+def _read(then: Type, now: Type, value: Any) -> Any:
+    """A default of a column that was written, as it is read when the column has another type."""
+    then, now = _without_null(then), _without_null(now)
+    if value is None or not isinstance(then, Primitive) or not isinstance(now, Primitive):
+        return value
+    return _promoted(then.type.value, now.type.value, value)
+
+
+def _fed(writer: Schema, record: Record, load: Record, within: frozenset[Name]) -> dict[int, Field] | None:
+    """Which writer field feeds the column at each position; None when a field has no column, or a column no value."""
+    fed: dict[int, Field] = {}
+    free = {field.name: field for field in record.fields}
+    for listed in ("source", "former"):
+        for i, column in enumerate(load.fields):
+            names = _prop(column, listed) or ([column.name] if listed == "source" else [])
+            name = next((name for name in names if name in free), None)
+            if i not in fed and name is not None and _holds(writer, free[name].type, column.type, within):
+                fed[i] = free.pop(name)
+    needy = [i for i, column in enumerate(load.fields) if not column.has_default and not _may_be_null(column.type)]
+    return None if free or any(i not in fed for i in needy) else fed
+
+
+def _may_be_null(load: Type) -> bool:
+    return _is_null(load) or isinstance(load, Union)
+
+
+def _members(writer: Schema, values: Sequence[Type], load: Record, within: frozenset[Name]) -> list[int]:
+    """The position of the member that takes each branch, -1 for none; a member takes one."""
+    found: list[int] = []
+    for branch in values:
+        fits = (
+            i
+            for i, member in enumerate(load.fields)
+            if i not in found
+            and _prop(member, "branch") in _names(branch)
+            and _holds(writer, branch, member.type, within)
+        )
+        found.append(next(fits, -1))
+    return found
+
+
+def _names(branch: Type) -> set[str]:
+    aliases = branch.aliases if isinstance(branch, Record | Enum | Fixed) else ()
+    return {branch_name(branch).rpartition(".")[2], *(alias.name for alias in aliases)}
+
+
+def _holds(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
+    """Whether a column, right after a version was folded in, can have taken that version's type."""
+    node, inner = writer.resolve(node), _without_null(load)
+    values = _values(writer, node)
+    if _prop(inner, "kind") == "json":
+        return _is_endless(writer, node, within)
+    if len(values) < 2 and (not values or _is_null(node)):
+        return _may_be_null(load)
+    if len(values) < len(node.branches if isinstance(node, Union) else (node,)) and not _may_be_null(load):
+        return False
+    if _prop(inner, "kind") == "members":
+        assert isinstance(inner, Record)
+        return -1 not in _members(writer, values, inner, within)
+    return len(values) == 1 and _is_same(writer, values[0], inner, within)
+
+
+def _is_endless(writer: Schema, node: Type, within: frozenset[Name]) -> bool:
+    match writer.resolve(node):
+        case Record(name=name):
+            return name in within
+        case Array(items=inner) | Map(values=inner):
+            return _is_endless(writer, inner, within)
+        case Union(branches=branches):
+            return any(_is_endless(writer, branch, within) for branch in branches)
+    return False
+
+
+def _is_same(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
+    match node, load:
+        case Primitive(), Primitive():
+            return _is_exact(node, load)
+        case Fixed(), Fixed():
+            return node.size == load.size and _logical(node) == _logical(load)
+        case Enum(), Enum():
+            return _is_called(node, load) and set(node.symbols) <= set(load.symbols)
+        case (Array(items=item), Array(items=column)) | (Map(values=item), Map(values=column)):
+            return _holds(writer, item, column, within)
+        case Record(), Record():
+            inner = within | {node.name}
+            return node.name not in within and _is_called(node, load) and _fed(writer, node, load, inner) is not None
+    return False
+
+
+def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
+    return node.name.name in {load.name.name, *(_prop(load, "names") or ())}
+
+
+def _logical(node: Primitive | Fixed) -> tuple[Any, ...] | None:
+    """What a logical type means. A uuid is plain text, and a fixed decimal too large for readers is plain bytes."""
+    logical = node.logical
+    too_wide = isinstance(node, Fixed) and logical is not None and ((logical.precision or 0) > 38 or node.size > 1_024)
+    if logical is None or too_wide or (isinstance(node, Primitive) and logical.name == "uuid"):
+        return None
+    return logical.name, logical.scale if logical.name == "decimal" else None
+
+
+_EXACT = {"int": ("int", "long", "double"), "float": ("float", "double"), "string": ("string", "bytes")}
+
+
+def _is_exact(node: Primitive, load: Primitive) -> bool:
+    kind, column = node.type.value, load.type.value
+    if _prop(load, "kind") == "unscaled":
+        scale = int(_prop(load, "decimal").split(",")[1])
+        return kind == column and _logical(node) == ("decimal", scale)
+    if _logical(node) != _logical(load):
+        return False
+    if (_logical(node) or ("",))[0] == "decimal":
+        assert node.logical is not None
+        assert load.logical is not None
+        return kind == column and (node.logical.precision or 0) <= (load.logical.precision or 0)
+    return column in _EXACT.get(kind, (kind,)) or kind in (_prop(load, "widened") or ())
+
+
+def _promoted(writer: str, load: str, value: Any) -> Any:
+    if load == "bytes" and writer == "string":
+        return value.encode()
+    if load == "float" and writer in ("int", "long"):
+        nearest = struct.unpack("<f", struct.pack("<f", float(value)))[0]
+        steps = [_float_step(nearest, step) for step in (-1, 0, 1)]
+        return min(steps, key=lambda f: (abs(int(f) - value), struct.pack("<f", f)[0] & 1))
+    return float(value) if load == "double" and writer in ("int", "long") else value
+
+
+def _float_step(value: float, step: int) -> float:
+    bits = struct.unpack("<i", struct.pack("<f", value))[0]
+    return float(struct.unpack("<f", struct.pack("<i", bits + step if bits else bits))[0])
+
+
+class _Text:
+    """Equal to a text that holds this JSON."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and json.loads(other) == self.value
+
+    def __repr__(self) -> str:
+        return f"text of {self.value!r}"
+
+
+def _json(schema: Schema, node: Type, value: Any) -> Any:
+    node = schema.resolve(node)
+    match node:
+        case Union():
+            if value is None:
+                return None
+            branch = next(b for b in node.branches if branch_name(schema.resolve(b)) == value[0])
+            return {value[0]: _json(schema, branch, value[1])}
+        case Record():
+            return {field.name: _json(schema, field.type, value[field.name]) for field in node.fields}
+        case Array():
+            return [_json(schema, node.items, item) for item in value]
+        case Map():
+            return {key: _json(schema, node.values, item) for key, item in value.items()}
+        case Enum():
+            return value
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if isinstance(node, Primitive) and node.type.value == "float":
+        return _Float(value)
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+class _Float(float):
+    """Equal to a number that is the same float of 32 bits."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int | float) and struct.pack("<f", self) == struct.pack("<f", other)
+
+    __hash__ = float.__hash__

@@ -1,0 +1,119 @@
+"""A range's batches through the core and through the reference, and all that comes of them compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.avro_schema import Schema
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.native.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
+from headrace.loader.native.core.library import Library
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.project.kafka_column import compile_suffix
+from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema, ThroughCore
+from headrace.loader.project.topic_projection import TopicProjection
+from headrace.loader.work_unit import FileKind, TopicPlan
+from headrace.loader.write.buckets import Buckets
+from support.loader.compiled_core import required_core
+from support.loader.loader_samples import POLICY
+from support.loader.projection_oracle import states_of
+
+T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
+ROOM = Room()
+
+
+def record_bytes(
+    delta: int, time_delta: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
+) -> bytes:
+    """A record as it lies in a batch."""
+    parts = [b"\x00", encode_long(time_delta), encode_long(delta)]
+    parts += [encode_long(-1) if one is None else encode_bytes(one) for one in (key, value)]
+    return encode_bytes(b"".join((*parts, headers)))
+
+
+def headers_bytes(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    items = (encode_bytes(key) + (encode_long(-1) if value is None else encode_bytes(value)) for key, value in headers)
+    return b"".join((encode_long(len(headers)), *items))
+
+
+@dataclass(slots=True)
+class Rows:
+    """What came for each kind and bucket, in order."""
+
+    found: dict[tuple[FileKind, str], list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
+        self.found[kind, bucket].append((offset, row))
+
+    def add_run(self, kind: FileKind, bucket: str, run: RowRun) -> None:
+        starts = [0, *run.ends[:-1]]
+        for offset, start, end in zip(run.offsets, starts, run.ends, strict=True):
+            self.found[kind, bucket].append((offset, bytes(run.data[start:end])))
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a range has in common."""
+
+    plan: TopicPlan
+    time_fields: tuple[str, ...] = ("timestamp",)
+    kafka_column: str = "position"
+    partition_by: str = "hour"
+    clamp: Clamp | None = None
+    opened: frozenset[int] = frozenset()
+
+    def messages(self, through: Library | None) -> tuple[RangeMessages, Rows]:
+        rows, buckets = Rows(), Buckets(self.partition_by)
+        limits = None if self.clamp is None else (self.clamp.future_ms_max, self.clamp.now_ms)
+        core_rows = (
+            None if through is None else RowsOfBatches(through, ROOM, self.kafka_column, 3, buckets.period_ms, limits)
+        )
+        messages = RangeMessages(
+            TopicPartition("t", 3),
+            TopicProjection(self.plan, self.time_fields),
+            rows.add,
+            buckets,
+            compile_suffix(self.kafka_column, 3),
+            set(self.opened),
+            self.clamp,
+            None if core_rows is None else ThroughCore(core_rows, buckets.period_ms, rows.add_run),
+        )
+        return messages, rows
+
+
+def taken(given: Given, batches: Sequence[bytes], counts: Sequence[int], through: Library | None) -> tuple[Any, ...]:
+    """Everything that comes of batches, each the payload of so many records from offset 100 on."""
+    messages, rows = given.messages(through)
+    take_apart = records_of if through is None else RecordColumns(through)
+    stopped = None
+    for number, (payload, count) in enumerate(zip(batches, counts, strict=True), 1):
+        records: Sequence[Record] = take_apart(payload, count, 100 * number, T0, None)
+        assert through is None or isinstance(records, Columns)
+        try:
+            messages.take(records)
+        except StopBeforeUnknownSchema as stop:
+            stopped = stop.offset, stop.schema_id
+            break
+    counted = messages.written, messages.tombstones, messages.quarantined
+    return rows.found, list(rows.found), counted, messages.time_sources, messages.audit(), messages.odd_times(), stopped
+
+
+def check_same(
+    given: Given, batches: Sequence[Sequence[bytes]], counts: Sequence[int] | None = None
+) -> tuple[Any, ...]:
+    """What comes of batches, each of so many records, by both."""
+    payloads, counts = [b"".join(one) for one in batches], counts or [len(one) for one in batches]
+    expected = taken(given, payloads, counts, None)
+    assert taken(given, payloads, counts, required_core()) == expected
+    return expected
+
+
+def plan_of(versions: Sequence[Schema]) -> TopicPlan:
+    """Ids count from 1; 404 is known to be absent."""
+    texts = {number: version.text for number, version in enumerate(versions, 1)}
+    state = states_of(*versions)[-1]
+    return TopicPlan("t", state.text, texts, POLICY, routes=state.routes, absent_ids=frozenset({404}))

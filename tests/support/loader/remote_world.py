@@ -1,0 +1,202 @@
+"""A `LoadWorld` whose warehouse is elsewhere, and what is true of its loads wherever that is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.loader.load_world import FIELDS, LOAD_TIMEOUT_S, NOTE, LoadWorld, StoppingLoad
+
+POINTS = (
+    "plan:discover:after",
+    "read:job:before",
+    "read:range:after",
+    "write:block:after",
+    "write:finish:after",
+    "write:written:before",
+    "read:job:after",
+    "write:check:after",
+    "decide:link:before",
+    "decide:link:after",
+    "decide:hint:before",
+    "follow:files:link:before",
+    "follow:files:link:after",
+    "follow:files:after",
+    "follow:audit:after",
+    "follow:cursors:before",
+)
+"""Of `fault/load_launcher.py`: every load of this world passes them."""
+
+FIRST_KILLS_S = 12.0  # the latest after the start of a load; one that has ended by then is tried again
+OUTAGE_S = 20.0  # the longest: Hadoop's client gives a server up after ten
+OUTAGE_EVERY = 3  # kills
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A server that loads need and that can die under them; `end` returns when it serves again."""
+
+    name: str
+    begin: Callable[[], None]
+    end: Callable[[], None]
+
+
+class RemoteWorld(LoadWorld):
+    """`uri` is of the warehouse; `warehouse` is a copy, that `fetch` makes anew in a folder."""
+
+    def __init__(self, root: Path, uri: str, fetch: Callable[[Path], Path]) -> None:
+        super().__init__(root)
+        self.uri = uri
+        self._fetch = fetch
+
+    def flags(self, *more: str) -> list[str]:
+        return super().flags("--warehouse", self.uri, *more)
+
+    def check(self, *, whole: bool) -> None:
+        self.warehouse = self._fetch(self.data_dir / "copy")
+        super().check(whole=whole)
+
+    def load_well(self) -> None:
+        """A load that finds nothing to complain of and leaves all that was produced."""
+        run = self.load()
+        assert run.returncode == 0, run.stdout + run.stderr
+        self.check(whole=True)
+
+    def counts(self, topic: str) -> tuple[int, int]:
+        """Rows and distinct places of a table, as Spark SQL sees them."""
+        query = f"SELECT count(*) AS n, count(DISTINCT kafka.partition, kafka.offset) AS places FROM headrace.{topic}"
+        where = ["--data-dir", str(self.data_dir), "--metastore", self.addresses["metastore"], "--warehouse", self.uri]
+        run = self.command("sql", query, *where, "--format", "json")
+        assert run.returncode == 0, run.stderr
+        (row,) = json.loads(run.stdout)
+        return int(row["n"]), int(row["places"])
+
+    def staged_now(self) -> set[Path]:
+        """What is there before anything else happens: what a killed load had staged is kept until it is old."""
+        self.check(whole=False)
+        return set(self.staged())
+
+    def staged(self) -> list[Path]:
+        """Files of work in progress, in the copy."""
+        return [path for path in (self.warehouse / "_headrace" / "staging").rglob("*") if path.suffix == ".txt"]
+
+
+def kills_of_test() -> int:
+    return int(os.environ.get("HEADRACE_TEST_KILLS") or 4)
+
+
+def kill_loads(world: RemoteWorld, folder: Path, kills: int, outages: Sequence[Outage] = ()) -> None:
+    """Kills the driver or a worker of load after load, or a server under it, by turns at a step of it and at a random
+    moment; every second is followed by one that ends."""
+    seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
+    print(f"\nseed {seed}")
+    chance = random.Random(seed)
+    points = chance.sample(POINTS * (1 + kills // len(POINTS)), kills)
+    latest_s = FIRST_KILLS_S
+    number = 0
+    while number < kills:
+        world.produce("orders", 30, fields=[*FIELDS, NOTE])
+        world.produce("clicks", 10)
+        point = points[number] if number % 2 else ""
+        load = world.start_load(folder / f"{number}.log", point=point)
+        if point:
+            victim = load.wait_until_stopped()
+        else:
+            time.sleep(chance.uniform(0.5, latest_s))
+            workers = load.workers()
+            victim = chance.choice(workers) if workers and chance.random() < 0.3 else load.process.pid
+        if load.process.poll() is not None:
+            latest_s = max(2.0, latest_s * 0.8)
+            load.wait()
+            continue
+        if outages and number % OUTAGE_EVERY == OUTAGE_EVERY - 1:
+            who = _outlive(load, chance.choice(outages), chance.uniform(0.5, OUTAGE_S))
+        else:
+            load.kill(victim)
+            who = "driver" if victim == load.process.pid else "worker"
+        number += 1
+        print(f"kill {number}: {who} at {point or load.last_phase()}", flush=True)
+        world.check(whole=False)
+        if number % 2 == 0:
+            world.load_well()
+    world.load_well()
+    total = len(world.produced["orders"].rows)
+    assert world.counts("orders") == (total, total)
+
+
+def _outlive(load: StoppingLoad, outage: Outage, seconds: float) -> str:
+    """A server dies and is back after a while, to a load that waits for it or has given up and says so."""
+    outage.begin()
+    _run_on(load, seconds)
+    outage.end()
+    _run_on(load, LOAD_TIMEOUT_S)
+    code = load.wait()
+    text = load.log.read_text()
+    assert code in (0, 1, 2), text
+    assert "Traceback" not in text, text
+    return f"{outage.name} for {seconds:.0f} s (exit {code})"
+
+
+def _run_on(load: StoppingLoad, seconds: float) -> None:
+    """Until the load has ended, or that long; each new worker stops where the first one did, and is woken."""
+    deadline = time.monotonic() + seconds
+    while load.process.poll() is None and time.monotonic() < deadline:
+        for pid in {int(word) for word in load.announce.read_text().split()[::2]}:
+            with contextlib.suppress(ProcessLookupError):
+                load.wake(pid)
+        time.sleep(0.2)
+
+
+def read_and_change(world: RemoteWorld) -> None:
+    """Every command that looks at the warehouse, or changes it, does so there."""
+    where = ["--data-dir", str(world.data_dir), "--warehouse", world.uri]
+    broker = ["--bootstrap-servers", world.addresses["broker"]]
+    rewriting = [*where, *broker, "--master", "local[1]", "--metastore", world.addresses["metastore"]]
+    orders = world.produced["orders"]
+    partition, offset = next(iter(orders.rows))
+    rows = len(orders.rows)
+    for words, expected in (
+        (["load", "status", *world.flags()], "orders"),
+        (["load", "plan", *world.flags()], "after decision"),
+        (["files", "orders", *where], f"{world.uri}/orders/"),
+        (["locate", "orders", str(partition), str(offset), *where], ".avro"),
+        (["verify", "--checksums", *where, *broker], ""),
+        (["quarantine", "list", *where], "orders"),
+        (["quarantine", "show", "orders", *where], ""),
+        (["compact", "orders", *rewriting], "orders"),
+        (["load", *world.flags()], ""),
+        (["verify", "--checksums", *where, *broker], ""),
+    ):
+        run = world.command(*words)
+        assert run.returncode == 0, (words, run.stdout, run.stderr)
+        assert expected in run.stdout, (words, run.stdout)
+    assert world.counts("orders") == (rows, rows)
+
+
+def two_drivers(world: RemoteWorld, folder: Path) -> None:
+    """Two processes that load the same at once: what both decide is decided once."""
+    world.produce("orders", 40, fields=[*FIELDS, NOTE])
+    loads = [world.start_load(folder / f"{number}.log", "--no-lease") for number in range(2)]
+    codes = [load.wait() for load in loads]
+    assert codes == [0, 0], [load.log.read_text() for load in loads]
+    world.check(whole=True)
+    world.load_well()
+
+
+def lose_a_worker(world: RemoteWorld, folder: Path) -> None:
+    """Spark tries the task again, and of the first attempt nothing is left that counts."""
+    before = world.staged_now()
+    world.produce("orders", 40, fields=[*FIELDS, NOTE])
+    load = world.start_load(folder / "load.log", "--master", "local[2,3]", point="write:finish:after")
+    os.kill(load.wait_until_stopped(), signal.SIGKILL)
+    _run_on(load, LOAD_TIMEOUT_S)
+    assert load.wait() == 0, load.log.read_text()
+    world.check(whole=True)
+    assert set(world.staged()) <= before

@@ -1,0 +1,298 @@
+"""What every storage must do, as tests: a class of tests for each implementation gives them the fixture `storage`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from headrace.loader.errors import PublishedFileLost, StorageError
+from headrace.loader.storage.protocols import Publication, Staged, Storage
+from support.loader.file_checksums import checksum_of
+
+FOLDER = "t/dt=2026-01-01/hr=00"
+NAME = f"{FOLDER}/0-1-w-0-0.avro"
+SECOND_NAME = f"t/_g1/{NAME[2:]}"
+THREADS = 3
+FOREVER_MS = 4_000_000_000_000  # a wall clock long after all others
+
+
+def stage(storage: Storage, content: bytes = b"whole", work_id: str = "w") -> None:
+    storage.staging.note(work_id, "a.avro", content)
+
+
+def publish(storage: Storage, name: str = NAME) -> bool:
+    """Whether the file was found."""
+    checksum = checksum_of(b"whole")
+    return not storage.files.publish([Publication("t", "w", "a.avro", name, 5, checksum)])
+
+
+def content_of(storage: Storage, name: str) -> bytes | None:
+    if storage.files.length(name) is None:
+        return None
+    with storage.files.open(name) as file:
+        return file.read()
+
+
+def is_staged(storage: Storage, length: int = 5, work_id: str = "w") -> bool:
+    try:
+        storage.staging.keep(work_id, [Staged("a.avro", length)])
+    except StorageError:
+        return False
+    return True
+
+
+def in_threads(act: Callable[[int], None]) -> list[BaseException]:
+    """What the threads raised that did it at once."""
+    raised: list[BaseException] = []
+    start = threading.Barrier(THREADS)
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            act(number)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+class StorageContract:
+    """`ROUNDS` of each race: the more the cheaper the calls are."""
+
+    ROUNDS = 50
+
+    def test_of_many_threads_exactly_one_puts_each_name(self, storage: Storage) -> None:
+        winners: list[list[int]] = [[] for _ in range(self.ROUNDS)]
+
+        for number in range(self.ROUNDS):
+
+            def put(me: int, number: int = number) -> None:
+                if storage.slots.put_if_absent(f"log/{number}", f"writer {me}".encode()):
+                    winners[number].append(me)
+
+            assert in_threads(put) == []
+        assert [len(found) for found in winners] == [1] * self.ROUNDS
+        assert all(storage.slots.read(f"log/{n}") == f"writer {found[0]}".encode() for n, found in enumerate(winners))
+        assert storage.slots.children("tmp") == ()
+
+    def test_a_name_that_is_taken_keeps_its_content(self, storage: Storage) -> None:
+        assert storage.slots.put_if_absent("log/1", b"first")
+        assert not storage.slots.put_if_absent("log/1", b"second")
+        storage.slots.keep("log/1")
+        assert storage.slots.read("log/1") == b"first"
+        assert storage.slots.exists("log/1")
+
+    def test_preparing_leaves_nothing_behind(self, storage: Storage) -> None:
+        storage.slots.prepare()
+        storage.slots.prepare()
+        assert storage.slots.children("tmp") == ()
+
+    def test_hints_are_replaced_and_removed(self, storage: Storage) -> None:
+        slots = storage.slots
+        assert (slots.read("head.json"), slots.exists("head.json"), slots.children("cursor")) == (None, False, ())
+        for content in (b"1", b"22", b""):
+            slots.replace("cursor/a.json", content, forced=False)
+            assert slots.read("cursor/a.json") == content
+        slots.replace("cursor/b.json", b"2")
+        assert slots.children("cursor") == ("a.json", "b.json")
+        for _ in range(2):
+            slots.remove("cursor/a.json")
+        assert slots.children("cursor") == ("b.json",)
+        assert slots.describe("cursor/b.json").endswith("/_headrace/cursor/b.json")
+
+    def test_large_and_odd_contents_come_back(self, storage: Storage) -> None:
+        content = bytes(range(256)) * 8_000
+        assert storage.slots.put_if_absent("log/2", content)
+        assert storage.slots.read("log/2") == content
+
+    def test_publishing_moves_the_file_once_and_may_be_repeated(self, storage: Storage) -> None:
+        stage(storage)
+        for _ in range(2):
+            assert publish(storage)
+            assert content_of(storage, NAME) == b"whole"
+            assert not is_staged(storage)
+        assert storage.files.children(FOLDER) == ("0-1-w-0-0.avro",)
+
+    def test_publishing_goes_on_where_somebody_was_killed_between_copy_and_delete(self, storage: Storage) -> None:
+        stage(storage)
+        storage.files.put(NAME, b"whole")
+        assert publish(storage)
+        assert not is_staged(storage)
+
+    def test_a_file_that_is_nowhere_is_told(self, storage: Storage) -> None:
+        assert not publish(storage)
+        stage(storage)
+        assert publish(storage)
+        assert publish(storage)
+
+    def test_a_cut_file_is_never_published(self, storage: Storage) -> None:
+        stage(storage, b"cut")
+        with pytest.raises(PublishedFileLost, match="topic t is lost"):
+            publish(storage)
+        assert storage.files.length(NAME) is None
+        assert is_staged(storage, 3)
+
+    def test_a_published_file_that_was_cut_is_noticed(self, storage: Storage) -> None:
+        storage.files.put(NAME, b"cut")
+        with pytest.raises(PublishedFileLost, match="it has 3 bytes and should have 5"):
+            publish(storage)
+
+    def test_a_name_that_another_file_has_is_refused_and_nothing_is_lost(self, storage: Storage) -> None:
+        stage(storage)
+        storage.files.put(NAME, b"other")
+        with pytest.raises(PublishedFileLost, match="another file is there, and this one is still at"):
+            publish(storage)
+        assert content_of(storage, NAME) == b"other"
+        assert is_staged(storage)
+
+    def test_threads_that_publish_the_same_file_all_succeed(self, storage: Storage) -> None:
+        for number in range(self.ROUNDS // 5):
+            name = f"{FOLDER}/{number}.avro"
+            stage(storage)
+            found: list[bool] = []
+            assert in_threads(lambda _, name=name, found=found: found.append(publish(storage, name))) == []  # type: ignore[misc]
+            assert found == [True] * THREADS
+            assert content_of(storage, name) == b"whole"
+            assert not is_staged(storage)
+
+    def test_publishing_beside_somebody_who_removes_empty_folders(self, storage: Storage) -> None:
+        done = threading.Event()
+
+        def tidy() -> None:
+            while not done.is_set():
+                storage.files.remove([f"{FOLDER}/gone.avro"])
+
+        thread = threading.Thread(target=tidy)
+        thread.start()
+        try:
+            for _ in range(self.ROUNDS // 5):
+                stage(storage)
+                assert publish(storage)
+                storage.files.remove([NAME])
+        finally:
+            done.set()
+            thread.join()
+
+    def test_a_file_is_brought_to_a_second_name_and_both_live(self, storage: Storage) -> None:
+        files = storage.files
+        stage(storage)
+        publish(storage)
+        for _ in range(2):
+            files.bring("t", NAME, SECOND_NAME)
+        files.remove([NAME])
+        files.bring("t", NAME, SECOND_NAME)
+        assert content_of(storage, SECOND_NAME) == b"whole"
+        with pytest.raises(PublishedFileLost, match="it is not there"):
+            files.bring("t", NAME, f"t/_g2/{NAME[2:]}")
+        assert storage.slots.children("tmp") == ()
+
+    def test_removing_takes_the_folders_that_are_empty(self, storage: Storage) -> None:
+        stage(storage)
+        publish(storage)
+        storage.files.put("t/_schema/current.avsc", b"{}")
+        storage.files.remove([NAME, "t/dt=2026-01-02/hr=00/gone.avro"])
+        assert storage.files.children("t") == ("_schema",)
+        assert storage.files.children(NAME) == ()
+
+    def test_a_foreign_file_is_set_aside_and_replaces_nothing(self, storage: Storage) -> None:
+        files = storage.files
+        aside = "t/_foreign/dt=2026-01-01/hr=00/x"
+        assert not files.set_aside(f"{FOLDER}/x", aside)
+        assert files.children("t/_foreign") == ()
+        files.put(NAME, b"whole")
+        files.put(f"{FOLDER}/x", b"first")
+        assert files.set_aside(f"{FOLDER}/x", aside)
+        files.put(f"{FOLDER}/x", b"second")
+        with pytest.raises(FileExistsError):
+            files.set_aside(f"{FOLDER}/x", aside)
+        assert (content_of(storage, aside), content_of(storage, f"{FOLDER}/x")) == (b"first", b"second")
+        assert files.set_aside(f"{FOLDER}/x", f"{aside}.1")
+        assert (content_of(storage, aside), content_of(storage, f"{aside}.1")) == (b"first", b"second")
+        assert files.children(FOLDER) == (NAME.rpartition("/")[2],)
+
+    def test_a_foreign_folder_is_set_aside_with_all_in_it(self, storage: Storage) -> None:
+        files = storage.files
+        for name, content in (("a", b"1"), ("deep/b", b"2")):
+            files.put(f"{FOLDER}/sub/{name}", content)
+        assert files.set_aside(f"{FOLDER}/sub", "t/_foreign/sub")
+        assert files.children("t/_foreign/sub") == ("a", "deep")
+        assert content_of(storage, "t/_foreign/sub/deep/b") == b"2"
+        assert "sub" not in files.children(FOLDER)
+        files.put(f"{FOLDER}/sub/c", b"3")
+        files.put(f"{FOLDER}/file", b"4")
+        for source in ("sub", "file"):
+            with pytest.raises(FileExistsError):
+                files.set_aside(f"{FOLDER}/{source}", "t/_foreign/sub")
+        assert files.children("t/_foreign/sub") == ("a", "deep")
+        assert files.children(FOLDER) == ("file", "sub")
+
+    def test_threads_that_set_one_file_aside_lose_it_nowhere(self, storage: Storage) -> None:
+        for number in range(self.ROUNDS // 5):
+            storage.files.put(f"{FOLDER}/{number}", b"mine")
+            aside = [f"t/_foreign/{number}.{me}" for me in range(THREADS)]
+            moved: list[bool] = []
+
+            def move(me: int, number: int = number, aside: list[str] = aside, moved: list[bool] = moved) -> None:
+                moved.append(storage.files.set_aside(f"{FOLDER}/{number}", aside[me]))
+
+            assert in_threads(move) == []
+            assert any(moved)
+            assert b"mine" in [content_of(storage, name) for name in aside]
+            assert storage.files.length(f"{FOLDER}/{number}") is None
+
+    def test_putting_replaces_whole_files(self, storage: Storage) -> None:
+        for content in (b"1", b"1", b"22"):
+            storage.files.put("t/_schema/current.avsc", content)
+            assert content_of(storage, "t/_schema/current.avsc") == content
+        assert storage.files.children("t/_schema") == ("current.avsc",)
+        assert storage.files.length("t/_schema/other.avsc") is None
+        with pytest.raises(FileNotFoundError):
+            storage.files.open("t/_schema/other.avsc")
+
+    def test_staged_files_are_checked(self, storage: Storage) -> None:
+        staging = storage.staging
+        stage(storage)
+        staging.keep("w", [Staged("a.avro", 5)])
+        with pytest.raises(StorageError, match="has 5 bytes and should have 6"):
+            staging.keep("w", [Staged("a.avro", 6)])
+        with pytest.raises(StorageError, match=r"b\.avro is not there"):
+            staging.keep("w", [Staged("b.avro", 5)])
+        staging.keep("nothing", [])
+
+    def test_kept_files_become_those_of_another_work(self, storage: Storage) -> None:
+        stage(storage)
+        storage.staging.move("w", [Staged("a.avro", 5)], "v")
+        assert is_staged(storage, 5, "v")
+        assert not is_staged(storage)
+
+    def test_the_driver_writes_files_of_its_own(self, storage: Storage) -> None:
+        sink = storage.staging.sink("w")
+        for data in (b"wh", b"ole"):
+            sink.append("a.avro", data)
+            sink.append("b.avro", data)
+        sink.finish(["a.avro", "b.avro"])
+        sink.abandon()
+        storage.staging.keep("w", [Staged(f"{sink.folder}/{name}.avro", 5) for name in "ab"])
+        checksum = checksum_of(b"whole")
+        assert not storage.files.publish([Publication("t", "w", f"{sink.folder}/a.avro", NAME, 5, checksum)])
+        assert content_of(storage, NAME) == b"whole"
+
+    def test_works_are_told_by_their_age(self, storage: Storage) -> None:
+        staging = storage.staging
+        assert staging.works() == frozenset()
+        stage(storage)
+        staging.note("v", "plan.json", b"{}")
+        assert staging.works() == {"v", "w"}
+        assert staging.is_older("w", FOREVER_MS, 1000)
+        assert not staging.is_older("w", 1000, 1000)
+        assert not staging.is_older("gone", FOREVER_MS, 1000)
+        for _ in range(2):
+            staging.drop("w")
+        assert staging.works() == {"v"}

@@ -1,0 +1,3 @@
+"""The registry: calls exactly as on the wire, the model of its responses,
+and stand-ins for other registries.
+"""

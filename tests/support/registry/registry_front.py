@@ -1,0 +1,115 @@
+"""Calls of the server's front without a server: ASGI requests made by hand, answered in an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from headrace.registry.api.answer_cache import BYTES_MAX
+from headrace.registry.api.app import create_app
+from headrace.registry.api.front import Front
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.looks import looks_at
+from support.registry.registry_calls import CONTENT_TYPE, Answer, Registry
+
+T = TypeVar("T")
+
+
+class Observed:
+    """Notes of each answer whether it was kept."""
+
+    def __init__(self) -> None:
+        self.cached: list[bool] = []
+        self.routes: list[str] = []
+
+    def answered(self, scope: Any, route: str, *_: Any, cached: bool) -> None:
+        self.cached.append(cached)
+        self.routes.append(route)
+
+
+class RegistryBehindFront(Registry):
+    """The API behind a front of its own, as each worker process has one."""
+
+    def __init__(self, database_url: str, *, keeps: bool = True, **options: Any) -> None:
+        super().__init__("http://localhost")
+        self.observed = Observed()
+        self.body_came_first = False
+        """Whether the last request's body was received before the answer was sent."""
+        self._database = Database(database_url)
+        application = create_app(self._database, **options)
+        users = options.get("users")
+        self._front = Front(
+            application,
+            looks_at(database_url),
+            request_bytes_max=1 << 20,
+            authenticator=users,
+            observer=self.observed,
+            cache_bytes_max=BYTES_MAX if keeps else 0,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        payload = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {"content-type": CONTENT_TYPE} | {name.lower(): value for name, value in (headers or {}).items()}
+        return self.call_with(method, path, list(named.items()), payload)
+
+    def call_with(self, method: str, path: str, headers: list[tuple[str, str]], payload: bytes = b"") -> Answer:
+        """A call with these headers, of which some may be there twice."""
+        raw_path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(raw_path),
+            "raw_path": raw_path.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+            "server": ("localhost", 80),
+            "client": ("127.0.0.1", 1),
+        }
+        return self._run(self._call(scope, payload))
+
+    async def _call(self, scope: Any, payload: bytes) -> Answer:
+        sent: list[Any] = []
+        self.body_came_first = False
+
+        async def receive() -> Any:
+            self.body_came_first = self.body_came_first or not sent
+            return {"type": "http.request", "body": payload, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self._front(scope, receive, send)
+        start, body = sent
+        headers = {name.decode().title(): value.decode("latin-1") for name, value in start["headers"]}
+        return Answer(start["status"], headers, body["body"].decode())
+
+    def end(self) -> None:
+        """What the server says at a stop, when no request is under way any more."""
+        messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(_: Any) -> None:
+            pass
+
+        self._run(self._front({"type": "lifespan"}, receive, send))
+
+    def close(self) -> None:
+        self.end()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._database.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)

@@ -1,0 +1,67 @@
+"""Avro Java as the judge: many reader/writer pairs in one JVM, with the jar that comes with pyspark."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.pipeline.java import ensure_java
+
+SOURCES = Path(__file__).resolve().parents[1] / "java"
+JARS = (
+    "avro-1*.jar",
+    "jackson-*.jar",
+    "slf4j-api*.jar",
+    "commons-compress*.jar",
+    "hadoop-client-*.jar",
+    "commons-*.jar",
+    "jcl-*.jar",
+)
+TIMEOUT_S = 600
+
+
+def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict[str, Any]]:
+    """What Avro Java says of each (reader, writer), in order.
+
+    Raises:
+        headrace.pipeline.java.JavaNotFoundError: there is no Java here.
+    """
+    return java_answers("CompatOracle", ({"reader": reader, "writer": writer} for reader, writer in pairs), work_dir)
+
+
+def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Path) -> list[dict[str, Any]]:
+    """The answers of a program of `tests/support/java`, a line for each question.
+
+    Raises:
+        headrace.pipeline.java.JavaNotFoundError: there is no Java here.
+    """
+    environment = dict(os.environ)
+    java = ensure_java(work_dir, environment) / "bin" / "java"
+    requests = work_dir / "questions.jsonl"
+    with requests.open("w", encoding="utf-8") as stream:
+        for question in questions:
+            stream.write(json.dumps(question) + "\n")
+    with requests.open("rb") as stream:
+        answer = subprocess.run(
+            [str(java), "-XX:+UseSerialGC", "-cp", _classpath(), str(SOURCES / f"{program}.java")],
+            stdin=stream,
+            capture_output=True,
+            env=environment,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert answer.returncode == 0, answer.stderr.decode()
+    return [json.loads(line) for line in answer.stdout.decode("utf-8").splitlines()]
+
+
+def _classpath() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    jars = Path(spec.origin).parent / "jars"
+    return os.pathsep.join(str(jar) for pattern in JARS for jar in sorted(jars.glob(pattern)))

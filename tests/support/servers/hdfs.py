@@ -1,0 +1,194 @@
+"""A real HDFS from Maven Central: a NameNode and a DataNode as two JVMs, on loopback and free ports.
+
+It is looked at over WebHDFS, and so by another client than the one that is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from support.free_ports import free_port
+from support.server_starts import timed_start
+
+MEMORY = Path("/dev/shm")
+POM = Path(__file__).resolve().with_name("hdfs.pom.xml")
+READY_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+CALLS_MAX = 5
+NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+
+
+class Hdfs:
+    """`uri` has no folder; `conf` is what `HADOOP_CONF_DIR` of a client should name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.conf = folder / "conf"
+        for name in ("hdfs", "datanode", "static", "secondary"):
+            (self.conf / "webapps" / name).mkdir(parents=True)  # the jar has none, and asks for them
+        self._ports = {name: free_port() for name in ("rpc", "http", "data", "data_http", "data_ipc")}
+        self.uri = f"hdfs://127.0.0.1:{self._ports['rpc']}"
+        # Every change of a name waits for its disk, and these have to outlive a process and no more.
+        self._names = Path(tempfile.mkdtemp(prefix="headrace-names-", dir=MEMORY if MEMORY.is_dir() else None))
+        _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": folder / "tmp"})
+        _write(self.conf / "hdfs-site.xml", self._settings())
+        (self.conf / "log4j.properties").write_text(
+            "log4j.rootLogger=INFO,c\nlog4j.appender.c=org.apache.log4j.ConsoleAppender\n"
+            "log4j.appender.c.target=System.err\nlog4j.appender.c.layout=org.apache.log4j.PatternLayout\n"
+            "log4j.appender.c.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n\n"
+        )
+        classpath = f"{self.conf}:{_classpath(folder)}"
+        self._java = [
+            *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *("--add-opens", "java.base/java.lang=ALL-UNNAMED", f"-Dhadoop.log.dir={folder}", "-cp", classpath),
+        ]
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        with timed_start("HDFS"):
+            format_it = [*self._java, NAME_NODE, "-format", "-nonInteractive"]
+            subprocess.run(format_it, check=True, capture_output=True, timeout=READY_TIMEOUT_S)
+            self.start(NAME_NODE)
+            self.start(DATA_NODE)
+            self.wait_until_ready()
+
+    def start(self, main: str) -> None:
+        with (self.folder / f"{main.rpartition('.')[2]}.log").open("ab") as log:
+            self.processes[main] = subprocess.Popen([*self._java, main], stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self, main: str) -> None:
+        self.processes[main].kill()
+        self.processes[main].wait()
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.kill()  # nothing of it is needed any more
+            process.wait(STOP_TIMEOUT_S)
+        shutil.rmtree(self._names, ignore_errors=True)
+
+    def wait_until_ready(self) -> None:
+        """Until a DataNode serves and the NameNode has left its safe mode."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._is_ready():
+            dead = [main for main, process in self.processes.items() if process.poll() is not None]
+            if dead or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"HDFS did not start: {dead or 'it is not ready'}; logs are in {self.folder}")
+            time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        try:
+            names = self._bean("http", "NameNode", "FSNamesystemState")
+            if int(names["NumLiveDataNodes"]) != 1 or names["FSState"] != "Operational":
+                return False
+            # One that was away for less than the NameNode misses it may not be back yet.
+            pools = json.loads(self._bean("data_http", "DataNode", "DataNodeInfo")["NamenodeAddresses"])
+            return bool(pools) and all(pools.values())
+        except (OSError, LookupError):
+            return False
+
+    def _bean(self, port: str, service: str, name: str) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._ports[port]}/jmx?qry=Hadoop:service={service},name={name}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)["beans"][0]
+        return found
+
+    def admin(self, *words: str) -> str:
+        """What `hdfs dfsadmin` says."""
+        command = [*self._java, "org.apache.hadoop.hdfs.tools.DFSAdmin", *words]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=READY_TIMEOUT_S, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        return run.stdout
+
+    def call(self, method: str, path: str, operation: str) -> bytes:
+        """What WebHDFS answers. A DataNode whose connection to a NameNode died with it refuses the next question, and
+        is asked again."""
+        url = f"http://127.0.0.1:{self._ports['http']}/webhdfs/v1{quote(path)}?op={operation}"
+        for left in reversed(range(CALLS_MAX)):
+            try:
+                with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
+                    content: bytes = answer.read()
+                return content
+            except urllib.error.HTTPError as refused:
+                if refused.code != HTTPStatus.FORBIDDEN:
+                    raise
+                said = refused.read().decode(errors="replace")
+                assert left, f"{method} {url}: {said}"
+                print(f"asked again: {method} {url}: {said}")
+                time.sleep(1)
+        raise AssertionError("asked no more")
+
+    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Path and length of all files below, none where there is no such folder."""
+        try:
+            statuses = json.loads(self.call("GET", folder, "LISTSTATUS"))["FileStatuses"]["FileStatus"]
+        except urllib.error.HTTPError:
+            return
+        for status in statuses:
+            path = f"{folder.rstrip('/')}/{status['pathSuffix']}"
+            if status["type"] == "DIRECTORY":
+                yield from self.files(path)
+            else:
+                yield path, int(status["length"])
+
+    def fetch(self, folder: str, target: Path) -> Path:
+        """Brings all files below a folder to a local one, which is emptied before."""
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for path, _ in self.files(folder):
+            local = target / path.removeprefix(f"{folder}/")
+            local.parent.mkdir(parents=True, exist_ok=True)
+            local.write_bytes(self.call("GET", path, "OPEN"))
+        return target
+
+    def _settings(self) -> dict[str, object]:
+        def at(name: str) -> str:
+            return f"127.0.0.1:{self._ports[name]}"
+
+        return {
+            "dfs.namenode.name.dir": f"file://{self._names}",
+            "dfs.datanode.data.dir": f"file://{self.folder}/blocks",
+            "dfs.replication": 1,
+            "dfs.namenode.rpc-address": at("rpc"),
+            "dfs.namenode.http-address": at("http"),
+            "dfs.datanode.address": at("data"),
+            "dfs.datanode.http.address": at("data_http"),
+            "dfs.datanode.ipc.address": at("data_ipc"),
+            "dfs.datanode.hostname": "127.0.0.1",
+            "dfs.client.use.datanode.hostname": "true",
+            "dfs.permissions.enabled": "false",
+            "dfs.namenode.safemode.extension": 0,
+            "dfs.namenode.safemode.min.datanodes": 1,
+            # A DataNode that was killed is missed, and one that came back found, in seconds.
+            "dfs.heartbeat.interval": 1,
+            "dfs.namenode.heartbeat.recheck-interval": 1000,
+        }
+
+
+def _write(path: Path, properties: dict[str, object] | dict[str, Any]) -> None:
+    rows = "".join(
+        f"<property><name>{key}</name><value>{value}</value></property>\n" for key, value in properties.items()
+    )
+    path.write_text(f"<configuration>\n{rows}</configuration>\n")
+
+
+def _classpath(folder: Path) -> str:
+    """The jars in Maven's own cache, fetched where they are missing."""
+    if shutil.which("mvn") is None:
+        pytest.skip("no Maven on the PATH to fetch HDFS with")
+    output = folder / "classpath"
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
+    subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
+    return output.read_text(encoding="utf-8").strip()

@@ -1,0 +1,230 @@
+"""A throw-away PostgreSQL server from the system's package, on loopback, a free port and a Unix socket."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from support.free_ports import free_port
+from support.processes import kill_with_children
+from support.server_starts import timed_start
+
+READY_TIMEOUT_S = 60.0
+USER = "headrace"
+DEBIAN_VERSIONS = Path("/usr/lib/postgresql")
+INSTALL = "install it: apt-get install postgresql (`make test-postgres` does so on Debian, as root)"
+
+
+def binaries() -> Path | None:
+    """The folder of the newest server on this machine; Debian keeps it off the PATH."""
+    found = [folder / "bin" for folder in DEBIAN_VERSIONS.glob("*") if (folder / "bin" / "postgres").exists()]
+    if found:
+        return max(found, key=lambda folder: int(folder.parent.name))
+    on_path = shutil.which("postgres")
+    return Path(on_path).resolve().parent if on_path else None
+
+
+class PostgresServer:
+    """A running server, whose files go with it. Skips the test where PostgreSQL is not installed.
+
+    The server refuses to run as root, so there it runs as the package's own user. Nothing of it is fsynced unless
+    `durable`: that is for power cuts, which no test makes, and for a benchmark, which must be honest. A `base` is a
+    running server of which it is a base backup, with its password, and not started.
+    """
+
+    def __init__(
+        self, *, durable: bool = False, settings: Iterable[str] = (), base: PostgresServer | None = None
+    ) -> None:
+        found = binaries()
+        if found is None:
+            pytest.skip(f"PostgreSQL's server is not installed; {INSTALL}")
+        self._binaries = found
+        self._has_icu = found.parent.name.isdigit() and int(found.parent.name) >= 15
+        self._account = _account()
+        # Not below pytest's folders, which other users cannot enter; short, because it holds the socket.
+        self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+        self.port = free_port()
+        self._password = secrets.token_hex(16) if base is None else base._password
+        self._numbers = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._settings = [
+            f"fsync={'on' if durable else 'off'}",
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={self.folder}",
+            "max_connections=100",
+            "log_lock_waits=on",
+            *settings,
+        ]
+        try:
+            if base is not None:
+                self._copy_cluster(base)
+                return
+            with timed_start("PostgreSQL"):
+                self._make_cluster()
+                self._start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def url(self, database: str = "postgres", *, password: str | None = None) -> str:
+        return f"postgresql://{USER}:{password or self._password}@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def new_database(self) -> str:
+        """The URL of a database that is empty."""
+        name = f"registry_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """What a statement answers, outside any transaction."""
+        with psycopg.connect(self.url(database), autocommit=True, connect_timeout=10) as connection:
+            # The tests' own text.
+            cursor = connection.execute(statement.encode())
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def start(self) -> None:
+        """Starts it again, with the files that it left or that it was given."""
+        with timed_start("PostgreSQL again"):
+            self._start()
+
+    def start_recovery(self, kind: str, *settings: str) -> None:
+        """Starts a base backup as what the `kind` of signal file makes of it: "standby" or "recovery"."""
+        signal_file = self.folder / "data" / f"{kind}.signal"
+        signal_file.touch()
+        self._give(signal_file)
+        self._settings += settings
+        self.start()
+
+    def copy_data(self, other: PostgresServer) -> None:
+        """Puts the files of another server, as it left them, in place of its own; both are stopped."""
+        shutil.rmtree(self.folder / "data")
+        shutil.copytree(other.folder / "data", self.folder / "data")
+        for path in (self.folder / "data").rglob("*"):
+            self._give(path)
+        self._give(self.folder / "data")
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Ends it: by default at once but in order (PostgreSQL's fast shutdown)."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(READY_TIMEOUT_S)
+            self._process = None
+
+    def kill(self) -> None:
+        """`kill -9` of the server and all of its processes."""
+        assert self._process is not None
+        kill_with_children(self._process.pid)
+        self._process.wait(READY_TIMEOUT_S)
+        self._process = None
+
+    def remove(self) -> None:
+        if self._process is not None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make_cluster(self) -> None:
+        password = self.folder / "password"
+        password.write_text(self._password)
+        for path in (self.folder, password):
+            self._give(path)
+        made = self._run(
+            "initdb",
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            # The order of texts as most databases in production have it: not that of the code points.
+            *(("--locale-provider=icu", "--icu-locale=en-US") if self._has_icu else ()),
+            f"--username={USER}",
+            "--auth=scram-sha-256",
+            f"--pwfile={password}",
+            "--pgdata",
+            str(self.folder / "data"),
+            output=subprocess.PIPE,
+        )
+        output, _ = made.communicate(timeout=READY_TIMEOUT_S)
+        if made.returncode:
+            raise RuntimeError(f"initdb failed: {output.decode(errors='replace')}")
+
+    def _copy_cluster(self, base: PostgresServer) -> None:
+        self._give(self.folder)
+        source = f"host=127.0.0.1 port={base.port} user={USER} password={base._password}"
+        copied = self._run(
+            "pg_basebackup",
+            "--no-sync",
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--pgdata",
+            str(self.folder / "data"),
+            "--dbname",
+            source,
+            output=subprocess.PIPE,
+        )
+        output, _ = copied.communicate(timeout=READY_TIMEOUT_S)
+        if copied.returncode:
+            raise RuntimeError(f"pg_basebackup failed: {output.decode(errors='replace')}")
+
+    def _give(self, path: Path) -> None:
+        """To the account that the server runs as."""
+        if self._account is not None:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+
+    def _start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = self._run(
+                "postgres",
+                "-D",
+                str(self.folder / "data"),
+                *(f"--{item}" for item in (f"port={self.port}", *self._settings)),
+                output=log,
+            )
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                self.execute("SELECT 1")
+                return
+            except psycopg.OperationalError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not get ready: {error}\n{self.log}") from error
+                time.sleep(0.05)
+
+    def _run(self, program: str, *arguments: str, output: object) -> subprocess.Popen[bytes]:
+        account = self._account
+        return subprocess.Popen(
+            [str(self._binaries / program), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # type: ignore[arg-type]  # what Popen takes
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
+            # Ctrl-C on the terminal is for the tests, which then stop it.
+            start_new_session=True,
+            **({} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}),
+        )
+
+
+def _account() -> pwd.struct_passwd | None:
+    """Whose the server is to be when the tests run as root; None where they do not."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("no user 'postgres' or 'nobody' for PostgreSQL to run as")

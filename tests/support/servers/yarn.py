@@ -1,0 +1,113 @@
+"""A real YARN from Maven Central beside an `Hdfs`: a ResourceManager and a NodeManager as JVMs, on loopback and free
+ports; and the Python environment that its containers are given."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from support.checkout import ROOT
+from support.hive.hive_server import configuration, free_port
+from support.server_starts import timed_start
+from support.servers.hdfs import Hdfs
+from support.servers.maven_jars import classpath_of
+
+READY_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
+NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+
+
+class Yarn:
+    """`conf` is what `HADOOP_CONF_DIR` of a client should name; it has the HDFS too."""
+
+    def __init__(self, folder: Path, hdfs: Hdfs) -> None:
+        self.folder = folder
+        self.conf = folder / "conf"
+        for name in ("cluster", "node", "static"):
+            (self.conf / "webapps" / name).mkdir(parents=True)  # the jars have none, and ask for them
+        for name in ("core-site.xml", "hdfs-site.xml", "log4j.properties"):
+            shutil.copy(hdfs.conf / name, self.conf)
+        self.web = f"127.0.0.1:{free_port()}"
+        (self.conf / "yarn-site.xml").write_text(configuration(self._settings()), encoding="utf-8")
+        java = [
+            *("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.lang=ALL-UNNAMED"),
+            *(f"-Dhadoop.log.dir={folder}", f"-Dyarn.log.dir={folder}", f"-Dhadoop.home.dir={folder}"),
+            *("-cp", f"{self.conf}:{classpath_of('yarn')}"),
+        ]
+        self._processes = []
+        with timed_start("YARN"):
+            for main, heap in ((RESOURCE_MANAGER, "-Xmx400m"), (NODE_MANAGER, "-Xmx300m")):
+                with (folder / f"{main.rpartition('.')[2]}.log").open("wb") as log:
+                    command = [java[0], heap, *java[1:], main]
+                    self._processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+            self._wait_until_ready()
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            process.kill()  # nothing of it is needed any more
+            process.wait(STOP_TIMEOUT_S)
+
+    def applications(self) -> list[dict[str, Any]]:
+        """All of them, oldest first, as the ResourceManager tells."""
+        apps = (self._get("apps")["apps"] or {"app": []})["app"]
+        return sorted(apps, key=lambda app: int(app["startedTime"]))
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._is_ready():
+            if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"YARN did not start; logs are in {self.folder}")
+            time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        try:
+            return int(self._get("metrics")["clusterMetrics"]["activeNodes"]) == 1
+        except OSError:
+            return False
+
+    def _get(self, what: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.web}/ws/v1/cluster/{what}", timeout=10) as answer:
+            return json.load(answer)
+
+    def _settings(self) -> dict[str, str]:
+        def at() -> str:
+            return f"127.0.0.1:{free_port()}"
+
+        manager = "yarn.resourcemanager"
+        return {
+            f"{manager}.hostname": "127.0.0.1",
+            **{f"{manager}.{name}address": at() for name in ("scheduler.", "resource-tracker.", "", "admin.")},
+            f"{manager}.webapp.address": self.web,
+            f"{manager}.scheduler.class": f"{RESOURCE_MANAGER.rpartition('.')[0]}.scheduler.fifo.FifoScheduler",
+            "yarn.nodemanager.hostname": "127.0.0.1",
+            **{f"yarn.nodemanager.{name}address": at() for name in ("", "localizer.", "webapp.")},
+            "yarn.nodemanager.resource.memory-mb": "6144",
+            "yarn.nodemanager.resource.cpu-vcores": "4",
+            "yarn.scheduler.minimum-allocation-mb": "256",
+            "yarn.nodemanager.local-dirs": str(self.folder / "local"),
+            "yarn.nodemanager.log-dirs": str(self.folder / "containers"),
+            "yarn.nodemanager.disk-health-checker.enable": "false",
+            "yarn.nodemanager.vmem-check-enabled": "false",
+            "yarn.nodemanager.pmem-check-enabled": "false",
+            "yarn.nodemanager.env-whitelist": "JAVA_HOME",
+            "yarn.nodemanager.delete.debug-delay-sec": "600",
+        }
+
+
+def packed_environment(folder: Path) -> Path:
+    """An archive for `spark.archives`, made as docs/cluster.md says, of this checkout."""
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
+    source = shutil.copytree(ROOT, folder / "source", ignore=ignored)
+    archive = folder / "headrace.tgz"
+    pack = [str(ROOT / "examples" / "cluster" / "pack.sh"), str(source), str(archive)]
+    subprocess.run(pack, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=900)
+    return archive

@@ -1,0 +1,3 @@
+"""Simulations: lost power, full disks, faults at every call, interleavings of processes,
+days and years of virtual time.
+"""

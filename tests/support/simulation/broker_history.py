@@ -1,0 +1,349 @@
+"""The life of a broker for its tests of power loss: what it did, what it promised and when, and whether that holds."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import random
+import shutil
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.broker import node as node_module
+from headrace.broker.config import BrokerConfig, FsyncMode
+from headrace.broker.coordinator import coordinator
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.log import files
+from headrace.broker.log.opened import opened as records_of
+from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.node import BrokerNode
+from headrace.kafka_wire.errors import CorruptBatch
+from support.broker.broker_samples import NOW_MS, append, batch, contents, keyed_batch
+from support.simulation.broker_power_loss import Disk, Inline, Killed, Tape, images, nothing, renames
+from support.simulation.power_loss import Image
+
+Key = tuple[str, int]
+
+
+class Lost(AssertionError):
+    """A disk does not hold what it should."""
+
+
+@dataclass
+class Promises:
+    """What clients were told. Of records, `sent` may be stored, `stored` are in the log, and `records` are on disk. Of
+    offsets, `least` were acknowledged and `most` were asked for."""
+
+    records: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    stored: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    sent: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    starts_least: dict[Key, int] = field(default_factory=dict)
+    starts_most: dict[Key, int] = field(default_factory=dict)
+    ends: dict[Key, int] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    committed_least: int = -1
+    committed_most: int = -1
+    producer_ids: set[int] = field(default_factory=set)
+    epoch: int = -1
+    tables: dict[Key, dict[bytes, int]] = field(default_factory=dict)
+    """Of compacted partitions, where the newest record of each key is that is on disk; `tables_stored`: in the log."""
+    tables_stored: dict[Key, dict[bytes, int]] = field(default_factory=dict)
+    tables_sent: dict[Key, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
+    sequences: list[tuple[int, int]] = field(default_factory=list)
+    """(sequence, offset) of the idempotent producer's last acknowledged batches."""
+
+
+class Life:
+    """One broker after another on a recorded disk."""
+
+    def __init__(self, root: Path, fsync: FsyncMode, without: str = "") -> None:
+        self.root, self.fsync = root, fsync
+        self.promises = Promises()
+        self.clock_ms = NOW_MS
+        self.tape = Tape(root, without=without, note=lambda: copy.deepcopy(self.promises))
+        self.sets_aside = False
+        self._number = 0
+        self.node: BrokerNode
+
+    def live(self, work: Callable[[Life], Coroutine[Any, Any, None]]) -> Life:
+        self.root.mkdir(parents=True)
+        with self.tape.recording(), pytest.MonkeyPatch.context() as patch:
+            make_small(patch)
+            asyncio.run(work(self))
+        return self
+
+    # What a test does with it
+
+    def start(self) -> None:
+        self.clock_ms += 5000
+        self.node = opened(self.root, self.fsync, self.clock_ms, sets_aside=self.sets_aside)
+        self.promises.epoch = self.node.topics.leader_epoch
+        if self.fsync is FsyncMode.ALWAYS:
+            # Consumers see nothing that the power could take back, also of what nobody had been told is stored.
+            for key in [key for key in self.promises.stored if key[0] in self.promises.topics]:
+                assert self.log(key).high_watermark == self.log(key).log_end_offset
+                self._acknowledge(key)
+
+    def kill(self) -> None:
+        abandon(self.node)
+
+    async def stop(self) -> None:
+        await self.node.close()
+        for key in self.promises.stored:
+            self._acknowledge(key)
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        self.promises.gone.discard(name)
+        self.node.changes.create_topic(
+            name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+        )
+        self.promises.topics.add(name)
+
+    async def delete(self, name: str) -> None:
+        self.promises.topics.discard(name)
+        for table in (self.promises.records, self.promises.stored, self.promises.sent, self.promises.ends):
+            for key in [key for key in table if key[0] == name]:
+                del table[key]
+        await self.node.changes.delete_topic(self.node.topic(name))
+        self.promises.gone.add(name)
+
+    def log(self, key: Key) -> PartitionLog:
+        return self.node.log(*key)
+
+    async def send(self, key: Key, count: int = 1, *, acknowledged: bool = True, **fields: int) -> int:
+        """Appends a batch; returns its offset."""
+        log, values = self.log(key), []
+        for _ in range(count):
+            self._number += 1
+            values.append(b"value %d" % self._number)
+        placed = {log.log_end_offset + delta: value for delta, value in enumerate(values)}
+        self.promises.sent.setdefault(key, {}).update(placed)
+        offset = append(log, batch(*values, timestamp_ms=self.clock_ms, **fields), self.clock_ms)
+        self.promises.stored.setdefault(key, {}).update(placed)
+        self.node.flusher.note(log)
+        if acknowledged:
+            await self.acknowledge(key)
+        return offset
+
+    async def set(self, place: Key, acknowledged: bool = True, **values: str | None) -> None:
+        """Appends a batch of keys and values to a compacted partition."""
+        log = self.log(place)
+        entries = [(key.encode(), value.encode() if value is not None else None) for key, value in values.items()]
+        placed = {log.log_end_offset + delta: entry for delta, entry in enumerate(entries)}
+        self.promises.tables_sent.setdefault(place, {}).update(placed)
+        append(log, keyed_batch(*entries, timestamp_ms=self.clock_ms), self.clock_ms)
+        self.promises.tables_stored.setdefault(place, {}).update({key: at for at, (key, _) in placed.items()})
+        self.node.flusher.note(log)
+        if acknowledged:
+            if self.fsync is FsyncMode.ALWAYS:
+                await self.node.flusher.force(log)
+            else:
+                await self.node.flusher.flush_dirty()
+            self.promises.tables[place] = dict(self.promises.tables_stored[place])
+
+    async def clean(self) -> None:
+        """Compacts what is due; where the broker is killed meanwhile, another one starts."""
+        try:
+            await self.node.upkeep.clean()
+        except Killed:
+            self.tape.revive()
+            self.kill()
+            self.start()
+
+    async def acknowledge(self, key: Key) -> None:
+        # What others append while the disk works is not acknowledged with it.
+        stored = dict(self.promises.stored[key])
+        if self.fsync is FsyncMode.ALWAYS:
+            await self.node.flusher.force(self.log(key))
+        else:
+            await self.node.flusher.flush_dirty()
+        self._acknowledge(key, stored)
+
+    def _acknowledge(self, key: Key, stored: Mapping[int, bytes] | None = None) -> None:
+        known = self.promises.stored[key] if stored is None else stored
+        self.promises.records[key] = {**self.promises.records.get(key, {}), **known}
+        self.promises.ends[key] = max(self.promises.records[key]) + 1
+
+    async def send_idempotent(self, key: Key, sequence: int, producer_id: int) -> None:
+        offset = await self.send(key, producer_id=producer_id, epoch=0, sequence=sequence)
+        # Of the five that a client may have in flight one may have been stored since without its knowing.
+        self.promises.sequences = [*self.promises.sequences[-3:], (sequence, offset)]
+
+    async def commit(self, offset: int) -> None:
+        self.promises.committed_most = offset
+        await self.node.groups.commits.store("group", {("kept", 0): CommittedOffset(offset, 0, "", self.clock_ms)})
+        self.promises.committed_least = offset
+
+    async def take_producer_id(self) -> int:
+        taken = await self.node.producer_ids.take()
+        self.promises.producer_ids.add(taken)
+        return taken
+
+    def delete_records(self, key: Key, offset: int) -> None:
+        self.promises.starts_most[key] = offset
+        self.log(key).advance_log_start(offset)
+        self.node.checkpoints.write_log_starts()
+        self.promises.starts_least[key] = offset
+
+    async def keep_house(self, expiring: Key | None = None) -> None:
+        """With the records of one partition too old to be kept, all but the last segment's."""
+        if expiring is not None:
+            log = self.log(expiring)
+            self.promises.starts_most[expiring] = log.log_end_offset
+        await self.node.upkeep.keep_house()
+
+    # What became of it
+
+    def promised_after(self, count: int) -> Promises:
+        """What had been promised when so many operations had been done."""
+        notes = self.tape.notes
+        found = notes[count] if count < len(notes) else self.promises
+        assert isinstance(found, Promises)
+        return found
+
+    def disks(
+        self, seed: int, mixes: int, step: int = 1, *, renames_whole: bool = False
+    ) -> Iterator[tuple[str, Image, Promises]]:
+        """With `renames_whole` no file is without a name because it has got another one, as all file systems promise;
+        and all content may be there without the names."""
+        disk, chance, seen = Disk(), random.Random(seed), set()
+        whole = renames(self.tape.operations) if renames_whole else {}
+        for count, operation in enumerate([None, *self.tape.operations]):
+            if operation is not None:
+                disk.after(operation)
+            if count % step:
+                continue
+            left = [*images(disk, self.tape.top, chance, mixes, whole)]
+            if renames_whole:
+                left.append(("content without names", disk.left(self.tape.top, nothing, list)))
+            for name, image in left:
+                if (key := (image.key, name == "killed")) not in seen:
+                    seen.add(key)
+                    yield f"after {count}, {name}", image, self.promised_after(count)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(node_module, "ThreadPoolExecutor", Inline)
+    patch.setattr(coordinator, "COMPACT_BYTES", 600)
+
+
+def opened(root: Path, fsync: FsyncMode, now_ms: int, *, sets_aside: bool = False) -> BrokerNode:
+    config = BrokerConfig(root, fsync=fsync, segment_bytes_max=400, sets_damaged_aside=sets_aside)
+    return BrokerNode(config, now_ms=lambda: now_ms)
+
+
+def abandon(node: BrokerNode) -> None:
+    """Lets go of what a killed process would hold."""
+    node._files.close()
+    os.close(node._lock_fd)
+
+
+def check(root: Path, promises: Promises, fsync: FsyncMode, *, was_killed: bool) -> None:
+    """Starts a broker on what is left of the disk.
+
+    Raises:
+        Lost: it does not hold what was promised.
+    """
+    try:
+        node = opened(root, fsync, NOW_MS + 1000)
+    except Exception as error:
+        raise Lost(f"it does not start: {error!r}") from error
+    try:
+        _check_node(node, promises, was_killed)
+    except CorruptBatch as error:
+        raise Lost(f"a record cannot be read: {error}") from error
+    finally:
+        abandon(node)
+
+
+def _check_node(node: BrokerNode, promises: Promises, was_killed: bool) -> None:
+    names = {topic.name for topic in node.topics}
+    _expect(promises.topics <= names, f"topics {promises.topics - names} are gone")
+    _expect(not promises.gone & names, f"topics {promises.gone & names} are back")
+    _expect(node.topics.leader_epoch > promises.epoch or promises.epoch < 0, "a leader epoch is used again")
+    _expect(asyncio.run(node.producer_ids.take()) not in promises.producer_ids, "a producer id is given out again")
+    # A message is acknowledged when it is in the log, but for those who ask for more; a kill takes none of those back.
+    for key, records in (promises.stored if was_killed else promises.records).items():
+        if key[0] in promises.topics:
+            _check_log(node.log(*key), key, records, promises)
+    for key, table in (promises.tables_stored if was_killed else promises.tables).items():
+        _check_table(node.log(*key), table, promises.tables_sent[key])
+    committed = node.groups.offsets.of_group("group").get(("kept", 0))
+    offset = committed.offset if committed is not None else -1
+    _expect(promises.committed_least <= offset <= promises.committed_most, f"offset {offset} is committed")
+
+
+def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises: Promises) -> None:
+    start = log.log_start_offset
+    least, most = promises.starts_least.get(key, 0), promises.starts_most.get(key, 0)
+    _expect(least <= start <= most, f"{key} begins at {start}, not in [{least}, {most}]")
+    _expect(log.log_end_offset >= promises.ends.get(key, 0), f"{key} ends at {log.log_end_offset}")
+    found = contents(log)
+    _expect([at for at, _ in found] == list(range(start, log.log_end_offset)), f"{key} has holes: {found}")
+    for at, value in records.items():
+        _expect(at < start or (at, value) in found, f"{key} lost {at}: {value!r}")
+    for at, value in found:
+        _expect(promises.sent.get(key, {}).get(at) == value, f"{key} has {value!r} at {at}")
+    ends = [(placed.header.leader_epoch, placed.header.last_offset) for placed, _ in log.batches(start)]
+    for epoch, last in ends:
+        answer = log.epoch_end(epoch)
+        _expect(answer is not None and answer[0] == epoch and answer[1] > last, f"{key} lost epoch {epoch}: {answer}")
+    for sequence, offset in promises.sequences if key == ("kept", 0) else ():
+        again = append(log, batch(b"again", producer_id=0, epoch=0, sequence=sequence))
+        _expect(again == offset, f"{key}: a repetition is stored at {again}, not {offset}")
+
+
+def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tuple[bytes, bytes | None]]) -> None:
+    found = [(offset, key, value) for _, raw in log.batches(0) for offset, _, key, value, _ in records_of(raw)]
+    offsets = [offset for offset, _, _ in found]
+    _expect(offsets == sorted(set(offsets)), f"records are doubled: {offsets}")
+    _expect(all(sent.get(offset) == (key, value) for offset, key, value in found), f"{found} is not what was sent")
+    _expect(log.log_end_offset > max(table.values(), default=-1), f"the table ends at {log.log_end_offset}")
+    newest = {key: offset for offset, key, _ in found}
+    for name, at in table.items():
+        if name not in newest:
+            _expect(sent[at][1] is None, f"{name!r} of offset {at} is lost")
+        else:
+            _expect(newest[name] >= at, f"{name!r} is what it was at {newest[name]}, and not at {at}")
+    log_end = log.log_end_offset
+    _expect(append(log, keyed_batch((b"next", b"v"))) == log_end, "nothing can be appended")
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise Lost(what)
+
+
+def look_at(
+    disks: Iterable[tuple[str, Image, Any]], folder: Path, fsync: FsyncMode, check_one: Callable[..., None]
+) -> int:
+    """Starts brokers on disks that a loss of power may have left; `check_one` is one of the two `check`.
+
+    Returns:
+        How many disks were looked at.
+
+    Raises:
+        Lost: one does not hold what it should.
+    """
+    count = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_module, "ThreadPoolExecutor", Inline)
+        # Of the brokers that look: their disk is not lost.
+        patch.setattr(files.os, "fsync", lambda fd: None)
+        patch.setattr(files.os, "fdatasync", lambda fd: None)
+        for name, image, promises in disks:
+            folder.mkdir(parents=True)
+            image.write(folder)
+            try:
+                check_one(folder, promises, fsync, was_killed=name.endswith("killed"))
+            except Lost as lost:
+                raise Lost(f"{name}: {lost}") from lost
+            shutil.rmtree(folder)
+            count += 1
+    return count

@@ -1,0 +1,223 @@
+"""What a loss of power leaves of a broker's data folder, at any moment of what was done in it.
+
+As `power_loss`, whose names and folders these are, but for files that are written in place: `Tape` notes every write as
+well, and of those since a file was last forced any part may be on the disk, a single one also in part.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from headrace.broker.log import files, flusher
+from support.simulation.power_loss import Forced, Image, Killed, Named, Node, Operation, Recorder, Survivors, pattern
+
+PARTITION = re.compile(r"^[a-z_]+-[0-9]+")
+HELPERS = {
+    files.sync_file.__code__,
+    files.sync_folder.__code__,
+    files.write_atomically.__code__,
+    flusher.sync_files.__code__,
+}
+
+
+class Inline(Executor):
+    """An executor without threads, so that what is recorded has one order."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """Bytes were written at a position, or with None the file was cut there."""
+
+    file: Node
+    position: int
+    content: bytes | None
+
+
+@dataclass
+class Tape(Recorder):
+    """Records what a broker does below `root`; the writes as well."""
+
+    def _patch(self, patch: pytest.MonkeyPatch) -> None:
+        super()._patch(patch)
+        real = {name: getattr(os, name) for name in ("pwritev", "pwrite", "ftruncate", "truncate")}
+
+        def pwritev(fd: int, pieces: Sequence[Any], position: int) -> int:
+            self._begin()
+            written: int = real["pwritev"](fd, pieces, position)
+            self._wrote(fd, position, b"".join(bytes(piece) for piece in pieces)[:written])
+            return written
+
+        def pwrite(fd: int, content: Any, position: int) -> int:
+            self._begin()
+            written: int = real["pwrite"](fd, content, position)
+            self._wrote(fd, position, bytes(content)[:written])
+            return written
+
+        def ftruncate(fd: int, size: int) -> None:
+            self._begin()
+            real["ftruncate"](fd, size)
+            self._wrote(fd, size, None)
+
+        def truncate(path: Any, size: int) -> None:
+            self._begin()
+            real["truncate"](path, size)
+            self._note(Wrote(self._node(self._inside(path)), size, None))  # type: ignore[arg-type]
+
+        def write_bytes(path: Path, content: bytes) -> int:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                return os.pwrite(fd, content, 0)
+            finally:
+                os.close(fd)
+
+        patch.setattr(Path, "write_bytes", write_bytes)
+        patch.setattr(os, "fsync", self._force)
+        patch.setattr(os, "fdatasync", self._force)
+        for name, function in {"pwritev": pwritev, "pwrite": pwrite, "ftruncate": ftruncate}.items():
+            patch.setattr(os, name, function)
+        patch.setattr(os, "truncate", truncate)
+
+    def _force(self, fd: int) -> None:
+        found = self._descriptors.get(fd)
+        if found is None:
+            return
+        self._begin()
+        node, path = found
+        site = f"{_caller()} {PARTITION.sub('<partition>', path)}"
+        site = f"{pattern(site)}"
+        if site != self.without:
+            content = None
+            if not node.is_folder:
+                content = (self.root / path).read_bytes()
+            self._note(Forced(node, content, site))
+
+    def _wrote(self, fd: int, position: int, content: bytes | None) -> None:
+        found = self._descriptors.get(fd)
+        if found is not None:
+            self._note(Wrote(found[0], position, content))  # type: ignore[arg-type]
+
+    def _written(self, path: str) -> None:
+        known = self._lookup(path)
+        if known is None:
+            self._name(path, Node())
+        elif not (self.root / path).stat().st_size:
+            self._note(Wrote(known, 0, None))  # type: ignore[arg-type]
+
+
+def _caller() -> str:
+    """The function of the broker that wants something forced."""
+    frame = sys._getframe(1)
+    while (
+        "/broker/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename or frame.f_code in HELPERS
+    ):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}"
+
+
+@dataclass
+class Disk(Survivors):
+    """What is on the disk for certain, and the names and writes that may be, after operations one by one."""
+
+    writes: dict[Node, list[Wrote]] = field(default_factory=dict)
+
+    def after(self, operation: Operation | Wrote) -> None:
+        if isinstance(operation, Wrote):
+            self.writes.setdefault(operation.file, []).append(operation)
+            return
+        if isinstance(operation, Forced) and operation.content is not None:
+            self.writes.pop(operation.node, None)
+        Survivors.after(self, operation)
+
+    def left(self, top: Node, named: Callable[[Named], bool], kept: Callable[[list[Wrote]], list[Wrote]]) -> Image:
+        """The disk if of the names that may be just these are, and of each file's writes those that `kept` gives."""
+        image = self.image(top, named)
+        contents = {
+            node: _written(content, kept(self.writes.get(node, []))) for node, content in image.contents.items()
+        }
+        return Image(image.nodes, contents)
+
+
+def _written(content: bytes, writes: list[Wrote]) -> bytes:
+    after = bytearray(content)
+    for one in writes:
+        if one.content is None:
+            after = after[: one.position] + bytes(max(one.position - len(after), 0))
+        else:
+            after += bytes(max(one.position - len(after), 0))
+            after[one.position : one.position + len(one.content)] = one.content
+    return bytes(after)
+
+
+def nothing(_: object) -> bool:
+    return False
+
+
+def everything(_: object) -> bool:
+    return True
+
+
+def renames(operations: Sequence[object]) -> dict[int, Named]:
+    """Of each name that went because its file has another one now, by identity, how that one came."""
+    return {
+        id(went): came
+        for came, went in pairwise(operations)
+        if isinstance(came, Named) and isinstance(went, Named) and went.node is None and came.source == went.path
+    }
+
+
+def images(
+    disk: Disk, top: Node, chance: random.Random, mixes: int, whole: Mapping[int, Named] = MappingProxyType({})
+) -> Iterator[tuple[str, Image]]:
+    """All that happened, as a kill leaves it; nothing that was not forced; removals alone; a few mixes.
+
+    Args:
+        whole: changes of names, by identity, that are on the disk with another one or not at all.
+    """
+
+    def some(writes: list[Wrote]) -> list[Wrote]:
+        kept = [one for one in writes if chance.random() < 0.6]
+        at = chance.randrange(len(kept)) if kept else 0
+        if kept and kept[at].content and chance.random() < 0.5:
+            torn = kept[at]
+            assert torn.content is not None
+            kept[at] = Wrote(torn.file, torn.position, torn.content[: chance.randrange(len(torn.content))])
+        return kept
+
+    yield "killed", disk.left(top, everything, list)
+    yield "nothing unforced", disk.left(top, nothing, lambda _: [])
+    yield "names without content", disk.left(top, everything, lambda _: [])
+    yield "only removals", disk.left(top, lambda change: whole.get(id(change), change).node is None, some)
+    for number in range(mixes):
+        taken: dict[int, bool] = {}
+
+        def mixed(change: Named, taken: dict[int, bool] = taken) -> bool:
+            return taken.setdefault(id(whole.get(id(change), change)), chance.random() < 0.5)
+
+        yield f"mix {number}", disk.left(top, mixed, some)
+
+
+__all__ = ["Disk", "Image", "Inline", "Killed", "Tape", "Wrote", "images", "renames"]

@@ -1,0 +1,149 @@
+"""A warehouse with news in it that can be had again and again, for one fault after the other."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.audit.errors import AuditError
+from headrace.hive_ddl.errors import HiveDdlError
+from headrace.kafka_wire.errors import KafkaError
+from headrace.loader.errors import LoaderError
+from headrace.loader.report import RunReport
+from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
+from headrace.loader.rewrite.backfill_report import BackfillReport, Period
+from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact
+from headrace.loader.run import run_load
+from headrace.registry.errors import RegistryError
+from support.simulation.faults import Faults
+from support.simulation.power_loss import Killed
+from support.simulation.small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, check_whole, make_small
+
+RUNS_MAX = 4
+"""Until nothing is left to do: to catch up and load, to load what that one met anew, to see that this was all."""
+
+TOLD = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
+"""What `headrace load` makes one line of."""
+
+Row = tuple[int, int]
+COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+ALWAYS = Period("dt=1970-01-01", "dt=9999-12-31")
+Report = RunReport | RewriteReport | BackfillReport
+
+
+class Case:
+    """Two files of a topic are loaded; there are a new topic, a new field, a bad message, and staging of somebody who
+    was killed.
+
+    Args:
+        is_loaded: all of that, too, but for one more message.
+    """
+
+    def __init__(self, folder: Path, *, is_loaded: bool = False) -> None:
+        self._root, self._kept = folder / "data", folder / "kept"
+        self._before = world = SmallWorld(self._root, self._root / "audit.db")
+        world.registry.register("orders-value", 1, ORDER_V1)
+        world.topic("orders", [1], [1])
+        self.load(world)
+        world.cluster.topics["orders"].logs[0] += [1]
+        self.load(world)
+        world.registry.register("orders-value", 3, ORDER_V2)
+        world.cluster.topics["orders"].logs[0] += [3, BAD]
+        world.registry.register("clicks-value", 2, ORDER_V1)
+        world.topic("clicks", [2])
+        world.log().storage.put_if_absent("staging/somebody/1.avro", b"")
+        if is_loaded:
+            self.load(world)
+            world.cluster.topics["orders"].logs[1].append(3)
+        self._root.rename(self._kept)
+
+    def fresh(self) -> SmallWorld:
+        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.copytree(self._kept, self._root)
+        before, world = self._before, SmallWorld(self._root, self._root / "audit.db")
+        world.cluster.topics = copy.deepcopy(before.cluster.topics)
+        world.registry.subjects, world.registry.texts = before.registry.subjects, before.registry.texts
+        world.hive.tables, world.hive.parts = dict(before.hive.tables), copy.deepcopy(before.hive.parts)
+        world._works = before._works
+        return world
+
+    @staticmethod
+    def load(world: SmallWorld) -> RunReport:
+        return run_load(world.ports(), world.settings)
+
+    @staticmethod
+    def compact(world: SmallWorld) -> RewriteReport:
+        return compact(world.rewrites(), ["orders"], COMPACTION, is_dry=False)
+
+    @staticmethod
+    def backfill(world: SmallWorld) -> BackfillReport:
+        """In two pieces, of what is loaded."""
+        ports, rewrites = world.ports(), world.rewrites()
+        read = BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None)
+        sizes = BackfillSettings(world.settings.plan, world.settings.task, piece_bytes_max=3_000)
+        return backfill(read, "orders", ALWAYS, sizes, is_dry=False)
+
+
+def quick_case(folder: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:
+    """One with small archives and chunks, and nothing forced to the disk: a process that dies leaves what it has
+    written."""
+    make_small(patch)
+    patch.setattr(os, "fsync", lambda descriptor: None)
+    return Case(folder, is_loaded=is_loaded)
+
+
+def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]) -> None:
+    """Acts as one process that meets faults. One that ends as if nothing had been must have done all.
+
+    Raises:
+        Lost: it had not.
+    """
+    before = world.rows("orders")
+    with faults.injected():
+        try:
+            report = act(world)
+        except Killed:
+            return
+        except TOLD as error:
+            assert str(error), type(error)
+            return
+        with faults.held():
+            if says_something(report):
+                return
+            if isinstance(report, RunReport):
+                check_whole(world, staging=False)
+                return
+            slots = (report.slot or ()) if isinstance(report, RewriteReport) else report.slots
+            if bool(slots) != bool(report.buckets) or not is_kept(before, world.rows("orders")):
+                raise Lost(f"rewritten in {slots}: {before} became {world.rows('orders')}")
+
+
+def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
+    """Whether all that was there is, and nothing twice."""
+    return set(before) <= set(after) and len(after) == len(set(after))
+
+
+def says_something(report: Report) -> bool:
+    if not isinstance(report, RunReport):
+        return bool(report.problems or report.notes)
+    return bool(report.problems or report.notes or report.registry_outage or report.conflict or report.waiting)
+
+
+def finish(world: SmallWorld, *, staging: bool = True) -> None:
+    """Loads until there is nothing left to do, and looks at what is there then.
+
+    Raises:
+        Lost: something is missing, or comes twice, or somebody would have to act.
+    """
+    for _ in range(RUNS_MAX):
+        report = Case.load(world)
+        if not report.slot:
+            break
+    if report.slot or says_something(report):
+        raise Lost(f"the loads do not come to an end: {report}")
+    check_whole(world, staging=staging)

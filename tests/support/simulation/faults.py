@@ -1,0 +1,156 @@
+"""Faults at every call that a load makes of the world around it, in one process.
+
+`Faults` counts the calls of the storage, the brokers, the registry, the metastore and the audit's database, and does
+something at one of them: the process dies, the call fails or hangs, its reply is lost, or another process comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from headrace.audit.errors import StoreUnavailable
+from headrace.audit.store import AuditStore
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.loader.storage.local.files import LocalFiles
+from headrace.loader.storage.local.sink import LocalSink
+from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.local.staging import LocalStaging
+from headrace.registry.errors import RegistryUnavailable
+from support.loader.loader_fakes import FakeHive, FakeRegistry
+from support.loader.task_world import ServingCluster
+from support.simulation.power_loss import Killed
+
+
+class Fault(StrEnum):
+    DIES_BEFORE = "the process dies before it"
+    DIES_AFTER = "the process dies after it"
+    FAILS = "it fails"
+    REPLY_LOST = "it is done and its reply is lost"
+    HANGS = "it is given up, and done when the load has ended"
+
+
+def _of_disk(reason: str) -> Exception:
+    number = errno.ETIMEDOUT if reason == "timed out" else errno.EIO
+    return OSError(number, os.strerror(number))
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of one class, those that only ask and those that change something, and how they fail."""
+
+    asks: tuple[str, ...]
+    changes: tuple[str, ...]
+    error: Callable[[str], Exception]
+
+
+CALLS: Mapping[type, _Calls] = {
+    LocalSlots: _Calls(
+        ("read", "exists", "children"), ("prepare", "put_if_absent", "keep", "replace", "remove", "sweep"), _of_disk
+    ),
+    LocalStaging: _Calls(("works", "is_older"), ("note", "keep", "move", "drop"), _of_disk),
+    LocalFiles: _Calls(("length", "open", "children"), ("publish", "bring", "put", "remove"), _of_disk),
+    LocalSink: _Calls((), ("__init__", "append", "finish"), _of_disk),
+    ServingCluster: _Calls(
+        ("metadata", "offset_answers", "epoch_answers", "fetch"),
+        ("commit_group_offsets",),
+        lambda reason: KafkaUnavailable(f"broker:1 {reason}"),
+    ),
+    FakeRegistry: _Calls(
+        ("identity", "versions", "version", "schema_by_id"),
+        (),
+        lambda reason: RegistryUnavailable("http://registry", reason),
+    ),
+    FakeHive: _Calls(
+        ("table", "partitions"),
+        ("ensure_database", "execute"),
+        lambda reason: MetastoreUnavailable("thrift://metastore", reason),
+    ),
+    AuditStore: _Calls(("counted",), ("add_decided",), lambda reason: StoreUnavailable("audit.db", reason)),
+}
+
+
+CHANGES = frozenset(f"{owner.__name__}.{name}" for owner, calls in CALLS.items() for name in calls.changes)
+"""The calls that leave something behind."""
+
+
+@dataclass
+class Faults:
+    """`at` is the call, from 0, at which `fault` happens, or before which `meanwhile` is called. `calls` names all that
+    were made; a call that another one of these makes is a part of it."""
+
+    at: int = -1
+    fault: Fault | None = None
+    meanwhile: Callable[[], None] | None = None
+    calls: list[str] = field(default_factory=list)
+    is_dead: bool = False
+    is_inside: bool = False
+    late: Callable[[], object] = lambda: None
+
+    @contextlib.contextmanager
+    def injected(self) -> Iterator[Faults]:
+        """What runs inside is one process; what hangs is done when it has ended."""
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, calls in CALLS.items():
+                for name in (*calls.asks, *calls.changes):
+                    patch.setattr(owner, name, self._faulty(owner, name, calls))
+            yield self
+        with contextlib.suppress(Exception):
+            self.late()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What runs inside is somebody else, whose calls do not count."""
+        self.is_inside = True
+        try:
+            yield
+        finally:
+            self.is_inside = False
+
+    def _faulty(self, owner: type, name: str, calls: _Calls) -> Callable[..., Any]:
+        plain = getattr(owner, name)
+
+        @functools.wraps(plain)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.is_dead:
+                raise Killed
+            if self.is_inside:
+                return plain(*arguments, **named)
+            with self.held():
+                return self._call(f"{owner.__name__}.{name}", functools.partial(plain, *arguments, **named), calls)
+
+        return call
+
+    def _call(self, name: str, done: Callable[[], Any], calls: _Calls) -> Any:
+        number = len(self.calls)
+        self.calls.append(name)
+        if number != self.at:
+            return done()
+        if self.meanwhile is not None:
+            self.meanwhile()
+            return done()
+        match self.fault:
+            case Fault.DIES_BEFORE:
+                self.is_dead = True
+                raise Killed
+            case Fault.DIES_AFTER:
+                done()
+                self.is_dead = True
+                raise Killed
+            case Fault.REPLY_LOST:
+                done()
+                raise calls.error("connection reset")
+            case Fault.HANGS:
+                self.late = done
+                raise calls.error("timed out")
+            case _:
+                raise calls.error("refused")

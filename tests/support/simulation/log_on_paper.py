@@ -1,0 +1,189 @@
+"""The decision log's storage as a value, for the interleavings of processes that run its real code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.document import Document, write_document
+from headrace.loader.decide.slots import archive_path, slot_path
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.storage.protocols import Staged
+from support.simulation.interleavings import Ask, Call
+
+Prefix = tuple[bytes, ...]
+"""What the slots hold, from the first."""
+
+
+class Paper(NamedTuple):
+    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack slots; hints are
+    there as far as their names begin with one of `hints`."""
+
+    files: frozenset[tuple[str, bytes]] = frozenset()
+    staged: frozenset[tuple[str, str]] = frozenset()
+    packs: bool = True
+    hints: tuple[str, ...] = ()
+
+    def content(self, name: str) -> bytes | None:
+        return next((content for found, content in self.files if found == name), None)
+
+    def is_settled(self, call: Call) -> bool:
+        name = call.arguments[0] if call.arguments else ""
+        match call.name:
+            case "keep":
+                return True
+            case "read" | "exists" | "replace" if not name.startswith(("log/", "archive/")):
+                return not name.startswith(self.hints)
+            case "read" | "exists":
+                stays = name.startswith("archive/") or not self.packs
+                return stays and self.content(name) is not None
+            case _:
+                return False
+
+    def done(self, call: Call) -> tuple[Paper, Any]:
+        match call.name, call.arguments:
+            case "read", (name,):
+                return self, self.content(name)
+            case "exists", (name,):
+                return self, self.content(name) is not None
+            case "children", (folder,):
+                names = (name for name, _ in self.files)
+                return self, tuple(sorted(name.partition("/")[2] for name in names if name.startswith(f"{folder}/")))
+            case "put_if_absent", (name, content):
+                free = self.content(name) is None
+                return (self._replace(files=self.files | {(name, content)}) if free else self), free
+            case "replace", (name, content) if name.startswith(self.hints):
+                return self._without(name)._replace(files=self._without(name).files | {(name, content)}), None
+            case "remove", (name,):
+                return self._without(name), None
+            case "works", ():
+                return self, frozenset(work for work, _ in self.staged)
+            case "stage", (work, files):
+                return self._replace(staged=self.staged | {(work, file) for file in files}), None
+            case "move", (work, files, other):
+                there = {(work, file) for file in files}
+                if not there <= self.staged:
+                    return self, False
+                return self._replace(staged=self.staged - there | {(other, file) for file in files}), True
+            case "drop", (work,):
+                return self._replace(staged=frozenset(one for one in self.staged if one[0] != work)), None
+        return self, None
+
+    def _without(self, name: str) -> Paper:
+        return self._replace(files=frozenset(one for one in self.files if one[0] != name))
+
+    def decided(self) -> Prefix:
+        """What anybody reads in the slots, up to the first that is free."""
+        found: list[bytes] = []
+        while True:
+            archive = self.content(archive_path(len(found) + 1))
+            if archive is not None:
+                lines = archive.splitlines(keepends=True)
+                content: bytes | None = lines[len(found) % len(lines)]
+            else:
+                content = self.content(slot_path(len(found) + 1))
+            if content is None:
+                return tuple(found)
+            found.append(content)
+
+
+class AskedSlots:
+    """The `SlotStorage` of a process."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def prepare(self) -> None:
+        pass
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        return bool(self._ask("put_if_absent", name, content))
+
+    def keep(self, name: str) -> None:
+        self._ask("keep", name)
+
+    def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
+        self._ask("replace", name, content)
+
+    def read(self, name: str) -> bytes | None:
+        found: bytes | None = self._ask("read", name)
+        return found
+
+    def exists(self, name: str) -> bool:
+        return bool(self._ask("exists", name))
+
+    def remove(self, name: str) -> None:
+        self._ask("remove", name)
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        return tuple(self._ask("children", folder))
+
+    def sweep(self, now_ms: int, age_ms: int) -> None:
+        pass
+
+    def describe(self, name: str) -> str:
+        return name
+
+
+class AskedStaging:
+    """The `Staging` of a process; all that is there is old."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def location(self, work_id: str) -> str:
+        return work_id
+
+    def note(self, work_id: str, name: str, content: bytes) -> None:
+        pass
+
+    def keep(self, work_id: str, files: Sequence[Staged]) -> None:
+        pass
+
+    def move(self, work_id: str, files: Sequence[Staged], to_work_id: str) -> None:
+        if not self._ask("move", work_id, tuple(file.path for file in files), to_work_id):
+            raise FileNotFoundError(work_id)
+
+    def works(self) -> frozenset[str]:
+        return frozenset(self._ask("works"))
+
+    def is_older(self, work_id: str, now_ms: int, age_ms: int) -> bool:
+        return True
+
+    def drop(self, work_id: str) -> None:
+        self._ask("drop", work_id)
+
+
+class ReadingLog(DecisionLog):
+    """Also knows what it has read; `prefix` is read already."""
+
+    def __init__(self, ask: Ask, prefix: Prefix = ()) -> None:
+        super().__init__(AskedSlots(ask))
+        self.prefix = prefix
+        if prefix:
+            known = _read(prefix)
+            self._state, self._newest, self._kept = known._state, known._newest, known._state.slot
+
+    def _advance(self, found: Document[Decision]) -> LoaderState:
+        state = super()._advance(found)
+        self.prefix = (*self.prefix, write_document(found.value))
+        return state
+
+    def _parse(self, slot: int, content: bytes) -> Document[Decision]:
+        return _parsed(slot, content)
+
+
+@functools.cache
+def _read(prefix: Prefix) -> DecisionLog:
+    paper = Paper(frozenset((slot_path(at), content) for at, content in enumerate(prefix, start=1)))
+    log = ReadingLog(lambda name, *arguments: paper.done(Call(name, arguments))[1])
+    log.read_state()
+    return log
+
+
+@functools.cache
+def _parsed(slot: int, content: bytes) -> Document[Decision]:
+    return DecisionLog(AskedSlots(lambda *_: None))._parse(slot, content)

@@ -1,0 +1,317 @@
+"""The life of a small warehouse, recorded, and what must hold of every disk that a loss of power may leave of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.audit.row import Outcome
+from headrace.audit.store import AuditStore
+from headrace.hive_ddl.table import TableState
+from headrace.loader.decide import decision_log
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.decide.document import FORMAT
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.follow.layout import bucket_folder
+from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
+from headrace.loader.rewrite.backfill_report import Period
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.run import CompactSettings, compact
+from headrace.loader.run import run_load
+from headrace.loader.storage.local import local_storage
+from headrace.loader.work_unit import UnitResult, WorkUnit
+from support.loader.file_checksums import checksum_of
+from support.simulation.power_loss import Image, Killed, Recorder, Survivors, images
+from support.simulation.small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, make_small
+
+DAY_MS = 86_400_000
+GENERATION = re.compile(r"/_g\d+/")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What the rest of the world knew at a moment. `decided` are the (slot, work id) that drivers were told of."""
+
+    tables: Mapping[tuple[str, str], TableState]
+    parts: Mapping[Any, Any]
+    audit: bytes
+    decided: tuple[tuple[int, str], ...]
+
+
+class History:
+    """`root` is made; the warehouse is some folders below it."""
+
+    def __init__(self, root: Path, *, without: str = "", kill_before: int | None = None) -> None:
+        self.root = root
+        root.mkdir()
+        self.world = SmallWorld(root / "new" / "data", root.parent / "audit.db")
+        self.world.audit_path.unlink(missing_ok=True)
+        self.decided: list[tuple[int, str]] = []
+        self.ends: list[int] = []  # the last operation of each step
+        self.recorder = Recorder(root, without, kill_before, self._note)
+        self._outside = Outside({}, {}, b"", ())
+        self._audit = b""
+        self._version: tuple[int, bytes, int] = (0, b"", 0)
+
+    def live(self, steps: Sequence[Callable[[History], None]]) -> History:
+        """Takes the steps one after the other; one that is killed is over, and a new process takes the next."""
+        with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
+            make_small(patch)
+            patch.setattr(DecisionLog, "offer", self._remembering(DecisionLog.offer))
+            patch.setattr(AuditStore, "close", self._keeping(AuditStore.close))
+            for step in steps:
+                try:
+                    step(self)
+                except Killed:
+                    self.recorder.revive()
+                self.ends.append(len(self.recorder.operations) - 1)
+        return self
+
+    def _remembering(self, offer: Callable[[DecisionLog, Decision], Offered]) -> Any:
+        def remember(log: DecisionLog, proposal: Decision) -> Offered:
+            offered = offer(log, proposal)
+            if offered.decision is not None:
+                self.decided.append((offered.decision.slot, offered.decision.work_id))
+            return offered
+
+        return remember
+
+    def _keeping(self, close: Callable[[AuditStore], None]) -> Any:
+        def keep(store: AuditStore) -> None:
+            close(store)
+            self._audit = store.path.read_bytes()
+
+        return keep
+
+    def _note(self) -> Outside:
+        hive = self.world.hive
+        version = (len(hive.executed), self._audit, len(self.decided))
+        if version != self._version:
+            self._version = version
+            self._outside = Outside(dict(hive.tables), copy.deepcopy(hive.parts), self._audit, tuple(self.decided))
+        return self._outside
+
+    def load(self) -> None:
+        report = run_load(self.world.ports(), self.world.settings)
+        assert not report.has_findings, report.problems
+
+    def disks(
+        self, *, seed: int = 0, moments: Collection[int] | None = None, mixed: Collection[int] = ()
+    ) -> Iterator[tuple[str, Image, Outside]]:
+        """Each disk that may be left, once, with its name and what the world knew.
+
+        Args:
+            moments: the operations after which power may be lost; None means all.
+            mixed: those of which a mix is given too, beside the extremes.
+        """
+        chance = random.Random(seed)
+        survivors, seen = Survivors(), set()
+        for number, operation in enumerate(self.recorder.operations):
+            survivors.after(operation)
+            if moments is not None and number not in moments:
+                continue
+            outside = self.recorder.notes[number]
+            for name, image in images(survivors, self.recorder.top, chance, int(number in mixed)):
+                key = (image.key, id(outside))
+                if key not in seen:
+                    seen.add(key)
+                    yield f"operation {number} ({name}, seed {seed}): {operation}", image, outside
+
+
+def of_an_older_release(history: History) -> None:
+    """There is a log, and nothing in it."""
+    storage = local_storage(history.world.warehouse).slots
+    storage.prepare()
+    storage.put_if_absent(decision_log.FORMAT_PATH, b'{"format":1,"read_min":1,"write_min":1}')
+
+
+def new_topics(history: History) -> None:
+    """Two topics, a message that nobody can read, a decision for each."""
+    world = history.world
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("orders", [1, BAD, 1], [1])
+    world.topic("clicks", [2, 2])
+    history.load()
+
+
+def more_messages(history: History) -> None:
+    history.world.cluster.topics["orders"].logs[0] += [1, 1]
+    history.load()
+
+
+def killed_when_its_tasks_were_done(history: History) -> None:
+    """Its staging is there, and nobody will ever decide it."""
+    ports = history.world.ports()
+    history.world.cluster.topics["clicks"].logs[0] += [2]
+
+    def run_units(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        history.world.pool(units)
+        raise Killed
+
+    run_load(dataclasses.replace(ports, run_units=run_units), history.world.settings)
+
+
+def schema_changes(history: History) -> None:
+    history.world.registry.register("orders-value", 3, ORDER_V2)
+    history.world.cluster.topics["orders"].logs[1] += [3]
+    history.load()
+
+
+def compacted(history: History) -> None:
+    """The files of a bucket become one, in the folder of a new generation, and one that is loaded meanwhile is brought
+    there."""
+    settings = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+    ports = history.world.rewrites()
+
+    def run_merges(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        more_messages(history)
+        return ports.run_merges(units)
+
+    report = compact(dataclasses.replace(ports, run_merges=run_merges), ["orders"], settings, is_dry=False)
+    assert report.slot and not report.problems, report
+
+
+def backfilled(history: History) -> None:
+    """All files are made again, in several pieces."""
+    ports, rewrites, settings = history.world.ports(), history.world.rewrites(), history.world.settings
+    report = backfill(
+        BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None),
+        "orders",
+        Period("dt=1970-01-01", "dt=9999-12-31"),
+        BackfillSettings(settings.plan, settings.task, piece_bytes_max=2_000),
+        is_dry=False,
+    )
+    assert len(report.slots) > 1 and not report.problems, report
+
+
+def a_day_later(history: History) -> None:
+    """Nobody reads the files any more that were replaced, and they go."""
+    history.world.clock_ms += 2 * DAY_MS
+    history.world.cluster.topics["orders"].logs[0] += [3]
+    history.load()
+
+
+def nothing_new(history: History) -> None:
+    history.load()
+
+
+WHOLE_LIFE = (
+    new_topics,
+    more_messages,
+    killed_when_its_tasks_were_done,
+    schema_changes,
+    compacted,
+    a_day_later,
+    nothing_new,
+)
+
+
+class Aftermath:
+    """Puts disks in the place of the history's own, and goes on from them."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._works = 1000
+
+    def check(self, name: str, image: Image, outside: Outside) -> None:
+        """
+        Raises:
+            Lost: see there.
+        """
+        try:
+            shutil.rmtree(self._history.root)
+            self._history.root.mkdir()
+            image.write(self._history.root)
+            world = self._world(outside)
+            self._check_log(world, outside)
+            self._check_visible(world)
+            self._check_schemas(world, outside)
+            report = run_load(world.ports(), world.settings)
+            if report.has_findings or report.waiting:
+                raise Lost(f"{report.problems} {report.waiting}")
+            self._check_whole(world)
+        except Exception as error:
+            raise Lost(f"after {name}: {type(error).__name__}: {error}") from error
+
+    def _world(self, outside: Outside) -> SmallWorld:
+        before = self._history.world
+        world = SmallWorld(self._history.world.warehouse.parent, before.audit_path)
+        world.cluster.topics = before.cluster.topics
+        world.registry.subjects, world.registry.texts = before.registry.subjects, before.registry.texts
+        world.hive.tables, world.hive.parts = dict(outside.tables), copy.deepcopy(dict(outside.parts))
+        world.clock_ms = before.clock_ms
+        world.audit_path.unlink(missing_ok=True)
+        if outside.audit:
+            world.audit_path.write_bytes(outside.audit)
+        self._works += 1000
+        world._works = self._works  # ids that nobody else has had
+        return world
+
+    def _check_log(self, world: SmallWorld, outside: Outside) -> None:
+        log = world.log()
+        for topic in log.read_state().topics.values() if outside.decided else ():
+            for schema_id in topic.load_schema.writer_ids:
+                if not (log.storage.read(f"schemas/{schema_id}.avsc") or b"").startswith(b"{"):
+                    raise Lost(f"schema {schema_id} would have to be asked for again")
+        if outside.decided and log.check_format(writing=False).format < FORMAT:
+            raise Lost("an older release would not be told what it lacks")
+        head = log.head()
+        for slot, work_id in outside.decided:
+            if slot > head or log.decision(slot).work_id != work_id:
+                raise Lost(f"slot {slot} is not that of {work_id} any more")
+
+    def _check_visible(self, world: SmallWorld) -> None:
+        decided = decided_files(world.log())
+        for path in world.warehouse.rglob("*.avro"):
+            name = path.relative_to(world.warehouse).as_posix()
+            if name.startswith("_headrace/"):
+                continue
+            first = GENERATION.sub("/", name)
+            if decided.get(first) != checksum_of(path.read_bytes()):
+                raise Lost(f"{name} is visible and {'not whole' if first in decided else 'not decided'}")
+
+    def _check_schemas(self, world: SmallWorld, outside: Outside) -> None:
+        for table in outside.tables.values():
+            named = table.properties.get("avro.schema.url", "").removeprefix("file://")
+            for path in (Path(named), Path(named).with_name("current.avsc")) if named else ():
+                if not path.is_file() or not path.read_bytes().startswith(b"{"):
+                    raise Lost(f"the schema of table {table.name} is not there: {path}")
+
+    def _check_whole(self, world: SmallWorld) -> None:
+        for topic in world.cluster.topics:
+            found = sorted([*world.rows(topic), *world.quarantined(topic)])
+            if found != world.produced(topic):
+                raise Lost(f"of {topic} there is {found} and should be {world.produced(topic)}")
+        rows = sum(len(world.rows(topic)) for topic in world.cluster.topics)
+        counted = sum(
+            row.count for topic in world.cluster.topics for row in world.audit(topic) if row.outcome is Outcome.WRITTEN
+        )
+        if rows != counted:
+            raise Lost(f"the audit has {counted} of {rows} rows")
+        left = sorted(world.log().storage.children("staging"))
+        if left:
+            raise Lost(f"staging is left: {left}")
+
+
+def decided_files(log: DecisionLog) -> dict[str, str]:
+    """The checksum of every file of the log, by its name in the first generation."""
+    state: LoaderState = log.read_state()
+    found = {}
+    for slot in range(1, state.slot + 1):
+        for topic, decided in log.decision(slot).topics.items():
+            for file in decided.files:
+                found[f"{bucket_folder(state.topics[topic].folder, file.kind, file.bucket, 0)}/{file.name}"] = (
+                    file.checksum
+                )
+    return found

@@ -1,0 +1,86 @@
+"""A small world whose tasks are real, and what must hold of it in the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from headrace.audit.row import Outcome
+from headrace.audit.store import AuditStore
+from headrace.loader.check import chunks
+from headrace.loader.decide import decision_log, slots
+from headrace.loader.follow.schema import TableSettings
+from headrace.loader.plan import asking
+from headrace.loader.storage.local import sink
+from support.loader.task_world import TaskWorld
+from support.simulation.power_loss import OneByOne
+
+AT_ONCE_MS = -(10**15)  # of staging: whoever cleans next voids it
+LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are files of their own
+ORDER_V1 = (
+    '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
+    f'{{"name":"{LONG_NAME}","type":"string","default":""}}]}}'
+)
+ORDER_V2 = ORDER_V1.replace("]}", ',{"name":"note","type":"string","default":""}]}')
+LITERAL_CHARS_MAX = 700
+BAD = 9  # a schema id that nobody has registered
+
+
+class Lost(AssertionError):
+    """A disk on which something is missing, or on which there is something that should not be."""
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """A few decisions get checkpoints and archives, and a run with two topics is two of them."""
+    patch.setattr(slots, "PACK_SLOTS", 2)
+    patch.setattr(slots, "LOOSE_SLOTS_MIN", 2)
+    patch.setattr(decision_log, "CHECKPOINT_EVERY", 2)
+    patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
+    for module in (sink, asking):
+        patch.setattr(module, "ThreadPoolExecutor", OneByOne)
+    prepare = AuditStore._prepare
+
+    def unforced(store: AuditStore) -> None:
+        prepare(store)
+        store._connection.execute("PRAGMA synchronous = OFF")
+
+    patch.setattr(AuditStore, "_prepare", unforced)
+
+
+class SmallWorld(TaskWorld):
+    """Tables name their schemas by URL, so that these files are needed too. The audit's database is elsewhere."""
+
+    def __init__(self, root: Path, audit_path: Path) -> None:
+        super().__init__(root)
+        self.audit_path = audit_path
+        self.settings = dataclasses.replace(self.settings, staging_age_ms=AT_ONCE_MS)
+        self.policy = dataclasses.replace(self.policy, quarantine_share_max=1.0)
+
+    def tables(self) -> TableSettings:
+        return dataclasses.replace(super().tables(), literal_chars_max=LITERAL_CHARS_MAX)
+
+
+def check_whole(world: SmallWorld, *, staging: bool = True) -> None:
+    """Every offset is in one row or quarantined, and counted once by each tier.
+
+    Args:
+        staging: that nothing is left there, too.
+
+    Raises:
+        Lost: it is not so.
+    """
+    for topic in world.cluster.topics:
+        rows, quarantined, produced = world.rows(topic), world.quarantined(topic), world.produced(topic)
+        if sorted([*rows, *quarantined]) != produced:
+            raise Lost(f"of {topic} there is {rows} and {quarantined} and should be {produced}")
+        counted = Counter[Outcome]()
+        for row in world.audit(topic):
+            counted[row.outcome] += row.count
+        if (counted[Outcome.WRITTEN], counted[Outcome.STORED]) != (len(rows), len(produced)):
+            raise Lost(f"the audit has {counted} of {topic}, {len(rows)} of {len(produced)} rows")
+    left = sorted(world.log().storage.children("staging"))
+    if staging and left:
+        raise Lost(f"staging is left: {left}")

@@ -1,0 +1,546 @@
+"""A broker whose clocks are the test's, asked in the protocol's words without sockets, and what its clients know.
+
+Nothing here looks at how the broker decides: a record is known with the time it was given, a group with its members,
+and what must be there or gone is said in those terms. Whatever the broker does by itself (upkeep, compaction, forcing
+to disk) is done once in every step of the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+
+from headrace.broker.config import BrokerConfig
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.log.opened import opened
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
+from headrace.kafka_wire.record_batch import CONTROL, frames, read_batch_header
+from support.broker.broker_samples import NOW_MS
+from support.broker.broker_talk import as_field
+from support.simulation.broker_history import abandon
+
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+SESSION_MS = HOUR_MS // 2
+Record = tuple[int, bytes | None, bytes | None]
+"""Offset, key, value."""
+
+
+@dataclass
+class Clock:
+    """The wall clock may be set; the other one only goes on."""
+
+    wall_ms: int = NOW_MS
+    monotonic_ms: int = 1_000_000
+
+    def go_on(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.monotonic_ms += ms
+
+
+class VirtualBroker:
+    """One broker after another on a folder."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder, self.clock = folder, clock
+        self.node: BrokerNode
+        self.killed_at_ms = 0
+        self.start()
+
+    def start(self) -> None:
+        config = BrokerConfig(self.folder, partitions=2, consumer_session_timeout_ms=SESSION_MS)
+        self.node = BrokerNode(
+            config, now_ms=lambda: self.clock.wall_ms, monotonic_ms=lambda: self.clock.monotonic_ms, files_max=40
+        )
+
+    async def stop(self) -> None:
+        await self.node.close()
+
+    def kill(self) -> None:
+        self.killed_at_ms = self.clock.wall_ms
+        abandon(self.node)
+
+    async def look(self) -> None:
+        """All that a broker does by itself."""
+        node = self.node
+        await node.groups.look(self.clock.monotonic_ms)
+        await node.transactions.look()
+        await node.flusher.flush_dirty()
+        await node.upkeep.clean()
+        await node.flusher.flush_dirty()
+        await node.upkeep.keep_house()
+
+    # Questions
+
+    async def ask(self, request: Any, version: int, **fields: object) -> Any:
+        """Structures in `fields` are mappings by the names of the protocol."""
+        filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
+        body = bytes(request(version=version, **filled).encode())
+        handler = HANDLERS[request.API_KEY]
+        context = RequestContext(self.node, version, "client", "127.0.0.1")
+        result = handler.handle(context, handler.decode(memoryview(body), 0, version))
+        if inspect.isawaitable(result):
+            result = await result
+        raw = b"".join(bytes(piece) for piece in handler.encode(result, version))
+        module = importlib.import_module(request.__module__)
+        response = getattr(module, request.__name__.replace("Request", "Response"))
+        return response.decode(raw, version=version)
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> int:
+        wanted = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": wanted}
+        told = await self.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=1000, validate_only=False)
+        return int(told.topics[0].error_code)
+
+    async def ask_for(self, name: str) -> int:
+        """Has the topic made by asking for it; returns how many partitions it has."""
+        told = await self.ask(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=True)
+        assert told.topics[0].error_code == 0
+        return len(told.topics[0].partitions)
+
+    async def delete(self, name: str) -> int:
+        told = await self.ask(DeleteTopicsRequest, 4, topic_names=[name], timeout_ms=1000)
+        return int(told.responses[0].error_code)
+
+    async def produce(
+        self, topic: str, records: bytes, partition: int = 0, transactional_id: str | None = None
+    ) -> tuple[int, int]:
+        """The error and the first offset."""
+        told = await self.ask(
+            ProduceRequest,
+            9,
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
+        )
+        (one,) = told.responses[0].partition_responses
+        return int(one.error_code), int(one.base_offset)
+
+    async def offset(self, topic: str, time: int, partition: int = 0, *, is_committed: bool = False) -> int:
+        one = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": time}
+        told = await self.ask(
+            ListOffsetsRequest,
+            7,
+            replica_id=-1,
+            isolation_level=int(is_committed),
+            topics=[{"name": topic, "partitions": [one]}],
+        )
+        (found,) = told.topics[0].partitions
+        assert found.error_code == 0
+        return int(found.offset)
+
+    async def read(self, topic: str, partition: int = 0, *, is_committed: bool = False) -> list[Record]:
+        """Every record from the earliest on, as a consumer has them."""
+        at, found = await self.offset(topic, -2, partition), []
+        while True:
+            told = await self._fetch(topic, partition, at, is_committed)
+            batches = [frame.view for frame in frames(bytes(told.records or b""), topic)]
+            if not batches:
+                return found
+            gone = sorted((one.first_offset, one.producer_id) for one in told.aborted_transactions or ())
+            aborted: set[int] = set()
+            for view in batches:
+                header = read_batch_header(view)
+                while gone and gone[0][0] <= header.last_offset:
+                    aborted.add(gone.pop(0)[1])
+                if header.attributes & CONTROL:
+                    aborted.discard(header.producer_id)
+                elif not (is_committed and header.producer_id in aborted):
+                    found += [(offset, key, value) for offset, _, key, value, _ in opened(bytes(view)) if offset >= at]
+                at = header.last_offset + 1
+
+    async def _fetch(self, topic: str, partition: int, offset: int, is_committed: bool) -> Any:
+        wanted = {
+            "partition": partition,
+            "fetch_offset": offset,
+            "partition_max_bytes": 1 << 16,
+            "current_leader_epoch": -1,
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+        }
+        told = await self.ask(
+            FetchRequest,
+            11,
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=int(is_committed),
+            session_id=0,
+            session_epoch=-1,
+            topics=[{"topic": topic, "partitions": [wanted]}],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        found = told.responses[0].partitions[0]
+        assert found.error_code == 0
+        return found
+
+    async def producer(self, transactional_id: str | None = None, timeout_ms: int = MINUTE_MS) -> tuple[int, int]:
+        """A producer's id and epoch."""
+        told = await self.ask(
+            InitProducerIdRequest,
+            4,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        assert told.error_code == 0
+        return told.producer_id, told.producer_epoch
+
+    async def add(self, transactional_id: str, user: tuple[int, int], topic: str) -> int:
+        told = await self.ask(
+            AddPartitionsToTxnRequest,
+            3,
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_producer_id=user[0],
+            v3_and_below_producer_epoch=user[1],
+            v3_and_below_topics=[{"name": topic, "partitions": [0]}],
+        )
+        return int(told.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
+    async def commit_later(
+        self, transactional_id: str, user: tuple[int, int], group: str, topic: str, offset: int
+    ) -> None:
+        common = {"transactional_id": transactional_id, "group_id": group, "producer_id": user[0]}
+        told = await self.ask(AddOffsetsToTxnRequest, 3, producer_epoch=user[1], **common)
+        assert told.error_code == 0
+        place = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+        told = await self.ask(
+            TxnOffsetCommitRequest,
+            3,
+            producer_epoch=user[1],
+            topics=[{"name": topic, "partitions": [{**place, "committed_metadata": None}]}],
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            **common,
+        )
+        assert told.topics[0].partitions[0].error_code == 0
+
+    async def end(self, transactional_id: str, user: tuple[int, int], *, is_commit: bool) -> int:
+        told = await self.ask(
+            EndTxnRequest,
+            3,
+            transactional_id=transactional_id,
+            producer_id=user[0],
+            producer_epoch=user[1],
+            committed=is_commit,
+        )
+        return int(told.error_code)
+
+    async def commit(
+        self, group: str, topic: str, offset: int, partition: int = 0, member_id: str = "", generation: int = -1
+    ) -> int:
+        place = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+        told = await self.ask(
+            OffsetCommitRequest,
+            7,
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=None,
+            topics=[{"name": topic, "partitions": [{**place, "committed_metadata": ""}]}],
+        )
+        return int(told.topics[0].partitions[0].error_code)
+
+    async def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        told = await self.ask(
+            OffsetFetchRequest,
+            7,
+            group_id=group,
+            topics=[{"name": topic, "partition_indexes": [partition]}],
+            require_stable=False,
+        )
+        assert told.error_code == 0
+        return int(told.topics[0].partitions[0].committed_offset)
+
+    # What must stay flat
+
+    def sizes(self) -> dict[str, int]:
+        """Of what the broker holds, and does not hold for long."""
+        node, groups = self.node, self.node.groups
+        logs = node.logs.values()
+        return {
+            "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+            "files": sum(1 for path in self.folder.rglob("*") if path.is_file()),
+            "bytes on disk": sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()),
+            "bytes of logs": sum(log.size for log in logs),
+            "logs": len(node.logs),
+            "segments": sum(len(log.closed) for log in logs),
+            "unforced": sum(len(log._unforced.paths) for log in logs),
+            "waiters": sum(len(log.waiters) for log in logs),
+            "epochs": sum(len(list(log.epochs)) for log in logs),
+            "producers": sum(len(log.producers) for log in logs),
+            "open transactions": sum(len(log.producers.open) for log in logs),
+            "dirty": len(node.flusher._dirty),
+            "changes": len(node.changes._under_way),
+            "rows of checkpoints": len(node.cleaner.clean_to),
+            "pending offsets": len(groups.offsets.all_pending()),
+            "deadlines": len(groups._due_ms),
+            "joining": len(groups._waiting),
+            "locks": len(node.transactions._locks),
+        }
+
+
+@dataclass
+class Partition:
+    """What was written, and until when it must be there and from when on it must not."""
+
+    topic: str
+    index: int
+    retention_ms: int
+    latest_ms: int
+    """After this time it is gone, since its segment was closed meanwhile."""
+    records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    may_be_gone: set[int] = field(default_factory=set)
+    must_be_gone: set[int] = field(default_factory=set)
+
+    def wrote(self, offset: int, at_ms: int, *values: bytes) -> None:
+        assert not self.records or offset > max(self.records), f"offset {offset} is given again"
+        self.records.update({offset + delta: (at_ms, value) for delta, value in enumerate(values)})
+
+    def looked_at(self, now_ms: int) -> None:
+        """The broker has looked for what is too old."""
+        for offset, (at_ms, _) in self.records.items():
+            if now_ms - at_ms > self.retention_ms:
+                self.may_be_gone.add(offset)
+            if now_ms - at_ms > self.latest_ms:
+                self.must_be_gone.add(offset)
+
+    def check(self, found: list[Record]) -> None:
+        offsets = [offset for offset, _, _ in found]
+        expected = {offset: value for offset, (_, value) in self.records.items()}
+        assert {offset: value for offset, _, value in found}.items() <= expected.items()
+        assert offsets == sorted(set(offsets))
+        first = offsets[0] if offsets else max(expected, default=-1) + 1
+        missing = {offset for offset in expected if offset >= first} - set(offsets)
+        assert not missing, f"{self.topic} has holes at {missing}"
+        lost = {offset for offset in expected if offset < first} - self.may_be_gone
+        assert not lost, f"{self.topic}-{self.index} lost {sorted(lost)}"
+        kept = set(offsets) & self.must_be_gone
+        assert not kept, f"{self.topic}-{self.index} still has {sorted(kept)}"
+        for offset in self.must_be_gone:
+            del self.records[offset]
+        self.may_be_gone &= self.records.keys()
+        self.must_be_gone.clear()
+
+
+@dataclass(eq=False)
+class Member:
+    """Of a classic group: what it was told, and whether it waits to be told."""
+
+    member_id: str = ""
+    generation: int = -1
+    owned: tuple[int, ...] = ()
+    joining: asyncio.Task[None] | None = None
+
+
+class Classic:
+    """Members of a group of the classic protocol that share a topic's partitions."""
+
+    def __init__(self, group: str, topic: str, partitions: int, count: int) -> None:
+        self.group, self.topic, self.partitions = group, topic, partitions
+        self.members = [Member() for _ in range(count)]
+        self.committed: dict[int, int] = {}
+        self.calm_steps = 0
+
+    def dies(self, chance: random.Random) -> None:
+        gone = self.members.pop(chance.randrange(len(self.members)))
+        if gone.joining is not None:
+            gone.joining.cancel()
+        self.calm_steps = 0
+
+    def comes(self) -> None:
+        self.members.append(Member())
+        self.calm_steps = 0
+
+    async def broker_went(self) -> None:
+        """Whoever waited for it has lost its connection, and asks again."""
+        for member in self.members:
+            if member.joining is not None:
+                member.joining.cancel()
+                await asyncio.gather(member.joining, return_exceptions=True)
+                member.joining, member.generation = None, -1
+        self.calm_steps = 0
+
+    async def step(self, broker: VirtualBroker) -> None:
+        is_calm = True
+        for member in self.members:
+            if member.joining is not None and member.joining.done():
+                member.joining.result()
+                member.joining = None
+            if member.joining is not None:
+                is_calm = False
+            elif await self._beat(broker, member) != 0:
+                is_calm, member.owned = False, ()
+                member.joining = asyncio.ensure_future(self._join(broker, member))
+        self.calm_steps = self.calm_steps + 1 if is_calm else 0
+
+    async def _beat(self, broker: VirtualBroker, member: Member) -> int:
+        if member.generation < 0:
+            return -1
+        told = await broker.ask(
+            HeartbeatRequest, 3, group_id=self.group, generation_id=member.generation, member_id=member.member_id,
+            group_instance_id=None,
+        )  # fmt: skip
+        if told.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            member.member_id, member.generation = "", -1
+        return int(told.error_code)
+
+    async def _join(self, broker: VirtualBroker, member: Member) -> None:
+        told = await broker.ask(
+            JoinGroupRequest,
+            3,
+            group_id=self.group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=MINUTE_MS,
+            member_id=member.member_id,
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b""}],
+        )
+        member.generation = -1
+        if told.error_code:
+            member.member_id = ""
+            return
+        member.member_id = told.member_id
+        others = [one.member_id for one in told.members or ()]
+        shares = {each: bytes(range(at, self.partitions, len(others))) for at, each in enumerate(others)}
+        synced = await broker.ask(
+            SyncGroupRequest,
+            3,
+            group_id=self.group,
+            generation_id=told.generation_id,
+            member_id=member.member_id,
+            group_instance_id=None,
+            assignments=[{"member_id": each, "assignment": share} for each, share in shares.items()],
+        )
+        if synced.error_code == 0:
+            member.generation, member.owned = told.generation_id, tuple(bytes(synced.assignment))
+
+    async def commit(self, broker: VirtualBroker, offset: int) -> None:
+        """Each member commits of what it owns; one that was thrown out meanwhile is refused."""
+        for member in self.members:
+            for partition in member.owned if member.joining is None else ():
+                code = await broker.commit(
+                    self.group, self.topic, offset, partition, member.member_id, member.generation
+                )
+                if code == 0:
+                    self.committed[partition] = offset
+
+    def check(self, broker: VirtualBroker) -> None:
+        if self.calm_steps > 5:
+            owned = sorted(partition for member in self.members for partition in member.owned)
+            assert owned == (list(range(self.partitions)) if self.members else [])
+            group = broker.node.groups.groups.get(self.group)
+            assert len(group.members if group is not None else ()) == len(self.members)
+
+
+@dataclass(eq=False)
+class Reader:
+    """A member of a consumer group (KIP-848)."""
+
+    member_id: str
+    epoch: int = 0
+    owned: list[tuple[Any, tuple[int, ...]]] = field(default_factory=list)
+
+
+class Consumers:
+    """Members of a group of the consumer protocol that share a topic's partitions."""
+
+    def __init__(self, group: str, topic: str, partitions: int, count: int) -> None:
+        self.group, self.topic, self.partitions = group, topic, partitions
+        self._numbers = iter(range(10**6))
+        self.readers = [Reader(f"reader-{next(self._numbers)}") for _ in range(count)]
+        self.calm_steps = 0
+
+    def dies(self, chance: random.Random) -> None:
+        self.readers.pop(chance.randrange(len(self.readers)))
+        self.calm_steps = 0
+
+    def comes(self) -> None:
+        self.readers.append(Reader(f"reader-{next(self._numbers)}"))
+        self.calm_steps = 0
+
+    async def step(self, broker: VirtualBroker) -> None:
+        for _ in range(3):
+            for reader in self.readers:
+                await self._beat(broker, reader)
+        self.calm_steps += 1
+
+    async def _beat(self, broker: VirtualBroker, reader: Reader) -> None:
+        owned = [{"topic_id": topic_id, "partitions": list(indexes)} for topic_id, indexes in reader.owned]
+        told = await broker.ask(
+            ConsumerGroupHeartbeatRequest,
+            1,
+            group_id=self.group,
+            member_id=reader.member_id,
+            member_epoch=reader.epoch,
+            rebalance_timeout_ms=MINUTE_MS,
+            subscribed_topic_names=[self.topic],
+            topic_partitions=owned if reader.epoch else [],
+        )
+        if told.error_code:
+            assert told.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH), told
+            reader.epoch, reader.owned = 0, []
+            self.calm_steps = -1
+            return
+        reader.epoch = told.member_epoch
+        if told.assignment is not None:
+            reader.owned = [(one.topic_id, tuple(one.partitions)) for one in told.assignment.topic_partitions]
+
+    def check(self, broker: VirtualBroker) -> None:
+        if self.calm_steps > 6:
+            owned = sorted(index for reader in self.readers for _, indexes in reader.owned for index in indexes)
+            assert owned == (list(range(self.partitions)) if self.readers else [])
+            group = broker.node.groups.groups.get(self.group)
+            assert len(group.members if group is not None else ()) == len(self.readers)
+
+
+def folded(found: list[Record]) -> dict[bytes, bytes]:
+    """The table that a reader from the start has at the end."""
+    table: dict[bytes, bytes] = {}
+    for _, key, value in found:
+        assert key is not None
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return table
+
+
+def grown(before: Mapping[str, int], after: Mapping[str, int], most: Callable[[int], float]) -> Iterator[str]:
+    """What did not stay as small as it was."""
+    for name, size in after.items():
+        if size > most(before[name]):
+            yield f"{name} grew from {before[name]} to {size}"

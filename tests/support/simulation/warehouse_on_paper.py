@@ -1,0 +1,149 @@
+"""A warehouse of one bucket as a value: its log and staging, published files, and where the partition points."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from headrace.hive_ddl.ops import AddPartitions, DropPartitions, Op, PartitionValues, SetPartitionLocation
+from headrace.hive_ddl.table import TableState
+from headrace.loader.errors import PublishedFileLost
+from headrace.loader.storage.protocols import Publication
+from support.simulation.interleavings import Ask, Call
+from support.simulation.log_on_paper import Paper
+
+Rows = tuple[int, ...]
+"""The offsets that a file holds."""
+
+
+def staged_name(rows: Rows) -> str:
+    """Of a file in staging, which says what is in it."""
+    return f"{'-'.join(map(str, rows))}.avro"
+
+
+def rows_of(staged: str) -> Rows:
+    return tuple(map(int, staged.removesuffix(".avro").split("-")))
+
+
+class Warehouse(NamedTuple):
+    """`files` are published, by name; `location` is the folder of the partition, "" where there is none."""
+
+    paper: Paper
+    files: frozenset[tuple[str, Rows]] = frozenset()
+    location: str = ""
+
+    def rows(self, name: str) -> Rows | None:
+        return next((rows for found, rows in self.files if found == name), None)
+
+    def visible(self) -> Counter[int]:
+        """The offsets that a query finds now, each as often as it does."""
+        found = [rows for name, rows in self.files if name.rpartition("/")[0] == self.location]
+        return Counter(offset for rows in found for offset in rows)
+
+    def is_settled(self, call: Call) -> bool:
+        return self.paper.is_settled(call)
+
+    def done(self, call: Call) -> tuple[Warehouse, Any]:
+        match call.name, call.arguments:
+            case "publish", (work, staged, name):
+                there = self.rows(name) is not None
+                if (work, staged) in self.paper.staged:
+                    files = self.files if there else self.files | {(name, rows_of(staged))}
+                    left = self.paper._replace(staged=self.paper.staged - {(work, staged)})
+                    return self._replace(paper=left, files=files), True
+                return self, there
+            case "length", (name,):
+                return self, None if self.rows(name) is None else 1
+            case "bring", (source, target):
+                rows = self.rows(source)
+                if rows is None:
+                    return self, False
+                there = self.rows(target) is not None
+                return (self if there else self._replace(files=self.files | {(target, rows)})), True
+            case "remove files", (names,):
+                return self._replace(files=frozenset(one for one in self.files if one[0] not in names)), None
+            case "merge", (work, names):
+                found = [self.rows(name) for name in names]
+                if None in found:
+                    return self, None
+                staged = staged_name(tuple(sorted(offset for rows in found for offset in rows or ())))
+                paper = self.paper._replace(staged=self.paper.staged | {(work, staged)})
+                return self._replace(paper=paper), staged
+            case "partition", ():
+                return self, self.location
+            case "point", (location,):
+                return self._replace(location=location), None
+        paper, answer = self.paper.done(call)
+        return self._replace(paper=paper), answer
+
+
+class AskedFiles:
+    """The `WarehouseFiles` of a process."""
+
+    reach = ""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
+        return tuple(file for file in files if not self._ask("publish", file.work_id, file.staged, file.name))
+
+    def bring(self, topic: str, source: str, target: str) -> None:
+        if not self._ask("bring", source, target):
+            raise PublishedFileLost(topic, source, "it is not there")
+
+    def set_aside(self, source: str, target: str) -> bool:
+        raise NotImplementedError
+
+    def put(self, name: str, content: bytes) -> None:
+        raise NotImplementedError
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._ask("remove files", (name,))
+
+    def length(self, name: str) -> int | None:
+        found: int | None = self._ask("length", name)
+        return found
+
+    def open(self, name: str) -> IO[bytes]:
+        return io.BytesIO()
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        return ()
+
+    def location(self, name: str) -> str:
+        return name
+
+    def describe(self, name: str) -> str:
+        return name
+
+
+class AskedHive:
+    """The metastore of a process, with the one partition."""
+
+    def __init__(self, ask: Ask, values: PartitionValues) -> None:
+        self._ask, self._values = ask, values
+
+    def ensure_database(self, name: str) -> None:
+        raise NotImplementedError
+
+    def table(self, database: str, name: str) -> TableState | None:
+        raise NotImplementedError
+
+    def partitions(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+    ) -> Mapping[PartitionValues, str]:
+        location = self._ask("partition")
+        return {self._values: location} if location else {}
+
+    def execute(self, op: Op) -> None:
+        match op:
+            case AddPartitions():
+                self._ask("point", op.partitions[0].location)
+            case SetPartitionLocation():
+                self._ask("point", op.partition.location)
+            case DropPartitions():
+                self._ask("point", "")

@@ -1,0 +1,74 @@
+"""Asks Spark's SQL between the loads of a year, as people do who do not know that one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.names import quote_identifier
+from headrace.hive_ddl.table import local_location
+from support.simulation.year.life import Life
+from support.simulation.year.story import Kind
+
+ASKED_BETWEEN = 3  # topics
+
+
+class Analyst:
+    """Asks after every load; what he is told of a topic is all its rows that were decided, each once."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self.answers = 0
+
+    def ask(self, life: Life) -> None:
+        """Of a few topics.
+
+        Raises:
+            AssertionError: an answer is not what was produced.
+            pyspark.errors.PySparkException: a query failed.
+        """
+        if not life.is_rough:
+            known = sorted(life.log.read_state().topics)
+            for topic in life.chance.sample(known, min(ASKED_BETWEEN, len(known))):
+                self.ask_of(life, topic)
+
+    def ask_of(self, life: Life, topic: str) -> None:
+        table = quote_identifier(life.log.read_state().topics[topic].table)
+        (row,) = self.session.sql(
+            f"SELECT count(*) AS rows, coalesce(sum(n), 0) AS sum FROM headrace.{table}"
+        ).collect()
+        there = [
+            one.n
+            for one in life.story.by_topic[topic]
+            if one.kind is Kind.ROW and one.decided and one.gone is None and not one.retired
+        ]
+        if (row.rows, row.sum) != (len(there), sum(there)):
+            raise life.story.failed(topic, f"SQL finds {row}, should find {len(there)} rows with the sum {sum(there)}")
+        # All columns of a few rows, so that every schema that a file was written in is resolved.
+        self.session.sql(f"SELECT * FROM headrace.{table} WHERE n % 5 = 0").collect()
+        self.answers += 1
+
+
+@contextmanager
+def analyst_of(folder: Path) -> Iterator[tuple[Analyst, SparkExecutor]]:
+    """Who asks, and the metastore, with the database made, that the loads under `folder` are to write to."""
+    session = open_session(
+        app_name="year",
+        master="local[1]",
+        metastore_uri=None,
+        data_dir=folder / "data",
+        warehouse_uri=local_location(folder / "warehouse"),
+        extra={"sql.shuffle.partitions": "1"},
+        short_lived=True,
+    )
+    try:
+        executor = SparkExecutor(session)
+        executor.ensure_database("headrace")
+        yield Analyst(session), executor
+    finally:
+        close_session(session)

@@ -1,0 +1,297 @@
+"""Holds what the loader says and shows against the story."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.audit.reconcile import reconcile_topics
+from headrace.audit.store import AuditStore
+from headrace.audit.verdict import FINDINGS, State
+from headrace.audit.window import TIME_MS_MAX, window_start, window_text
+from headrace.avro_schema import Schema, parse_schema
+from headrace.loader.decide.decision import DecidedRange, Decision, LoadSchema
+from support.loader.projection_oracle import expected_row
+from support.simulation.year.reader import Row
+from support.simulation.year.schemas import NOT_MARKED, marks
+from support.simulation.year.story import Gone, Kind, Message, Story
+from support.simulation.year.world import DAY_MS, HOUR_MS
+
+NUMBER = re.compile(rb"#(\d+)#")
+SAMPLED = 7
+"""Every so many-th row is compared with what the oracle of projections says of it."""
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+GRACE_MS = 900_000
+CLOCK_BACK_MS = 30 * HOUR_MS
+"""How far the loader's clock may be behind."""
+
+
+@dataclass
+class Judge:
+    """`pending` are, by topic, the messages that were decided and not yet seen; `buckets` where to look for them.
+
+    `gaps` are the offsets that decisions declared, by topic, log and partition; `corrupt` the rows that stand for whole
+    batches, by place; `bad` how many messages the newest decisions put into quarantine; `late_ids` schemas that came
+    with a replay, and that are of no version.
+    """
+
+    story: Story
+    pending: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    buckets: dict[str, set[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(set))
+    gaps: dict[tuple[str, int, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    corrupt: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
+    load_schemas: dict[str, list[LoadSchema]] = field(default_factory=lambda: defaultdict(list))
+    bad: Counter[str] = field(default_factory=Counter)
+    late_ids: set[int] = field(default_factory=set)
+    rows_sampled: int = 0
+    _schemas: dict[str, Schema] = field(default_factory=dict)
+
+    def decided(self, decision: Decision, logs: Mapping[str, int]) -> None:
+        """
+        Args:
+            logs: by topic, which log the brokers have of it.
+        """
+        for topic, decided in decision.topics.items():
+            if decided.load_schema is not None:
+                self.load_schemas[topic].append(decided.load_schema)
+            for offsets in decided.ranges:
+                self._range(topic, logs[topic], offsets, decision.slot)
+            touched = [file.bucket for file in decided.files] + [one.bucket for one in decided.rewrites]
+            self.buckets[topic].update(tuple(part.partition("=")[2] for part in one.split("/")) for one in touched)
+
+    def _range(self, topic: str, log: int, offsets: DecidedRange, slot: int) -> None:
+        place = (topic, log, offsets.partition)
+        self.gaps[place] += offsets.gaps
+        passed = {offset for one in offsets.passed_over for offset in range(one.start, one.end)}
+        known = self.story.places[place]
+        met: Counter[str] = Counter()
+        for offset in sorted({*range(offsets.start, offsets.end), *passed}):
+            message = known.get(offset)
+            if message is None:
+                continue
+            if message.decided:
+                raise self.story.failed(
+                    topic, f"{message} is decided in slot {slot} too (range [{offsets.start}, {offsets.end}))"
+                )
+            message.decided = slot
+            self.story.unread[topic].discard(message.n)
+            if offset in passed:
+                message.gone = Gone.CORRUPT
+                continue
+            met[message.kind] += 1
+            if message.kind in (Kind.ROW, Kind.BAD):
+                self.pending[topic].add(message.n)
+        self.bad[topic] += met[Kind.BAD]
+        for one in offsets.passed_over:
+            number = self.corrupt.get((*place, one.start), 0)
+            if one.is_kept and number:
+                self.story.messages[number].decided = slot
+                self.pending[topic].add(number)
+        counts = offsets.counts
+        said = (counts.records, counts.quarantined, counts.tombstones, counts.aborted)
+        if said != (met[Kind.ROW], met[Kind.BAD], met[Kind.TOMBSTONE], met[Kind.ABORTED]):
+            raise self.story.failed(
+                topic,
+                f"slot {slot} says {offsets} and the log held {dict(met)} (rows, bad, tombstones, aborted: {said})",
+            )
+
+    def is_of_bad_messages(self, topic: str, sentence: str) -> bool:
+        """Whether it says how many messages cannot be loaded, and so many could not."""
+        said = re.match(r"([\d,]+) of [\d,]+ messages? cannot be loaded, more than", sentence)
+        return said is not None and int(said[1].replace(",", "")) == self.bad[topic] > 0
+
+    def take(self, topic: str, row: Row) -> int:
+        """The message that a row is.
+
+        Raises:
+            AssertionError: it is none that was produced, or says something else.
+        """
+        message = self._quarantined(topic, row) if row.is_quarantined else self._loaded(topic, row)
+        if not message.decided:
+            raise self.story.failed(topic, f"{message} is in {row.path} and nobody has decided it")
+        return message.n
+
+    def _quarantined(self, topic: str, row: Row) -> Message:
+        values = row.values
+        found = NUMBER.search(values["value"] or b"")
+        if values["code"] == "corrupt_batch":
+            places = [at for at in self.corrupt if (at[0], *at[2:]) == (topic, values["partition"], values["offset"])]
+            number = self.corrupt[max(places)] if places else 0
+        elif found:
+            number = int(found[1])
+        else:
+            number = next(
+                (
+                    one.n
+                    for (name, _, partition), known in reversed(self.story.places.items())
+                    if (name, partition) == (topic, values["partition"])
+                    and (one := known.get(values["offset"])) is not None
+                    and one.value == values["value"]
+                ),
+                0,
+            )
+        message = self.story.messages.get(number)
+        said = (topic, values["partition"], values["offset"], values["value"])
+        if message is None or said != (message.topic, message.partition, message.offset, message.value):
+            raise self.story.failed(topic, f"quarantined is {dict(values)}, and produced was {message}")
+        if message.kind is not Kind.BAD:
+            raise self.story.failed(topic, f"{message} is quarantined: {values['code']}, {values['reason']}")
+        return message
+
+    def _loaded(self, topic: str, row: Row) -> Message:
+        message = self.story.messages.get(row.values["n"])
+        if message is None or message.topic != topic or message.kind is not Kind.ROW:
+            raise self.story.failed(topic, f"{row.path} has the row {row.values}, and produced was {message}")
+        wanted = message.fields()
+        if marks(row.values) != marks(wanted):
+            raise self.story.failed(topic, f"{row.path} has the row {row.values}, and produced was {message}: {wanted}")
+        kafka = row.values["kafka"]
+        at = (kafka["partition"], kafka["offset"], _ms(kafka["timestamp"]))
+        if at != (message.partition, message.offset, message.timestamp_ms):
+            raise self.story.failed(topic, f"{row.path} has {kafka} of {message}")
+        if not _may_be_in(message, row.bucket):
+            raise self.story.failed(topic, f"{row.path} has {message}")
+        if message.n % SAMPLED == 0 and message.schema_id not in self.late_ids:
+            self._compare(topic, row, message)
+        return message
+
+    def _compare(self, topic: str, row: Row, message: Message) -> None:
+        """With what a row of this message must say, by the oracle of projections."""
+        then = next((one for one in self.load_schemas[topic] if message.schema_id in one.writer_ids), None)
+        if then is None:
+            raise self.story.failed(topic, f"{message} is a row, and its schema is not in the load schema")
+        file = json.loads(row.file_schema)
+        file["fields"] = [one for one in file["fields"] if not one["name"].startswith("kafka")]
+        assert message.record is not None
+        wanted = expected_row(
+            self._schema(message.record.text()),
+            self._schema(then.text),
+            self._schema(json.dumps(file)),
+            message.fields(),
+        )
+        wanted = {name: value for name, value in wanted.items() if name not in NOT_MARKED}
+        if not _agrees(wanted, row.values):
+            raise self.story.failed(topic, f"{row.path} has {row.values}, and should have {wanted}, of {message}")
+        self.rows_sampled += 1
+
+    def _schema(self, text: str) -> Schema:
+        if text not in self._schemas:
+            self._schemas[text] = parse_schema(text, strict=False)
+        return self._schemas[text]
+
+    def seen(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
+        """What was decided of a topic since the last look must be there.
+
+        Raises:
+            AssertionError: it is not, or twice.
+        """
+        for number in self.pending[topic]:
+            self._check(self.story.messages[number], live, quarantined)
+        self.pending[topic].clear()
+        self.buckets[topic].clear()
+
+    def whole(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
+        """Every message of a topic is where it must be, and nowhere else."""
+        for message in self.story.by_topic[topic]:
+            self._check(message, live, quarantined)
+
+    def _check(self, message: Message, live: Counter[int], quarantined: Counter[int]) -> None:
+        is_there = bool(message.decided) and message.gone is None and not message.retired
+        wanted = (int(is_there and message.kind is Kind.ROW), int(is_there and message.kind is Kind.BAD))
+        found = (live[message.n], quarantined[message.n])
+        if found != wanted:
+            raise self.story.failed(
+                message.topic, f"in (rows, quarantine) should be {wanted} and are {found}: {message}"
+            )
+
+    def explained(self, topic: str) -> Counter[Gone]:
+        """What the brokers lost of a topic before it was read; each removed offset must be in a declared gap.
+
+        Raises:
+            AssertionError: one is in none.
+        """
+        lost = Counter[Gone]()
+        for message in self.story.by_topic[topic]:
+            if message.gone is None:
+                continue
+            lost[message.gone] += 1
+            gaps = self.gaps[topic, message.log, message.partition]
+            if message.gone is Gone.REMOVED and not any(start <= message.offset < end for start, end in gaps):
+                raise self.story.failed(topic, f"{message} was removed and is in no gap: {gaps}")
+        return lost
+
+    def audited(self, store: AuditStore, topics: Iterable[str], now_ms: int) -> Counter[str]:
+        """Compares all tiers as `headrace audit report` does; every difference must be one of the story.
+
+        Returns:
+            How many windows have each verdict.
+        """
+        states: Counter[str] = Counter()
+        for topic in topics:
+            read: Counter[int] = Counter()
+            unread: Counter[int] = Counter()
+            for message in self.story.by_topic[topic]:
+                if message.value is not None and message.kind is not Kind.ABORTED and message.event_ms >= -1:
+                    is_read = bool(message.decided) and message.gone is None
+                    (read if is_read else unread)[window_start(message.event_ms)] += 1
+            facts = list(store.facts(topic))
+            offsets = {topic: store.offset_check(topic)}
+            (verdict, *_) = reconcile_topics(facts, offsets, now_ms=now_ms, grace_ms=GRACE_MS) or [None]
+            for window in verdict.windows if verdict else ():
+                start_ms = window.facts.window_start_ms
+                counted = (_count(window.facts.acknowledged), _count(window.facts.stored), _count(window.facts.loaded))
+                wanted = (read[start_ms] + unread[start_ms], read.pop(start_ms, 0))
+                missing = unread.pop(start_ms, 0)
+                fits = window.state is State.COMPLETE if not missing else window.state is not State.COMPLETE
+                if window.state in (FINDINGS - {State.SHORT}) | {State.UNCOUNTED}:
+                    fits = False
+                if counted != (*wanted, wanted[1]) or not fits:
+                    raise self.story.failed(
+                        topic,
+                        f"the audit of {window_text(start_ms)} has {counted} (acknowledged, stored, loaded), should "
+                        f"have {wanted}, {missing} of them unread, and says {window.state}: {window.sentence}",
+                    )
+                states[window.state] += 1
+            if read or unread:
+                raise self.story.failed(topic, f"no tier has counted {read or unread}")
+        return states
+
+
+def _count(count: Any) -> int:
+    return count.count if count is not None else 0
+
+
+def _ms(value: Any) -> int:
+    return (value - EPOCH) // datetime.timedelta(milliseconds=1) if isinstance(value, datetime.datetime) else value
+
+
+def _agrees(wanted: Any, found: Any) -> bool:
+    """Whether a row, read by a later schema of its table, says what it was written with. Columns that have another name
+    since then are left to the marks of their values."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            _agrees(value, found[name]) for name, value in wanted.items() if name in found
+        )
+    return _text(wanted) == _text(found)
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _may_be_in(message: Message, bucket: str) -> bool:
+    """Whether a message may be filed there: by its own time, by its arrival where that is too far ahead or no time, and
+    by the loader's clock where that was before its arrival."""
+    day, _, hour = bucket.removeprefix("dt=").partition("/hr=")
+    start_ms = (datetime.date.fromisoformat(day).toordinal() - 719_163) * DAY_MS + int(hour or 0) * HOUR_MS
+    length_ms = HOUR_MS if hour else DAY_MS
+    if start_ms <= message.event_ms < start_ms + length_ms:
+        return True
+    is_odd = not 0 <= message.event_ms <= TIME_MS_MAX or message.event_ms > message.timestamp_ms - CLOCK_BACK_MS
+    return is_odd and message.timestamp_ms - CLOCK_BACK_MS - length_ms < start_ms <= message.timestamp_ms

@@ -1,0 +1,470 @@
+"""Goes through the days of a year: what is produced, what happens, a load, and a look at what is there then."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.audit.errors import AuditError
+from headrace.audit.store import AuditStore
+from headrace.hive_ddl.errors import HiveDdlError
+from headrace.hive_ddl.executors.base import Executor
+from headrace.kafka_wire.errors import KafkaError
+from headrace.loader.decide.document import write_document
+from headrace.loader.errors import LoaderError
+from headrace.loader.report import RunReport
+from headrace.loader.rewrite.run import RewriteReport
+from headrace.loader.run import run_load
+from headrace.registry.errors import RegistryError
+from support.loader.loader_samples import POLICY
+from support.simulation.faults import Faults
+from support.simulation.power_loss import Killed
+from support.simulation.year.broker import BrokerTopic, PartitionLog
+from support.simulation.year.judge import Judge
+from support.simulation.year.reader import Reader
+from support.simulation.year.schemas import EvolvingRecord, next_version
+from support.simulation.year.story import Encoder, Expectation, Gone, Kind, Message, Story
+from support.simulation.year.world import DAY_MS, HOUR_MS, YearWorld
+
+TOLD = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
+"""What `headrace load` makes one line of."""
+
+LATE_DAYS_MAX = 20
+UNTOLD_RUNS_MAX = 6
+"""Loads after which what must be said has been."""
+
+ALWAYS_SAID = (
+    r"^[^:]+: not on the brokers now",
+    r"is for tables not made yet",
+    r"are dated further after their arrival than loader.future_max allows",
+    r"which this load did not know yet; the next one reads them",
+    r"would take from rows what they have",
+)
+
+
+@dataclass
+class Topic:
+    """`rate` is how many messages come on a day, `share` on how many days there are any. `log` counts how often the
+    topic was made. `is_busy` keeps one thing that happens to it from another; `is_quiet` its producers from sending."""
+
+    name: str
+    chance: random.Random
+    rate: int
+    share: float
+    partitions: int
+    born: int
+    record: EvolvingRecord
+    versions: list[tuple[EvolvingRecord, int]] = field(default_factory=list)
+    log: int = 0
+    is_busy: bool = False
+    is_quiet: bool = False
+    bad_share: float = 0.004
+
+    @property
+    def subject(self) -> str:
+        return f"{self.name}-value"
+
+
+Script = Callable[["Life", Topic], Iterator[None]]
+"""Something that happens; it yields for each load that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    day: int
+    name: str
+    script: Script
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of what lies beside the data, at the end of a day. `state_bytes` are those of a checkpoint without its schemas,
+    `days` the days of topics that ever had files, and `works` all that is remembered of decided work."""
+
+    day: int
+    checkpoint_bytes: int
+    state_bytes: int
+    topics: int
+    partitions: int
+    slots: int
+    works: int
+    days: int
+    files: Mapping[str, int]
+
+
+class Life:
+    """
+    Args:
+        hive: another metastore than one in memory.
+        between: called after each load.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        topics: Sequence[Topic],
+        *,
+        hive: Executor | None = None,
+        between: Callable[[Life], None] = lambda life: None,
+    ) -> None:
+        self.seed = seed
+        self._between = between
+        self.chance = random.Random(f"{seed}/life")
+        self.world = YearWorld(root, seed, hive)
+        self.log = self.world.log()  # to look at; each load reads it anew, as a process does
+        self.topics = {topic.name: topic for topic in topics}
+        self.story = Story(seed)
+        self.judge = Judge(self.story)
+        self.reader = Reader(lambda: self.world.hive, self.judge.take)
+        self.encode = Encoder()
+        self.day = 0
+        self.is_rough = False  # the newest load met something that is nobody's topic
+        self.rough_reasons: set[str] = set()
+        self.is_alone = False  # what is said next is for somebody
+        self.is_frozen = False  # nobody registers anything
+        self.error: BaseException | None = None
+        self.report: RunReport | None = None
+        self.fault: Faults | None = None
+        self.clock_shift_ms = 0
+        self.met: Counter[str] = Counter()
+        self.sizes: list[Size] = []
+        self.lost: Counter[Gone] = Counter()
+        self._start_ms = self.world.clock_ms
+        self._running: list[tuple[Happening, Iterator[None]]] = []
+        self._slot = 0
+        self._audited = 0
+        self._calls = 400
+        for pattern in ALWAYS_SAID:
+            self.story.expect("", pattern, "at any time")
+
+    # What producers do.
+
+    @property
+    def true_ms(self) -> int:
+        """The time, whatever the loader's clock says."""
+        return self._start_ms + self.day * DAY_MS
+
+    def create(self, topic: Topic, *, tells_id: bool = True) -> None:
+        topic.log += 1
+        logs = [PartitionLog(number % self.world.cluster.brokers) for number in range(topic.partitions)]
+        self.world.cluster.topics[topic.name] = BrokerTopic(f"{topic.name}-{topic.log}", logs, tells_id)
+
+    def register(self, topic: Topic) -> int:
+        metadata = {"headrace.time": "happened"} if topic.record.time == "property" else {}
+        schema_id: int = self.world.registry.register(topic.subject, topic.record.text(), metadata)
+        topic.versions.append((topic.record, schema_id))
+        return schema_id
+
+    def may_register(self) -> Iterator[None]:
+        while self.is_frozen:
+            yield
+
+    def evolve(self, topic: Topic) -> None:
+        before = topic.record
+        topic.record = next_version(before, len(topic.versions) + 1, topic.chance)
+        self.register(topic)
+        self.tell(topic, f"version {len(topic.versions)}: {topic.record.text()}")
+
+    def logs(self, topic: Topic) -> list[PartitionLog]:
+        found: list[PartitionLog] = self.world.cluster.topics[topic.name].logs
+        return found
+
+    def message(self, topic: Topic, kind: Kind = Kind.ROW, *, event_ms: int | None = None, **said: Any) -> Message:
+        """A message that is not sent yet. `time` may say something else than the event's time, and `value` be what
+        nobody can read."""
+        n = self.story.number()
+        chance = topic.chance
+        record, schema_id = said.get("version") or topic.versions[-1]
+        arrival_ms = self.true_ms - chance.randrange(HOUR_MS)
+        if event_ms is None or record.time == "record":
+            event_ms = arrival_ms
+        message = Message(n, topic.name, topic.log, kind, event_ms, arrival_ms, b"k%d" % n, None, None, 0, 0)
+        if kind is Kind.TOMBSTONE:
+            return message
+        if "value" in said:
+            message.value, message.event_ms = said["value"](n), arrival_ms
+            return message
+        message.record, message.schema_id = record, schema_id
+        message.time = said.get("time", event_ms * record.units_per_ms)
+        message.value = self.encode(record, schema_id, record.value(n, message.time))
+        return message
+
+    def send(self, topic: Topic, messages: Sequence[Message], partition: int | None = None) -> None:
+        by_partition: dict[int, list[Message]] = {}
+        logs = self.logs(topic)
+        for message in messages:
+            # Partitions are as unlike as topics are.
+            number = min(topic.chance.randrange(len(logs)), topic.chance.randrange(len(logs)))
+            by_partition.setdefault(number if partition is None else partition, []).append(message)
+        for number, ones in by_partition.items():
+            offsets = logs[number].append([one.sent for one in ones], codec=topic.chance.choice((0, 0, 1)))
+            self.story.sent(ones, number, offsets, self.true_ms)
+
+    def produce(self, topic: Topic, number: int) -> None:
+        """A usual bunch: some late, some of the future, some by an older version, some that nobody can read."""
+        chance = topic.chance
+        messages = []
+        for _ in range(number):
+            draw = chance.random()
+            if draw < topic.bad_share:
+                messages.append(self.message(topic, Kind.BAD, value=lambda n: b"no Avro #%d#" % n))
+            elif draw < 0.03:
+                messages.append(self.message(topic, Kind.TOMBSTONE))
+            else:
+                event_ms = self.true_ms - chance.randrange(2 * HOUR_MS)
+                if draw < 0.05:
+                    event_ms -= chance.randrange(LATE_DAYS_MAX) * DAY_MS
+                elif draw < 0.055:
+                    event_ms += chance.randrange(3) * DAY_MS
+                version = chance.choice(topic.versions[-3:]) if draw > 0.9 else topic.versions[-1]
+                messages.append(self.message(topic, event_ms=event_ms, version=version))
+        self.send(topic, messages)
+
+    # What is said and told.
+
+    def tell(self, topic: Topic | None, line: str) -> None:
+        self.story.tell(topic.name if topic else "", self.day, line)
+
+    def policy(self, topic: Topic, **changes: Any) -> None:
+        self.world.policies[topic.name] = dataclasses.replace(self.world.policies[topic.name], **changes)
+
+    def until(self, done: Callable[[], object], what: str, topic: str = "") -> Iterator[None]:
+        """Waits for loads until one brings it about; those that meet trouble of their own do not count."""
+        runs = 0
+        while True:
+            yield
+            if done():
+                return
+            runs += not self.is_rough
+            if runs > UNTOLD_RUNS_MAX:
+                raise self.story.failed(topic, f"{what}, and no load of {runs} did it; the last: {self.report}")
+
+    def until_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
+        """Expects a sentence, and waits for a load that is nobody's trouble to say it."""
+        expectation = self.story.expect(topic.name, pattern, why)
+
+        def is_said() -> bool:
+            said, expectation.said = expectation.said, 0
+            return bool(said) and not self.is_rough
+
+        yield from self.until(is_said, f"{why}, so /{pattern}/ is to be said", topic.name)
+        self.story.over(expectation)
+
+    def may_say(self, topic: Topic, pattern: str, why: str) -> Expectation:
+        return self.story.expect(topic.name, pattern, why)
+
+    def once_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
+        """Expects a sentence of the load that decides what is in the logs now, unless that met trouble of its own."""
+        expectation = self.story.expect(topic.name, pattern, why)
+        is_loaded, met_trouble = self._is_loaded(topic), False
+
+        def is_done() -> bool:
+            nonlocal met_trouble
+            met_trouble = met_trouble or self.is_rough
+            return bool(expectation.said) or is_loaded()
+
+        yield from self.until(is_done, f"{why}, so /{pattern}/ is to be said", topic.name)
+        if not expectation.said and not met_trouble:
+            raise self.story.failed(topic.name, f"{why}, and nobody said /{pattern}/: {self.report}")
+        yield from self.loaded(topic)
+        self.story.over(expectation)
+
+    def _is_loaded(self, topic: Topic) -> Callable[[], bool]:
+        """Whether all that is stable now is decided."""
+        unread = self.story.unread[topic.name]
+        ends = [log.stable_end for log in self.logs(topic)] if topic.name in self.world.cluster.topics else []
+        messages = [self.story.messages[number] for number in unread]
+        asked = {one.n for one in messages if one.offset < ends[one.partition]}
+        return lambda: asked.isdisjoint(unread)
+
+    def loaded(self, topic: Topic) -> Iterator[None]:
+        """Waits until all that was stable at first is decided."""
+        is_loaded = self._is_loaded(topic)
+        if not is_loaded():
+            yield from self.until(is_loaded, f"{topic.name} is to be loaded", topic.name)
+
+    # The days.
+
+    def live(self, days: int, happenings: Sequence[Happening], *, every: int = 30) -> None:
+        """Goes through the days, with a look at everything `every` so many of them, and at their end."""
+        due = sorted(happenings, key=lambda one: one.day)
+        for self.day in range(days):
+            self._give_birth()
+            due = self._begin(due)
+            for topic in self.topics.values():
+                if topic.log and topic.versions and not topic.is_quiet and topic.chance.random() < topic.share:
+                    self.produce(topic, 1 + topic.chance.randrange(2 * topic.rate))
+            self.load()
+            if self.day % every == every - 1:
+                self.look_at_all()
+        while self._running or due:  # what has begun is brought to its end
+            self.day += 1
+            due = self._begin(due)
+            self.load()
+            if self.day > days + 60:
+                raise self.story.failed("", f"not at an end: {[one.name for one, _ in self._running]}, {due}")
+        self.load()
+        self.look_at_all()
+        for name in self.topics:
+            self.lost += self.judge.explained(name)
+
+    def _give_birth(self) -> None:
+        for topic in self.topics.values():
+            if topic.born <= self.day and not topic.log and not self.is_frozen:
+                self.world.policies[topic.name] = policy_of(topic)
+                self.create(topic)
+                self.register(topic)
+                self.tell(topic, f"made with {topic.partitions} partitions: {topic.record.text()}")
+
+    def _begin(self, due: list[Happening]) -> list[Happening]:
+        """Starts what is due; what would meet a topic to which something happens already is put off."""
+        later = []
+        for one in due:
+            topic = self.topics.get(one.topic)
+            if one.day > self.day or (topic is not None and (topic.is_busy or not topic.log)):
+                later.append(one)
+                continue
+            if topic is None and (self.rough_reasons or self.fault or self.is_alone):
+                later.append(one)  # one trouble for all at a time
+                continue
+            if topic is not None:
+                topic.is_busy = True
+            self.tell(topic, one.name)
+            script = one.script(self, topic)  # type: ignore[arg-type]
+            self._running.append((one, script))
+            self._step(one, script)
+        return later
+
+    def _step(self, one: Happening, script: Iterator[None]) -> None:
+        try:
+            next(script)
+        except StopIteration:
+            self._running.remove((one, script))
+            if one.topic:
+                self.topics[one.topic].is_busy = False
+            self.met[one.name] += 1
+            self.tell(self.topics.get(one.topic), f"{one.name} is over")
+
+    def load(self) -> None:
+        """One load, as a process of its own, and what must hold after it."""
+        self.world.clock_ms = self.true_ms + 2 * HOUR_MS + self.clock_shift_ms
+        ports, _ = self.world.drivers()
+        fault, self.fault = self.fault, None
+        self.is_rough = bool(self.rough_reasons) or fault is not None
+        self.report, self.error = None, None
+        try:
+            if fault is None:
+                self.report = run_load(ports, self.world.settings)
+            else:
+                with fault.injected():
+                    self.report = run_load(ports, self.world.settings)
+        except (Killed, *TOLD) as error:
+            self.error = error
+            if not self.is_rough:
+                raise self.story.failed("", f"the load ended with {type(error).__name__}: {error}") from error
+        if fault is not None:
+            self._calls = max(50, len(fault.calls))
+        self.after(self.report)
+        self._between(self)
+        for one, script in list(self._running):
+            self._step(one, script)
+
+    def random_call(self) -> int:
+        """The number of a call that a load may well make."""
+        return self.chance.randrange(self._calls)
+
+    def after(self, report: RunReport | RewriteReport | None = None) -> None:
+        """Takes note of what was decided and said, and looks at what changed; to be called once for each report."""
+        state = self.log.read_state()
+        logs = {topic.name: topic.log for topic in self.topics.values()}
+        self.judge.bad.clear()
+        for slot in range(self._slot + 1, state.slot + 1):
+            self.judge.decided(self.log.decision(slot), logs)
+        self._slot = state.slot
+        self._listen(report)
+        if self.is_rough:
+            return
+        for topic in [*self.judge.buckets]:
+            self.reader.look(topic, state.topics[topic].table, self.judge.buckets[topic])
+            self.judge.seen(topic, self.reader.live, self.reader.quarantined)
+
+    def _listen(self, report: RunReport | RewriteReport | None) -> None:
+        if report is None:
+            return
+        said = [(topic, sentence) for topic, sentences in report.problems.items() for sentence in sentences]
+        said += [(note.partition(": ")[0], note) for note in report.notes]
+        if isinstance(report, RunReport):
+            said += [(topic, f"waiting: {reason}") for topic, reason in report.waiting.items()]
+            said += [("", f"outage: {report.registry_outage}")] if report.registry_outage else []
+            said += [("", f"conflict: {report.conflict}")] if report.conflict else []
+        for topic, sentence in said:
+            is_known = self.story.heard(topic, sentence) or self.judge.is_of_bad_messages(topic, sentence)
+            if not is_known and not self.is_rough:
+                raise self.story.failed(topic, f"nobody had caused this: {sentence}")
+
+    def look_at_all(self) -> None:
+        """Everything that the metastore names is read, every message is where it must be, and all tiers agree."""
+        if self.is_rough or self.rough_reasons:
+            return
+        state = self.log.read_state()
+        for topic, known in state.topics.items():
+            self.reader.look(topic, known.table)
+            self.judge.whole(topic, self.reader.live, self.reader.quarantined)
+        with AuditStore(self.world.audit_path) as store:
+            store.add_rows(self.story.producer_rows[self._audited :])
+            self._audited = len(self.story.producer_rows)
+            self.met.update(
+                {
+                    f"audit {verdict}": number
+                    for verdict, number in self.judge.audited(store, state.topics, self.true_ms + DAY_MS * 30).items()
+                }
+            )
+        self.measure()
+
+    def audit_is_lost(self) -> None:
+        for path in self.world.audit_path.parent.glob(f"{self.world.audit_path.name}*"):
+            path.unlink()
+        self._audited = 0
+
+    def measure(self) -> None:
+        state = self.log.read_state()
+        files = Counter(
+            path.relative_to(self.world.headrace).parts[0] for path in self.world.headrace.rglob("*") if path.is_file()
+        )
+        texts = sum(len(one.load_schema.text) + len(one.load_schema.fold) for one in state.topics.values())
+        partitions = sum(len(one.partitions) for one in state.topics.values())
+        size = len(write_document(state))
+        works = len(state.works) + len(state.voided) + len(state.rewrites)
+        self.sizes.append(
+            Size(
+                self.day,
+                size,
+                size - texts,
+                len(state.topics),
+                partitions,
+                state.slot,
+                works,
+                len(self.reader.days),
+                files,
+            )
+        )
+
+
+def policy_of(topic: Topic) -> Any:
+    chance = topic.chance
+    return dataclasses.replace(
+        POLICY,
+        partition_by=chance.choice(("hour", "day", "day")),
+        kafka_column=chance.choice(("position", "position", "full")),
+        codec=chance.choice(("snappy", "deflate", "null")),
+        quarantine_share_max=0.2,
+        future_ms_max=chance.choice((None, DAY_MS)),
+        time_fields=("header.time", "timestamp"),
+    )

@@ -1,0 +1,430 @@
+"""What happens to a topic. A script does something, and yields for each load until everything that had to be said was.
+
+Whoever runs the loader is in them too: told that a log went back, he has it taken up; told of a corrupt batch, he skips
+it or has another replica lead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.offsets.choose import LogBounds, decision_of, skip
+from support.simulation.year.broker import PartitionLog
+from support.simulation.year.life import Life, Topic
+from support.simulation.year.story import Gone, Kind, Message
+from support.simulation.year.world import DAY_MS
+
+RECREATED = "was re-created"
+SAID_BESIDE = "is another from offset|the new topic's offsets begin again"
+NANOS = 1_000_000
+
+
+def _some_partition(life: Life, topic: Topic) -> tuple[int, PartitionLog]:
+    """One that something was loaded from, the fullest of a few."""
+    logs = life.logs(topic)
+    number = max(range(len(logs)), key=lambda one: logs[one].end)
+    return number, logs[number]
+
+
+def _next_offset(life: Life, topic: Topic, partition: int) -> int:
+    known = life.log.read_state().topics.get(topic.name)
+    found = known.partitions.get(partition) if known else None
+    return found.next_offset if found else 0
+
+
+def _filled(life: Life, topic: Topic, number: int = 20) -> Iterator[None]:
+    """With so many more messages in one partition, all loaded, and nothing on its way."""
+    life.send(topic, [life.message(topic) for _ in range(number)], 0)
+    topic.is_quiet = True
+    yield from life.loaded(topic)
+
+
+def _taken_up(life: Life, topic: Topic, problem: str, note: str, why: str) -> Iterator[None]:
+    """The loader holds the topic until it is allowed to go on with what there is."""
+    allowed = [life.may_say(topic, one, why) for one in (problem, note, SAID_BESIDE)]
+    yield from life.until_said(topic, problem, why)
+    life.policy(topic, lost_ground="earliest")
+    life.tell(topic, "lost_ground = earliest")
+    yield from life.once_said(topic, note, why)
+    life.policy(topic, lost_ground="fail")
+    topic.is_quiet = False
+    for one in allowed:
+        life.story.over(one)
+
+
+def evolves(life: Life, topic: Topic) -> Iterator[None]:
+    yield from life.may_register()
+    life.evolve(topic)
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    yield from life.loaded(topic)
+
+
+def evolves_unseen(life: Life, topic: Topic) -> Iterator[None]:
+    """Two versions between two loads, and messages of the first come after those of the second."""
+    yield from life.may_register()
+    life.evolve(topic)
+    life.evolve(topic)
+    messages = [life.message(topic, version=topic.versions[-1 - n % 2]) for n in range(4)]
+    life.send(topic, messages, 0)
+    yield from life.loaded(topic)
+
+
+def bad_day(life: Life, topic: Topic) -> Iterator[None]:
+    """More than may be bad, of each kind; too few of them to hold the topic back."""
+    topic.is_quiet = True
+    yield from life.loaded(topic)
+    yield from life.may_register()
+    unknown = life.world.registry.reserve_ids(2)
+    schema_id = topic.versions[-1][1]
+    values = (
+        lambda n: b"\x01 garbage #%d#" % n,
+        lambda n: b"\x00#%d#" % n,
+        lambda n: b"\x00" + unknown[0].to_bytes(4, "big") + b"#%d#" % n,
+        lambda n: b"\x00" + unknown[1].to_bytes(4, "big") + b"#%d#" % n,
+        lambda n: b"\x00" + schema_id.to_bytes(4, "big") + b"\xff" * 12 + b"#%d#" % n,
+        lambda n: b"",
+    )
+    messages = [life.message(topic, Kind.BAD, value=value) for value in values[:-1] for _ in range(3)]
+    messages += [life.message(topic) for _ in range(5)]
+    topic.chance.shuffle(messages)
+    life.send(topic, messages)
+    yield from life.once_said(topic, "cannot be loaded, more than loader.quarantine_share_max", "bad messages")
+    topic.is_quiet = False
+
+
+def bad_flood(life: Life, topic: Topic) -> Iterator[None]:
+    """So many that nothing of the topic is loaded until the limit is raised."""
+    topic.is_quiet = True
+    yield from life.loaded(topic)
+    messages = [life.message(topic, Kind.BAD, value=lambda n: b"flood #%d#" % n) for _ in range(120)]
+    life.send(topic, [*messages, *(life.message(topic) for _ in range(10))])
+    why = "a flood of bad messages"
+    yield from life.until_said(topic, "nothing of this topic was loaded: mend the cause or raise the limit", why)
+    life.policy(topic, quarantine_share_max=1.0)
+    yield from life.loaded(topic)
+    life.policy(topic, quarantine_share_max=0.2)
+    topic.is_quiet = False
+
+
+def wrong_unit(life: Life, topic: Topic) -> Iterator[None]:
+    """Nanoseconds where milliseconds are meant, or seconds."""
+    topic.is_quiet = True
+    yield from life.loaded(topic)
+    messages = []
+    is_nanos = topic.chance.random() < 0.5
+    for _ in range(6):
+        message = life.message(topic)
+        if message.record is not None and message.record.time in ("timestamp", "property", "header"):
+            time = message.event_ms * NANOS if is_nanos else message.event_ms // 1000
+            message = life.message(topic, event_ms=time, time=time)
+        messages.append(message)
+    life.send(topic, messages)
+    if topic.record.time in ("timestamp", "property", "header"):
+        pattern = "have a time before 1970 or after 9999" if is_nanos else "seems to be in another unit"
+        yield from life.once_said(topic, pattern, "a wrong unit of time")
+    topic.is_quiet = False
+
+
+def aborted(life: Life, topic: Topic) -> Iterator[None]:
+    """One transaction that is aborted and one that is committed."""
+    number, log = _some_partition(life, topic)
+    if log.open_from is None:
+        for commits in (False, True):
+            kind = Kind.ROW if commits else Kind.ABORTED
+            messages = [life.message(topic, kind) for _ in range(4)]
+            offsets = log.open_transaction([one.sent for one in messages], 7)
+            life.story.sent(messages, number, offsets, life.true_ms)
+            log.end_transaction(7, commits=commits)
+    yield from life.loaded(topic)
+
+
+def hanging(life: Life, topic: Topic) -> Iterator[None]:
+    """A transaction that stays open for days."""
+    number, log = _some_partition(life, topic)
+    allowed = life.may_say(topic, "an open transaction holds", "a transaction hangs")
+    commits = topic.chance.random() < 0.5
+    messages = [life.message(topic, Kind.ROW if commits else Kind.ABORTED) for _ in range(3)]
+    offsets = log.open_transaction([one.sent for one in messages], 8)
+    life.story.sent(messages, number, offsets, life.true_ms)
+    life.send(topic, [life.message(topic) for _ in range(3)], number)
+    yield from life.until_said(topic, "an open transaction holds", "a transaction hangs")
+    yield
+    log.end_transaction(8, commits=commits)
+    yield from life.loaded(topic)
+    life.story.over(allowed)
+
+
+def retention(life: Life, topic: Topic) -> Iterator[None]:
+    """What was read goes; nobody need say so."""
+    for number, log in enumerate(life.logs(topic)):
+        to = min(_next_offset(life, topic, number), log.stable_end)
+        life.story.removed(topic.name, topic.log, number, log.remove_before(to), Gone.REMOVED)
+    yield
+
+
+def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
+    """Offsets that nobody read go too."""
+    yield from _filled(life, topic)
+    log = life.logs(topic)[0]
+    life.send(topic, [life.message(topic) for _ in range(9)], 0)
+    to = log.end - topic.chance.randrange(1, 5)
+    gone = life.story.removed(topic.name, topic.log, 0, log.remove_before(to), Gone.REMOVED)
+    why = f"retention took {gone} unread messages up to {to}"
+    life.tell(topic, why)
+    problem = "were removed before they were read; loader.lost_ground=earliest"
+    yield from _taken_up(life, topic, problem, "were removed before they were read; declared as a gap", why)
+
+
+def truncated(life: Life, topic: Topic) -> Iterator[None]:
+    """100 -> 80 -> 150: an unclean election loses what was read, and other messages get those offsets."""
+    yield from _filled(life, topic, 40)
+    log = life.logs(topic)[0]
+    end = log.end
+    gone = log.cut_back(log.batches[-1].base)
+    life.story.removed(topic.name, topic.log, 0, gone, Gone.REPLACED)
+    grows = topic.chance.choice((len(gone) + 7, 3))
+    life.send(topic, [life.message(topic) for _ in range(grows)], 0)
+    why = f"cut back from {end} to {end - len(gone)}, and grown to {log.end}"
+    life.tell(topic, why)
+    problem = "were loaded and are no longer in the log|although offsets up to"
+    yield from _taken_up(life, topic, problem, "taken up at", why)
+
+
+def truncated_unread(life: Life, topic: Topic) -> Iterator[None]:
+    """An unclean election that loses only what nobody had read: nobody can know."""
+    yield from _filled(life, topic)
+    log = life.logs(topic)[0]
+    life.send(topic, [life.message(topic) for _ in range(8)], 0)
+    life.story.removed(topic.name, topic.log, 0, log.cut_back(_next_offset(life, topic, 0)), Gone.REPLACED)
+    life.send(topic, [life.message(topic) for _ in range(topic.chance.choice((2, 12)))], 0)
+    yield from life.loaded(topic)
+    topic.is_quiet = False
+
+
+def new_leaders(life: Life, topic: Topic) -> Iterator[None]:
+    for log in life.logs(topic):
+        log.new_leader()
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    yield from life.loaded(topic)
+
+
+def recreated(life: Life, topic: Topic) -> Iterator[None]:
+    """Deleted with messages that nobody read, and made anew."""
+    yield from _filled(life, topic)
+    life.send(topic, [life.message(topic) for _ in range(4)])
+    _delete(life, topic)
+    yield
+    life.create(topic)
+    life.send(topic, [life.message(topic) for _ in range(6)])
+    problem = f"{RECREATED}.*loader.lost_ground=earliest goes on"
+    yield from _taken_up(life, topic, problem, f"{RECREATED}.*reading the new one from its start", "made anew")
+
+
+def _delete(life: Life, topic: Topic) -> None:
+    for number, log in enumerate(life.logs(topic)):
+        life.story.removed(topic.name, topic.log, number, log.offsets(), Gone.RECREATED)
+    del life.world.cluster.topics[topic.name]
+    topic.is_quiet = True
+
+
+def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
+    """Brokers that say no topic ids for a while, and meanwhile the topic is made anew; its epochs begin again."""
+    for log in life.logs(topic):
+        log.new_leader()
+    yield from _filled(life, topic)
+    life.world.cluster.topics[topic.name].tells_id = False
+    yield
+    _delete(life, topic)
+    life.create(topic, tells_id=False)
+    life.send(topic, [life.message(topic) for _ in range(30)])
+    life.send(topic, [life.message(topic) for _ in range(3)], 0)
+    problem = "were loaded and are no longer in the log|although offsets up to"
+    yield from _taken_up(life, topic, problem, "taken up at 0", "made anew while no ids are told")
+    topic.is_quiet = True
+    life.tell(topic, "ids are told again")
+    life.world.cluster.topics[topic.name].tells_id = True
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    yield from life.loaded(topic)
+    topic.is_quiet = False
+
+
+def ids_appear(life: Life, topic: Topic) -> Iterator[None]:
+    """Brokers that never said ids are replaced by some that do: the topic is what it was."""
+    yield from _filled(life, topic)
+    broker_topic = life.world.cluster.topics[topic.name]
+    broker_topic.tells_id = not broker_topic.tells_id
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    yield from life.loaded(topic)
+    broker_topic.tells_id = True
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    yield from life.loaded(topic)
+    topic.is_quiet = False
+
+
+def partitions_added(life: Life, topic: Topic) -> Iterator[None]:
+    logs = life.logs(topic)
+    before = len(logs)
+    logs += [PartitionLog(number % 3) for number in range(before, before + topic.chance.randint(1, 4))]
+    topic.partitions = len(logs)
+    life.send(topic, [life.message(topic) for _ in range(3)], before)
+    yield from life.loaded(topic)
+
+
+def compacted_log(life: Life, topic: Topic) -> Iterator[None]:
+    """The brokers compact: some messages go, read or not."""
+    number, log = _some_partition(life, topic)
+    life.send(topic, [life.message(topic) for _ in range(12)], number)
+    gone = {at for at in log.offsets()[:-1] if topic.chance.random() < 0.4}
+    log.compact(gone)
+    life.story.removed(topic.name, topic.log, number, gone, Gone.REMOVED)
+    yield from life.loaded(topic)
+
+
+def emptied_log(life: Life, topic: Topic) -> Iterator[None]:
+    """A compacted log that has nothing left, up to its end."""
+    number, log = _some_partition(life, topic)
+    if log.open_from is None:
+        life.send(topic, [life.message(topic) for _ in range(6)], number)
+        gone = log.offsets()
+        log.batches = []
+        life.story.removed(topic.name, topic.log, number, gone, Gone.REMOVED)
+    yield from life.loaded(topic)
+
+
+def corrupt(life: Life, topic: Topic) -> Iterator[None]:
+    """A flipped bit in a batch, by each policy in turn."""
+    fate = topic.chance.choice(("fail", "fail", "quarantine", "skip"))
+    life.policy(topic, corrupt_batches=fate)
+    yield from _filled(life, topic)
+    log = life.logs(topic)[0]
+    life.send(topic, [life.message(topic) for _ in range(5)], 0)
+    messages = [life.message(topic) for _ in range(7)]
+    life.send(topic, messages, 0)
+    life.send(topic, [life.message(topic) for _ in range(5)], 0)
+    hit = log.corrupt(1)
+    life.tell(topic, f"a bit flips in [{hit.base}, {hit.next_offset}), and corrupt_batches = {fate}")
+    if fate == "fail":
+        yield from _stopped(life, topic, hit.base, hit.next_offset, mends=topic.chance.random() < 0.5)
+    else:
+        if fate == "quarantine":
+            kept = life.message(topic, Kind.BAD, value=lambda n: hit.data)
+            _note_kept(life, kept, hit.base)
+        yield from life.once_said(topic, "passed over, as corrupt_batches says", "a corrupt batch")
+    life.policy(topic, corrupt_batches="fail")
+    topic.is_quiet = False
+
+
+def _note_kept(life: Life, kept: Message, offset: int) -> None:
+    """The row that stands for a whole batch: nobody sent it, and nobody counts it."""
+    kept.partition, kept.offset, kept.event_ms = 0, offset, -2
+    life.story.messages[kept.n] = kept
+    life.story.by_topic[kept.topic].append(kept)
+    life.judge.corrupt[kept.topic, kept.log, 0, offset] = kept.n
+
+
+def _stopped(life: Life, topic: Topic, offset: int, next_offset: int, *, mends: bool) -> Iterator[None]:
+    """The partition stops before it, until another replica leads or somebody passes over it."""
+    allowed = life.may_say(topic, "headrace offsets skip", "a corrupt batch stops its partition")
+    yield from life.until_said(topic, f"headrace offsets skip {topic.name} 0 {offset}", "a corrupt batch stops")
+    if mends:
+        life.tell(topic, "another replica leads")
+        life.logs(topic)[0].mend()
+    else:
+        life.tell(topic, f"offsets skip {offset} --to {next_offset}")
+        _skip(life, topic, offset, next_offset)
+    yield from life.loaded(topic)
+    life.story.over(allowed)
+
+
+def _skip(life: Life, topic: Topic, offset: int, to: int) -> None:
+    log, found = life.world.log(), life.logs(topic)[0]
+    state = log.read_state()
+    choice = skip(state, topic.name, 0, offset, to, "a disk", LogBounds(found.start, found.end, found.epoch))
+    decision = decision_of(choice, state, work_id=life.world._new_work_id(), now_ms=life.world.clock_ms, build="year")
+    assert log.offer(decision).decision is not None
+    life.after()
+
+
+def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
+    """Its subject is deleted for good and registered anew, with other fields under the same version numbers."""
+    yield from _filled(life, topic)
+    yield from life.may_register()
+    while life.is_alone or life.rough_reasons:
+        yield
+    life.is_alone = True
+    life.world.registry.delete_for_good(topic.subject)
+    if topic.chance.random() < 0.5:
+        yield  # or before any load has looked
+    number = len(topic.versions)
+    topic.record = dataclasses.replace(
+        topic.record,
+        fields=tuple(dataclasses.replace(one, name=f"x{number}_{one.name}", aliases=()) for one in topic.record.fields),
+    )
+    topic.record = _with_new_meanings(topic.record, number)
+    topic.versions = []
+    life.register(topic)
+    life.tell(topic, f"registered anew: {topic.record.text()}")
+    life.send(topic, [life.message(topic) for _ in range(8)])
+    yield from life.loaded(topic)
+    topic.is_quiet = life.is_alone = False
+
+
+def _with_new_meanings(record, number):  # type: ignore[no-untyped-def]
+    fields = tuple(
+        dataclasses.replace(
+            one,
+            meaning=one.meaning + 500,
+            inner=tuple(dataclasses.replace(inner, meaning=inner.meaning + 5000) for inner in one.inner),
+        )
+        for one in record.fields
+    )
+    return dataclasses.replace(record, fields=fields)
+
+
+def registered_late(life: Life, topic: Topic) -> Iterator[None]:
+    """Messages whose schema nobody has registered yet; later somebody does, and has the quarantine replayed."""
+    from headrace.loader.plan.schemas import WriterSchemas
+    from headrace.loader.rewrite.replay import ReplaySettings, replay
+
+    topic.is_quiet = True
+    yield from life.loaded(topic)
+    yield from life.may_register()
+    schema_id = life.world.registry.reserve_ids(1)[0]
+    record = dataclasses.replace(topic.record, name=f"{topic.record.name}Late")
+    messages = [life.message(topic, version=(record, schema_id)) for _ in range(2)]
+    for message in messages:
+        message.kind, message.event_ms = Kind.BAD, message.timestamp_ms
+        message.time = message.event_ms * record.units_per_ms
+        message.value = life.encode(record, schema_id, record.value(message.n, message.time))
+    life.send(topic, messages + [life.message(topic) for _ in range(20)])
+    yield from life.loaded(topic)
+    yield from life.may_register()
+    life.world.registry.texts[schema_id] = record.text()
+    life.world.registry.subjects.setdefault(f"{topic.name}-late", {})[1] = schema_id
+    yield
+    while life.is_rough:
+        yield
+    _, rewrites = life.world.drivers()
+    settings = ReplaySettings(life.world.policies[topic.name], 1 << 20, 1 << 20)
+    schemas = WriterSchemas(life.world.registry, rewrites.log.storage, life.world.subject_of)
+    report = replay(rewrites, schemas, topic.name, settings, is_dry=False)
+    life.tell(topic, f"replayed: {report}")
+    if sum(report.loaded.values()) != len(messages):
+        raise life.story.failed(topic.name, f"{len(messages)} messages should be replayed: {report}")
+    for message in messages:
+        message.kind = Kind.ROW
+        life.judge.pending[topic.name].add(message.n)
+    life.judge.late_ids.add(schema_id)
+    life.after()
+    topic.is_quiet = False
+
+
+def day_ms(message: Message) -> int:
+    return message.event_ms - message.event_ms % DAY_MS
+
+
+def committed(life: Life, topic: Topic) -> int:
+    """How far the group of the loader is, over all partitions."""
+    return sum(life.world.cluster.committed.get(TopicPartition(topic.name, n), 0) for n in range(topic.partitions))

@@ -1,0 +1,191 @@
+"""What was produced, what became of it, and what must be said: kept without a look at how the loader works.
+
+A message is known by its number, which its value carries, so that it is recognised wherever it turns up. It is
+`decided` once the log of decisions names its offset, `gone` when the brokers lost it before that, and `retired` when an
+operator took its row away.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import fastavro
+
+from headrace.audit.count import WindowCounter
+from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
+from headrace.avro_schema import frame
+from support.simulation.year.broker import Sent
+from support.simulation.year.schemas import EvolvingRecord
+
+
+class Kind(StrEnum):
+    ROW = "row"
+    BAD = "bad"
+    TOMBSTONE = "tombstone"
+    ABORTED = "aborted"
+
+
+class Gone(StrEnum):
+    """Why the brokers do not have a message any more that nobody had read."""
+
+    REMOVED = "removed"  # by retention or compaction, so that its offset is a gap
+    REPLACED = "replaced"  # by another one at its offset, after an unclean election
+    RECREATED = "re-created"  # with the topic
+    CORRUPT = "corrupt"  # and passed over
+
+
+@dataclass(slots=True)
+class Message:
+    """`event_ms` is the time that it is counted under, `time` what its field says. `log` is the number of the log that
+    it was appended to: a topic made anew has others."""
+
+    n: int
+    topic: str
+    log: int
+    kind: Kind
+    event_ms: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    record: EvolvingRecord | None
+    schema_id: int
+    time: int
+    partition: int = -1
+    offset: int = -1
+    decided: int = 0  # the slot
+    gone: Gone | None = None
+    retired: str = ""
+
+    @property
+    def sent(self) -> Sent:
+        return Sent(self.timestamp_ms, self.key, self.value)
+
+    def fields(self) -> dict[str, Any]:
+        assert self.record is not None
+        return self.record.value(self.n, self.time)
+
+
+class Encoder:
+    """Avro binary by fastavro, without logical types, so that times are numbers."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[EvolvingRecord, Any] = {}
+
+    def __call__(self, record: EvolvingRecord, schema_id: int, value: Mapping[str, Any]) -> bytes:
+        parsed = self._parsed.get(record)
+        if parsed is None:
+            parsed = self._parsed[record] = fastavro.parse_schema(_plain(json.loads(record.text())))
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, value)
+        return frame(schema_id, body.getvalue())
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items() if key not in ("logicalType", "default", "aliases")}
+    return [_plain(item) for item in node] if isinstance(node, list) else node
+
+
+@dataclass
+class Expectation:
+    """A sentence that may be said of a topic ("" is any), and whether it was."""
+
+    topic: str
+    pattern: re.Pattern[str]
+    why: str
+    said: int = 0
+
+
+@dataclass
+class Story:
+    """`places` finds a message by topic, log, partition and offset; `unread` are, by topic, those that the brokers have
+    and no decision names; `lines` is what happened to a topic."""
+
+    seed: int
+    messages: dict[int, Message] = field(default_factory=dict)
+    places: dict[tuple[str, int, int], dict[int, Message]] = field(default_factory=lambda: defaultdict(dict))
+    by_topic: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    unread: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    lines: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    expectations: list[Expectation] = field(default_factory=list)
+    producer_rows: list[AuditRow] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def tell(self, topic: str, day: int, line: str) -> None:
+        self.lines[topic].append(f"day {day}: {line}")
+
+    def failed(self, topic: str, what: str) -> AssertionError:
+        """The error that ends the year, with the seed and what happened to the topic."""
+        told = [*(self.lines[topic] if topic else ()), *self.lines[""][-12:]]
+        story = "\n".join(f"  {line}" for line in told[-60:])
+        return AssertionError(f"seed {self.seed}, topic {topic or '(any)'}: {what}\nwhat happened:\n{story}")
+
+    def sent(self, messages: Sequence[Message], partition: int, offsets: Iterable[int], now_ms: int) -> None:
+        """Notes where messages were acknowledged, and counts them as their producer does."""
+        counter = WindowCounter()
+        for message, offset in zip(messages, offsets, strict=True):
+            message.partition, message.offset = partition, offset
+            self.messages[message.n] = message
+            self.places[message.topic, message.log, partition][offset] = message
+            self.by_topic[message.topic].append(message)
+            self.unread[message.topic].add(message.n)
+            if message.value is not None and message.kind is not Kind.ABORTED:
+                counter.add(message.topic, message.event_ms, message.key, message.value)
+        for topic, start_ms, tally in counter:
+            self.producer_rows.append(
+                AuditRow(
+                    id=counted_row_id("year", len(self.producer_rows)),
+                    tier=Tier.PRODUCER,
+                    outcome=Outcome.ACKNOWLEDGED,
+                    topic=topic,
+                    window_start_ms=start_ms,
+                    count=tally.count,
+                    bytes=tally.bytes,
+                    fingerprint=tally.fingerprint,
+                    application="year",
+                    host="host",
+                    instance="year",
+                    emitted_at_ms=now_ms,
+                    sent=tally.count,
+                )
+            )
+
+    def removed(self, topic: str, log: int, partition: int, offsets: Iterable[int], why: Gone) -> int:
+        """The brokers have these no more; returns how many of them nobody had read."""
+        known = self.places[topic, log, partition]
+        lost = 0
+        for offset in offsets:
+            message = known.pop(offset, None)
+            if message is not None and not message.decided:
+                message.gone = why
+                self.unread[topic].discard(message.n)
+                lost += 1
+        return lost
+
+    def expect(self, topic: str, pattern: str, why: str) -> Expectation:
+        found = Expectation(topic, re.compile(pattern), why)
+        self.expectations.append(found)
+        return found
+
+    def over(self, expectation: Expectation) -> None:
+        self.expectations.remove(expectation)
+
+    def heard(self, topic: str, sentence: str) -> bool:
+        """Whether somebody expected this."""
+        found = [
+            one for one in self.expectations if one.topic in ("", topic) and one.pattern.search(sentence) is not None
+        ]
+        for one in found:
+            one.said += 1
+        return bool(found)

@@ -1,0 +1,264 @@
+"""What happens to all topics at once, and what operators do to the warehouse."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.kafka_wire.errors import KafkaError
+from headrace.loader.rewrite.choose import is_expired
+from headrace.loader.rewrite.run import CompactSettings, compact, forget, retain
+from headrace.loader.run import run_load
+from headrace.loader.work_unit import FileKind
+from support.simulation.faults import Fault, Faults
+from support.simulation.year.life import Life, Topic, policy_of
+from support.simulation.year.schemas import first_version
+from support.simulation.year.world import HOUR_MS
+
+KEEP_DAYS = 100
+HINTS = ("head.json", "cursor", "index", "complete.json", "checkpoint", "lease.json")
+
+
+def _with_news(life: Life) -> list[Topic]:
+    """Sends something to a few topics that nothing else happens to."""
+    free = [topic for topic in life.topics.values() if topic.versions and not topic.is_busy and not topic.is_quiet]
+    for topic in free[:4]:
+        life.send(topic, [life.message(topic) for _ in range(3)])
+    return free[:4]
+
+
+def _rough(life: Life, reason: str, days: int) -> Iterator[None]:
+    """Loads that meet this trouble."""
+    life.rough_reasons.add(reason)
+    for _ in range(days):
+        _with_news(life)
+        yield
+    life.rough_reasons.discard(reason)
+
+
+def registry_down(life: Life, _: Topic) -> Iterator[None]:
+    """What needs no new schema is loaded all the same."""
+    yield from life.may_register()
+    life.is_frozen = True
+    yield
+    while life.is_rough:
+        yield
+    life.world.registry.is_down = True
+    expected = life.story.expect("", "outage: ", "the registry is down")
+    topics = _with_news(life)
+    for _ in range(2):
+        yield
+    if not expected.said:
+        raise life.story.failed("", "the registry was down, and nobody said so")
+    for topic in topics:
+        yield from life.loaded(topic)
+    life.world.registry.is_down = life.is_frozen = False
+    life.story.over(expected)
+
+
+def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
+    """A topic comes before its schema, and waits for it."""
+    number = len(life.topics)
+    own = random.Random(f"{life.seed}/{number}")
+    topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
+    life.topics[topic.name] = topic
+    life.world.policies[topic.name] = policy_of(topic)
+    allowed = life.may_say(topic, "waiting: ", "it has no schema, and the registry may be down too")
+    life.create(topic)
+    yield from life.until_said(topic, f"waiting: no subject {topic.subject} is registered", "it has no schema")
+    yield from life.may_register()
+    life.register(topic)
+    life.send(topic, [life.message(topic) for _ in range(5)])
+    yield from life.loaded(topic)
+    life.story.over(allowed)
+
+
+def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
+    """From an older copy: its newest ids are given out again, to other schemas. Then the newer copy is found."""
+    registry = life.world.registry
+    yield from life.may_register()
+    while not (free := [one for one in life.topics.values() if one.versions and not one.is_busy]):
+        yield
+    topic = life.chance.choice(free)
+    topic.is_busy = life.is_frozen = True
+    older = registry.copy()
+    life.evolve(topic)
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    topic.is_quiet = True
+    yield from life.loaded(topic)
+    newer = registry.copy()
+    life.tell(topic, "the registry is put back from an older copy, and its newest id is given out again")
+    registry.put_back(older, "registry-2")
+    registry.register("another-value", '{"type":"record","name":"Another","fields":[{"name":"z","type":"long"}]}')
+    life.send(topic, [life.message(topic) for _ in range(3)])
+    allowed = life.may_say(topic, "schema", "the registry has another schema under its id")
+    yield from life.until_said(topic, f"schema {topic.versions[-1][1]}", "the registry has another schema under an id")
+    registry.put_back(newer, "registry-1")
+    life.tell(topic, "the newer copy is found")
+    yield from life.loaded(topic)
+    life.story.over(allowed)
+    topic.is_quiet = topic.is_busy = life.is_frozen = False
+
+
+def broker_down(life: Life, _: Topic) -> Iterator[None]:
+    life.world.cluster.down = {life.chance.randrange(3)}
+    yield from _rough(life, "a broker is down", 2)
+    said = [one for sentences in life.report.problems.values() for one in sentences] if life.report else []
+    if not any("connection refused" in one for one in said):
+        raise life.story.failed("", f"a broker was down, and nobody said so: {said}")
+    life.world.cluster.down = set()
+    yield
+
+
+def cluster_down(life: Life, _: Topic) -> Iterator[None]:
+    life.world.cluster.down = {0, 1, 2}
+    yield from _rough(life, "all brokers are down", 1)
+    if not isinstance(life.error, KafkaError):
+        raise life.story.failed("", f"no broker was up, and the load ended with {life.error}")
+    life.world.cluster.down = set()
+    yield
+
+
+def metastore_down(life: Life, _: Topic) -> Iterator[None]:
+    """What is read meanwhile is decided, and can be queried when it is back."""
+    if not hasattr(life.world.hive, "failure"):
+        return
+    life.world.hive.failure = MetastoreUnavailable("thrift://metastore", "connection refused")
+    yield from _rough(life, "the metastore is down", 2)
+    if life.report is None or not life.report.problems:
+        raise life.story.failed("", "the metastore was down, and nobody said so")
+    life.world.hive.failure = None
+    yield
+
+
+def audit_lost(life: Life, _: Topic) -> Iterator[None]:
+    """Its database is gone; the log of decisions and the audit's topic have it all."""
+    life.audit_is_lost()
+    yield
+
+
+def clock_back(life: Life, _: Topic) -> Iterator[None]:
+    life.clock_shift_ms = -30 * HOUR_MS
+    yield
+    life.clock_shift_ms = 3 * HOUR_MS
+    yield
+    life.clock_shift_ms = 0
+    yield
+
+
+def dies(life: Life, _: Topic) -> Iterator[None]:
+    """The driver dies, or a call fails, anywhere."""
+    _with_news(life)
+    fault = life.chance.choice(list(Fault))
+    life.fault = Faults(life.random_call(), fault)
+    life.tell(None, f"at call {life.fault.at}: {fault}")
+    yield
+
+
+def two_drivers(life: Life, _: Topic) -> Iterator[None]:
+    """Another load runs from its start to its end while this one is at any call."""
+    _with_news(life)
+    life.fault = faults = Faults(life.random_call())
+    met = []
+
+    def another() -> None:
+        met.append(run_load(life.world.drivers()[0], life.world.settings))
+
+    faults.meanwhile = another
+    life.tell(None, f"another load at call {faults.at}")
+    yield
+
+
+def hints_lost(life: Life, _: Topic) -> Iterator[None]:
+    """All that can be made again from the log is gone."""
+    for name in HINTS:
+        path = life.world.headrace / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    # Cursors that begin again look at every file, and cannot know of those that were taken away by an operator.
+    yield
+
+
+def compaction(life: Life, _: Topic) -> Iterator[None]:
+    _, rewrites = life.world.drivers()
+    state = life.log.read_state()
+    codec = life.world.policies
+    settings = CompactSettings(HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
+    names = sorted(life.chance.sample(sorted(state.topics), min(6, len(state.topics))))
+    report = compact(rewrites, names, settings, is_dry=False)
+    life.tell(None, f"compacted {names}: {len(report.buckets)} buckets")
+    life.met["buckets compacted"] += len(report.buckets)
+    life.after(report)
+    yield
+
+
+def retained(life: Life, _: Topic) -> Iterator[None]:
+    """Old days go, of some topics."""
+    _, rewrites = life.world.drivers()
+    names = [topic.name for topic in life.topics.values() if topic.name in life.log.read_state().topics][::2]
+    _look_at(life, names)
+    report = retain(rewrites, dict.fromkeys(names, KEEP_DAYS), is_dry=False)
+    for name in names:
+        _retire(life, name, lambda bucket: is_expired(bucket.partition("/")[0], KEEP_DAYS, life.world.clock_ms), "kept")
+    life.met["buckets retired"] += len(report.buckets)
+    life.after(report)
+    yield
+
+
+def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
+    """An old day is removed by hand; when its cursor is lost the loader misses it, and somebody accepts that."""
+    state = life.log.read_state()
+    found = [
+        (topic, values)
+        for topic in life.topics.values()
+        if not topic.is_busy and topic.name in state.topics
+        for values, files in sorted(life.reader.buckets["headrace", topic.name].items())[:1]
+        if files
+    ]
+    if not found:
+        return
+    topic, values = life.chance.choice(found)
+    bucket = "/".join(f"{name}={value}" for name, value in zip(("dt", "hr"), values, strict=False))
+    _look_at(life, [topic.name])
+    topic.is_busy = life.is_alone = True
+    for path in life.reader.buckets["headrace", topic.name][values]:
+        path.unlink()
+    _retire(life, topic.name, lambda one: one == bucket, "removed by hand", FileKind.DATA)
+    (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
+    life.tell(topic, f"{bucket} is removed by hand, and the cursor of files lost")
+    allowed = life.may_say(topic, "published files of .* are gone", "removed by hand")
+    yield from life.until_said(topic, f"published files of {bucket} are gone", "removed by hand")
+    while life.is_rough:
+        yield
+    report = forget(life.world.drivers()[1], topic.name, [FileKind.DATA], bucket, is_dry=False)
+    if not report.slot:
+        raise life.story.failed(topic.name, f"{bucket} was not forgotten: {report}")
+    life.tell(topic, f"forgot {bucket}")
+    life.after(report)
+    (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
+    life.story.over(allowed)
+    yield
+    topic.is_busy = life.is_alone = False
+
+
+def _look_at(life: Life, names: list[str]) -> None:
+    """All partitions as they are now."""
+    tables = life.log.read_state().topics
+    for name in names:
+        life.reader.look(name, tables[name].table)
+
+
+def _retire(life: Life, name: str, is_gone, why: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
+    """The messages whose rows are in these buckets now have none from here on."""
+    for kind in kinds or tuple(FileKind):
+        database = "headrace_quarantine" if kind is FileKind.QUARANTINE else "headrace"
+        for values, files in life.reader.buckets[database, name].items():
+            bucket = "/".join(f"{one}={value}" for one, value in zip(("dt", "hr"), values, strict=False))
+            if is_gone(bucket):
+                for held in files.values():
+                    for number in held.numbers:
+                        life.story.messages[number].retired = why

@@ -1,0 +1,88 @@
+"""The loader's world for a year: real tasks, files, decisions and audit; brokers, registry and metastore in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.hive_ddl.executors.base import Executor
+from headrace.loader.decide import decision_log
+from headrace.loader.follow.schema import TableSettings
+from headrace.loader.plan import asking
+from headrace.loader.project.quarantine import SCHEMA
+from headrace.loader.rewrite.run import RewritePorts
+from headrace.loader.run import Ports
+from headrace.loader.storage.local import sink
+from support.loader.loader_fakes import FakeRegistry
+from support.loader.task_world import ServingCluster, TaskWorld
+from support.simulation import faults
+from support.simulation.power_loss import OneByOne
+from support.simulation.year.broker import YearCluster
+from support.simulation.year.registry import YearRegistry
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+FILE_BYTES_TARGET = 64 * 1024  # so that large partitions are split
+CHECKPOINT_EVERY = 10  # slots: a load of every day is no process that reads a hundred
+LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are files of their own
+
+
+class YearWorld(TaskWorld):
+    """
+    Args:
+        hive: another metastore than one in memory.
+    """
+
+    def __init__(self, root: Path, seed: int, hive: Executor | None = None) -> None:
+        super().__init__(root)
+        self._seed = seed
+        self.cluster: Any = YearCluster()
+        self.registry: Any = YearRegistry()
+        if hive is not None:
+            self.hive = hive  # type: ignore[assignment]
+        self.settings = dataclasses.replace(
+            self.settings,
+            plan=dataclasses.replace(
+                self.settings.plan, tasks=3, file_bytes_target=FILE_BYTES_TARGET, range_bytes_max=8 * 1024 * 1024
+            ),
+            task=dataclasses.replace(self.settings.task, file_bytes_target=FILE_BYTES_TARGET),
+        )
+
+    def tables(self) -> TableSettings:
+        return dataclasses.replace(super().tables(), literal_chars_max=LITERAL_CHARS_MAX, quarantine_schema=SCHEMA)
+
+    def _new_work_id(self) -> str:
+        self._works += 1
+        return hashlib.sha256(f"{self._seed}/{self._works}".encode()).hexdigest()[:32]
+
+    @property
+    def headrace(self) -> Path:
+        """The folder of the decision log."""
+        return self.warehouse / "_headrace"
+
+    def drivers(self) -> tuple[Ports, RewritePorts]:
+        ports, rewrites = self._driver()
+        return ports, dataclasses.replace(rewrites, build=self.settings.plan.build)
+
+
+@contextlib.contextmanager
+def unhurried() -> Iterator[None]:
+    """Nothing waits for a disk (`test_power_loss` is about that), and nothing has threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda number: None)
+        patch.setattr(os, "fdatasync", lambda number: None)
+        for module in (sink, asking):
+            patch.setattr(module, "ThreadPoolExecutor", OneByOne)
+        patch.setattr(decision_log, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
+        calls = dict(faults.CALLS)
+        calls[YearCluster] = calls.pop(ServingCluster)
+        calls[YearRegistry] = calls.pop(FakeRegistry)
+        patch.setattr(faults, "CALLS", calls)
+        yield
