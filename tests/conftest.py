@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +20,23 @@ from support.running_service import Service, StartService
 from support.server_starts import START_SECONDS, note_starts, start_lines
 from support.servers.postgres_server import PostgresServer
 
-# No test fails because the machine is busy with something else.
-settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.load_profile("headrace")
+# Tests start hundreds of Pythons. One that may not cache bytecode compiles every module of ours again: 1.5 s a start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+EXAMPLES = {"hourly": 20, "gate": 200, "full": 2000}
+"""Examples of each property test, by Hypothesis profile: `make test`, the other targets of the gate, `make test-full`."""
+
+for name, examples in EXAMPLES.items():
+    # Without a deadline: no test fails because the machine is busy.
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+    )
+settings.load_profile(os.environ.get("HEADRACE_TEST_PROFILE", "hourly"))
 
 MEMORY = "/dev/shm"
 
@@ -49,10 +64,17 @@ COMPONENT_TESTS = ROOT / "tests" / "component"
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that start servers come first: each takes minutes, and where they came last, all but one of the
-    processes of pytest-xdist would be idle at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Starts with the files that start servers: each takes long, and when they came last, all workers of pytest-xdist
+    but one would be idle at the end.
+
+    With `--dist loadgroup`, a file is a group unless it names one, so that its fixtures are made in one worker.
+    """
     items.sort(key=lambda item: COMPONENT_TESTS not in item.path.parents)
+    if config.getoption("loadgroup", False):
+        for item in items:
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
 
 
 LEFT_OUT_IN_ALL = "in all"
