@@ -1,7 +1,6 @@
 """Avro 1.12 schemas as immutable values: parsing with positions, texts, fingerprints, message framing and time.
 
-A schema text goes through `json_reader` and `parse` into a `model`, which everything else takes. Imported by `compat`,
-`hive_ddl`, `registry`, `loader`, `pipeline` and `headrace`.
+A schema text goes through `json_reader` and `parse` into a `model`, which everything else takes.
 """
 
 from headrace.avro_schema.defaults import default_datum, default_problem

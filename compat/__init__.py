@@ -1,8 +1,7 @@
 """May this reader schema read what that writer schema wrote? Rules, levels, findings and reports over Avro schemas.
 
 `levels` says which versions are compared, `resolution` compares one pair by the `rules`, and `formats` print what was
-found; `checking` is the world of the command `compat check`, with all I/O of this room. Imported by `registry`,
-`pipeline` and `headrace`.
+found; `checking` is the world of the command `compat check`, with all I/O of this room.
 """
 
 from headrace.compat.confluent import confluent_messages

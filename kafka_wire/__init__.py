@@ -2,6 +2,5 @@
 
 `cluster` is a client of a whole cluster: it asks by `requests` over a `connection` to each broker. What brokers keep
 and clients send are record batches: `record_batch` takes them apart and builds them, `codecs` decompresses them.
-`primitives` reads and writes the protocol's own types, for the broker's hot requests. Imported by `broker`, `loader`,
-`pipeline` and `headrace`.
+`primitives` reads and writes the protocol's own types, for the broker's hot requests.
 """

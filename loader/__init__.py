@@ -2,6 +2,5 @@
 
 The folders are the stages of a run, in the order in which `run` calls them: plan, read, project, write, check, decide,
 follow. The driver's way begins in `run`; a task's, from fetched bytes to finished files, in `task`, which `job` brings
-to Spark; `work_unit` is what travels between the two. `storage` is what all of them ask of a file system. Imported by
-`pipeline` and `headrace`.
+to Spark; `work_unit` is what travels between the two. `storage` is what all of them ask of a file system.
 """

@@ -1,5 +1,5 @@
 """Whole runs, and what applications import: the rooms wired together.
 
-`clients` has producer and consumer; `up` starts everything on one machine, `load` wires a run of the loader, `sql`
-asks the tables, `demo` shows all of it; `metastore_server` and `sql_server` are parts of `up`. Imported by `headrace`.
+`clients` has producer and consumer; `up` starts everything on one machine, `load` wires a run of the loader, `sql` asks
+the tables, `demo` shows all of it; `metastore_server` and `sql_server` are parts of `up`.
 """

@@ -1,8 +1,7 @@
 """What is configured, and where the running parts are: read once at the front door, passed down as values.
 
 `sections` has every setting with its default, `loading` reads file, environment and flags into them, and `addresses`
-finds registry, broker and metastore, also those of a running `headrace up`. Imported by `compat`, `registry`,
-`hive_ddl`, `pipeline` and `headrace`.
+finds registry, broker and metastore, also those of a running `headrace up`.
 """
 
 from headrace.settings.home import home_folder, state_folder
