@@ -274,7 +274,7 @@ def test_metadata(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
 
 def test_a_topic_that_does_not_exist_has_an_error(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
     broker.script(MetadataRequest, lambda request, version: broker.metadata(request, version, error=3))
-    assert "UNKNOWN_TOPIC_OR_PARTITION (error 3)" in cluster.metadata(["orders"]).topics["orders"].error
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in cluster.metadata(["orders"]).topics["orders"].error
 
 
 def test_a_fetch_names_the_incarnation_and_the_epoch(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
@@ -302,8 +302,9 @@ def test_an_older_broker_is_asked_by_name(broker: ScriptedBroker, cluster: Kafka
 
 def test_an_error_of_the_whole_answer_is_named(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
     broker.script(FetchRequest, lambda _, version: FetchResponse(version=version, error_code=29, responses=[]))
-    with pytest.raises(RequestRefused, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(RequestRefused) as error:
         cluster.fetch(TP, 7, 1000)
+    assert error.value.code == 29
 
 
 def offsets_asked(broker: ScriptedBroker) -> list[int]:
@@ -312,8 +313,9 @@ def offsets_asked(broker: ScriptedBroker) -> list[int]:
 
 def test_a_broker_that_knows_older_fetches_only_is_refused(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
     broker.versions[FetchRequest.API_KEY] = (0, 3)
-    with pytest.raises(RequestRefused, match="serves versions 0 to 3, we know 4 to 13"):
+    with pytest.raises(RequestRefused, match=r"\b0\b.*\b3\b.*\b4\b.*\b13\b") as error:
         cluster.fetch(TP, 0, 1000, topic_id=str(TOPIC_ID))
+    assert error.value.code == 35
 
 
 def test_what_was_asked_ahead_is_not_asked_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
@@ -400,9 +402,9 @@ def test_nothing_is_asked_ahead_of_a_broker_that_was_not_asked_yet(
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "words"),
+    ("code", "error", "name"),
     [
-        (1, OffsetOutOfRange, "topic orders partition 2 offset 7: OFFSET_OUT_OF_RANGE"),
+        (1, OffsetOutOfRange, "OFFSET_OUT_OF_RANGE"),
         (74, LogChanged, "FENCED_LEADER_EPOCH"),
         (100, LogChanged, "UNKNOWN_TOPIC_ID"),
         (103, LogChanged, "INCONSISTENT_TOPIC_ID"),
@@ -411,12 +413,13 @@ def test_nothing_is_asked_ahead_of_a_broker_that_was_not_asked_yet(
     ],
 )
 def test_errors_name_broker_topic_partition_offset(
-    broker: ScriptedBroker, cluster: KafkaCluster, code: int, error: type[Exception], words: str
+    broker: ScriptedBroker, cluster: KafkaCluster, code: int, error: type[Exception], name: str
 ) -> None:
     broker.script(FetchRequest, fetched(error=code))
-    with pytest.raises(error, match=words) as raised:
+    with pytest.raises(error) as raised:
         cluster.fetch(TP, 7, 1000)
-    assert f"broker 127.0.0.1:{broker.port}" in str(raised.value) and "offset 7" in str(raised.value)
+    for part in (name, f"127.0.0.1:{broker.port}", "orders", "partition 2", "offset 7"):
+        assert part in str(raised.value)
 
 
 def test_a_leader_that_moved_is_looked_up_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
@@ -428,14 +431,14 @@ def test_a_leader_that_moved_is_looked_up_again(broker: ScriptedBroker, cluster:
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n", b"\x00\x00\x00\x08\x00\x00\x00\x63rest"])
 def test_something_that_is_not_kafka(broker: ScriptedBroker, cluster: KafkaCluster, answer: bytes) -> None:
     broker.script(ApiVersionsRequest, lambda request, version: answer)
-    with pytest.raises(KafkaUnavailable, match=f"broker 127.0.0.1:{broker.port}"):
+    with pytest.raises(KafkaUnavailable, match=f"127.0.0.1:{broker.port}"):
         cluster.metadata()
 
 
 def test_no_broker_at_all() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(KafkaUnavailable, match=f"cannot connect to broker 127.0.0.1:{port}"):
+    with pytest.raises(KafkaUnavailable, match=f"127.0.0.1:{port}"):
         KafkaCluster(f"127.0.0.1:{port}", timeout_s=1).metadata()
 
 
@@ -468,9 +471,9 @@ def test_a_wrong_password_is_told_to_one_broker_once(broker: ScriptedBroker, oth
     servers = f"127.0.0.1:{broker.port},127.0.0.1:{other.port}"
     with KafkaCluster(servers, timeout_s=5, security=PLAIN) as cluster:
         for partition in range(3):
-            with pytest.raises(AuthenticationRefused, match="refused to log in user shop"):
+            with pytest.raises(AuthenticationRefused, match="shop"):
                 cluster.fetch(TopicPartition("orders", partition), 0, 1000)
-        with pytest.raises(AuthenticationRefused, match=f"127.0.0.1:{broker.port} refused to log in user shop"):
+        with pytest.raises(AuthenticationRefused, match=f"127.0.0.1:{broker.port}.*shop"):
             cluster.metadata()
     assert [len(each.of(SaslAuthenticateRequest)) for each in (broker, other)] == [1, 0]
 
@@ -506,7 +509,7 @@ def test_a_partition_without_leader_is_left_out_with_a_reason(broker: ScriptedBr
     other = TopicPartition("orders", 9)
     answers = cluster.offset_answers([TP, other], "earliest")
     assert answers.offsets == {TP: 12}
-    assert answers.errors == {other: "topic orders partition 9 has no leader now"}
+    assert answers.errors.keys() == {other} and "orders partition 9" in answers.errors[other]
 
 
 def test_offsets_refused_for_good_are_not_asked_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
@@ -579,8 +582,8 @@ def test_group_offsets_that_are_refused(broker: ScriptedBroker, cluster: KafkaCl
     assert cluster.commit_group_offsets("headrace", {TP: 44}) == {TP: "GROUP_AUTHORIZATION_FAILED"}
 
 
-def fails(cluster: KafkaCluster, words: str = "broke off during Fetch") -> str:
-    with pytest.raises(KafkaUnavailable, match=words) as failure:
+def fails(cluster: KafkaCluster, request: str = "Fetch") -> str:
+    with pytest.raises(KafkaUnavailable, match=rf"\b{request}") as failure:
         cluster.fetch(TP, 0, 1000)
     return str(failure.value)
 
@@ -590,7 +593,8 @@ def test_a_leader_that_is_dead_costs_the_attempts_of_one_request_however_many_fo
 ) -> None:
     broker.script(MetadataRequest, leads(other, broker))
     other.script(FetchRequest, breaks_off)
-    first = fails(cluster, f"broker 127.0.0.1:{other.port} broke off during Fetch")
+    first = fails(cluster)
+    assert f"127.0.0.1:{other.port}" in first
     assert len(other.of(FetchRequest)) == kafka_client.ATTEMPTS
     assert clock.slept == [0.25, 0.5, 1.0]
     for _ in range(50):
@@ -635,7 +639,7 @@ def test_a_cluster_of_which_nobody_answers_is_asked_four_times(
 ) -> None:
     broker.script(ApiVersionsRequest, breaks_off)
     for _ in range(10):
-        fails(cluster, "broke off during ApiVersions")
+        fails(cluster, "ApiVersions")
     assert len(broker.of(ApiVersionsRequest)) == kafka_client.ATTEMPTS
     assert clock.slept == [0.25, 0.5, 1.0]
 
@@ -691,7 +695,7 @@ def test_a_broker_that_throttles_is_left_alone_for_as_long_as_it_says(
 def test_bootstrap_servers() -> None:
     assert parse_bootstrap_servers("a:1, b ,[::1]:9093") == (("a", 1), ("b", 9092), ("::1", 9093))
     for text in ("a:x", ":9092", "a:0"):
-        with pytest.raises(ValueError, match="expected host:port"):
+        with pytest.raises(ValueError, match=text):
             parse_bootstrap_servers(text)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError):
         KafkaCluster(" , ")

@@ -27,7 +27,7 @@ def test_members_of_all_sizes_follow_each_other(codec: int) -> None:
         whole = b"".join(NOISE[:size] for size in sizes)
         assert decompress(codec, data, len(whole)) == whole
         for bytes_max in {0, len(whole) // 2, len(whole) - 1} - {len(whole)}:
-            with pytest.raises(DecompressionError, match=f"more than {bytes_max} bytes"):
+            with pytest.raises(DecompressionError, match=f"{bytes_max}"):
                 decompress(codec, data, bytes_max)
 
 

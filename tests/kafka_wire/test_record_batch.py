@@ -68,8 +68,9 @@ def test_every_byte_that_the_checksum_covers_is_checked(at: int, mask: int) -> N
     at = 21 + at * (len(batch) - 22) // 60
     batch[at] ^= mask
     assert not has_valid_crc(memoryview(batch), read_batch_header(batch))
-    with pytest.raises(CorruptBatch, match="here offset 0: the checksum of the batch is wrong"):
+    with pytest.raises(CorruptBatch, match="here offset 0") as error:
         batches(bytes(batch), "here", CAP)
+    assert error.value.next_offset is None, "a header with a wrong checksum does not tell it"
 
 
 def test_a_whole_batch_is_opened_without_its_neighbour() -> None:
@@ -82,14 +83,15 @@ def test_a_whole_batch_is_opened_without_its_neighbour() -> None:
 def test_a_batch_whose_records_lie_elsewhere_is_refused() -> None:
     batch = bytearray(make_batch([0, 1, 2]))
     struct.pack_into(">i", batch, 23, 1)  # it says that its last offset is 1
-    with pytest.raises(CorruptBatch, match="outside the offsets of their batch"):
+    with pytest.raises(CorruptBatch, match="here offset 0") as error:
         batches(reseal(batch), "here", CAP)
+    assert error.value.next_offset == 2
 
 
 def test_a_batch_shorter_than_its_header_is_refused() -> None:
     batch = bytearray(make_batch([0]))
     struct.pack_into(">i", batch, 8, 48)
-    with pytest.raises(CorruptBatch, match="a batch of 48 bytes is shorter than its header"):
+    with pytest.raises(CorruptBatch, match="48"):
         batches(bytes(batch), "here", CAP)
     assert batches(make_batch([0])[:-1], "here", CAP) == [], "a cut batch comes whole with the next fetch"
 
@@ -128,13 +130,13 @@ def test_garbage_with_a_right_checksum_is_refused(payload: bytes, codec: int) ->
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_a_batch_that_unfolds_beyond_the_cap_is_refused(codec: int) -> None:
     batch = make_batch([0], codec=codec, value=lambda offset: bytes(1 << 20))
-    with pytest.raises(CorruptBatch, match="unfolds to more than 65536 bytes"):
+    with pytest.raises(CorruptBatch, match="65536"):
         batches(batch, "here", 65_536)
 
 
 def test_null_headers_and_values() -> None:
     assert headers_of(b"\x02\x02a\x01") == [("a", None)]
-    with pytest.raises(ValueError, match="cut"):
+    with pytest.raises(ValueError):
         headers_of(b"\x04\x02a\x01")
 
 
