@@ -81,7 +81,7 @@ def test_a_locked_file_wins_over_defaults_and_loses_to_settings(tmp_path: Path) 
 def test_other_file_systems_are_refused(text: str) -> None:
     for key in ("warehouse", "state"):
         settings = Settings(loader=LoaderSettings(**{key: text}))
-        with pytest.raises(SettingsError, match=rf"loader\.{key}: expected .*{re.escape(repr(text))}"):
+        with pytest.raises(SettingsError, match=rf"loader\.{key}\b.*{re.escape(repr(text))}"):
             warehouse_folder(settings) if key == "warehouse" else state_folder(settings)
 
 
@@ -92,7 +92,7 @@ def test_warehouse_and_state_may_be_on_a_cluster_or_in_a_bucket(text: str, tmp_p
     assert state_folder(settings) == tmp_path
     assert state_folder(Settings(loader=LoaderSettings(state=text))) == RemoteFolder(text)
     assert state_folder(Settings()) is None
-    with pytest.raises(SettingsError, match="expected a local folder, found"):
+    with pytest.raises(SettingsError, match=re.escape(text)):
         warehouse_dir(settings)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from headrace.settings import Address, Duration, LoaderSettings, Settings, SettingsError, known_keys, load_settings
 from headrace.settings.addresses import warehouse_folder
+from headrace.settings.loading import COMMAND_LINE
 
 
 def test_defaults_suit_a_laptop() -> None:
@@ -34,44 +36,56 @@ def test_later_layers_win(tmp_path: Path) -> None:
     assert settings.spark == {"master": "local[1]", "sql.shuffle.partitions": "2", "executor.memory": "1g"}
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"loader.taks": "3"}, "unknown setting 'loader.taks' in the command line"),
-        ({"nowhere": "3"}, "unknown setting 'nowhere'"),
-        ({"loader.tasks": "many"}, "loader.tasks in the command line: expected a whole number, found 'many'"),
-        ({"loader.tasks": "-1"}, "expected at least 0"),
-        ({"broker.node_id": "-1"}, "expected at least 0"),
-        ({"broker.node_id": "99999999999"}, "expected at most 2147483647"),
-        ({"broker.advertised_port": "99999"}, "expected at most 65535"),
-        ({"broker.partitions": "999999"}, "expected at most 10000"),
-        ({"broker.segment_bytes_max": "4294967296"}, "expected at most 2147483647"),
-        ({"broker.message_bytes_max": "100000000"}, "expected at most 67108864"),
-        ({"broker.session_timeout_min": "1h"}, "expected at most 30m, found '1h'"),
-        ({"broker.consumer_heartbeat_interval": "0s"}, "expected at least 1ms, found '0s'"),
-        ({"broker.consumer_heartbeat_interval": "99999d"}, "expected at most 24d, found '99999d'"),
-        ({"broker.listen": "9092"}, "expected host:port"),
-        ({"broker.listen": "localhost:70000"}, "port between 0 and 65535"),
-        ({"loader.interval": "10"}, "expected a whole number with a unit"),
-        ({"loader.partition_by": "week"}, "expected one of hour, day"),
-        ({"registry.api_profile": "9"}, "expected one of 7, 8"),
-        ({"registry.rules": "dro"}, "expected one of keep, drop"),
-        ({"loader.quarantine_share_max": "1.5"}, "a share between 0 and 1"),
-        ({"data_dir": ""}, "data_dir in the command line: expected text"),
-    ],
-)
-def test_what_does_not_fit_is_named(flags: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_settings(flags=flags)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+UNUSABLE = [
+    ("loader.taks", "3", "loader.tasks"),
+    ("nowhere", "3", "data_dir"),
+    ("loader.tasks", "many", "many"),
+    ("loader.tasks", "-1", "0"),
+    ("broker.node_id", "-1", "0"),
+    ("broker.node_id", "99999999999", "2147483647"),
+    ("broker.advertised_port", "99999", "65535"),
+    ("broker.partitions", "999999", "10000"),
+    ("broker.segment_bytes_max", "4294967296", "2147483647"),
+    ("broker.message_bytes_max", "100000000", "67108864"),
+    ("broker.session_timeout_min", "1h", "30m"),
+    ("broker.consumer_heartbeat_interval", "0s", "1ms"),
+    ("broker.consumer_heartbeat_interval", "99999d", "24d"),
+    ("broker.listen", "9092", "host:port"),
+    ("broker.listen", "localhost:70000", "65535"),
+    ("loader.interval", "10", "'10'"),
+    ("loader.partition_by", "week", "hour, day"),
+    ("registry.api_profile", "9", "7, 8"),
+    ("registry.rules", "dro", "keep, drop"),
+    ("loader.quarantine_share_max", "1.5", "'1.5'"),
+    ("data_dir", "", "''"),
+]
+"""A setting, a value that it cannot have, and what its error contains beside the setting and its origin: the nearest
+setting, the bound, the choices or the value."""
 
 
-def test_a_config_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"cannot read the settings file .*missing\.toml"):
+def test_error_of_a_setting_names_it_its_origin_and_what_it_may_be() -> None:
+    errors = [(key, value, expected, error_of(flags={key: value})) for key, value, expected in UNUSABLE]
+    assert [
+        (key, value, error)
+        for key, value, expected, error in errors
+        if "\n" in error or key not in error or COMMAND_LINE not in error or expected not in error
+    ] == []
+
+
+def error_of(**sources: Any) -> str:
+    """Returns the error of settings from these sources, or "" where there is none."""
+    try:
+        load_settings(**sources)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+def test_config_file_must_exist_and_be_toml(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"missing\.toml"):
         load_settings(config=tmp_path / "missing.toml")
-    with pytest.raises(SettingsError, match="not valid TOML"):
-        (tmp_path / "broken.toml").write_text("[loader\n")
+    (tmp_path / "broken.toml").write_text("[loader\n")
+    with pytest.raises(SettingsError, match=r"broken\.toml"):
         load_settings(environment={"HEADRACE_CONFIG": str(tmp_path / "broken.toml")})
 
 
@@ -92,36 +106,32 @@ def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_pa
     assert load_settings().loader.of_topic("clicks") == LoaderSettings()
 
 
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        (
-            'codec = "null"',
-            "pattern of [[loader.topic]] number 2 in {file}: expected a regular expression of topic names",
-        ),
-        ('pattern = ""', "expected a regular expression of topic names, found ''"),
-        ("pattern = 3", "expected a regular expression of topic names, found 3"),
-        ('pattern = "("', "pattern in [[loader.topic]] number 2 in {file}: expected a regular expression, found '('"),
-        (
-            'pattern = "x"\ncodex = "null"',
-            "unknown setting 'codex' in [[loader.topic]] number 2 in {file}; known: pattern, ",
-        ),
-        ('pattern = "x"\ntasks = 3', "unknown setting 'tasks'"),
-        ('pattern = "x"\ncodec = "zip"', "loader.codec in [[loader.topic]] number 2 in {file}: expected one of null, "),
-        ('pattern = "x"\nquarantine_share_max = 2', "expected a share between 0 and 1, found 2"),
-        ('pattern = "x"\ntime_fields = 3', "expected a list of texts"),
-        ('pattern = "x"\nsubject = "{record}"', "expected a subject, with {{topic}} for the topic, found '{{record}}'"),
-        ('pattern = "x"\nsubject = "a\\nb"', "expected a subject, with {{topic}} for the topic"),
-        ('pattern = "x"\nsubject = ""', "expected a subject, with {{topic}} for the topic, found ''"),
-    ],
-)
-def test_what_does_not_fit_in_a_table_of_a_topic_is_named(tmp_path: Path, table: str, said: str) -> None:
+UNUSABLE_TABLES = [
+    ('codec = "null"', "pattern"),
+    ('pattern = ""', "pattern"),
+    ("pattern = 3", "pattern"),
+    ('pattern = "("', "pattern", "'('"),
+    ('pattern = "x"\ncodex = "null"', "'codex'", "codec"),
+    ('pattern = "x"\ntasks = 3', "'tasks'"),
+    ('pattern = "x"\ncodec = "zip"', "loader.codec", "'zip'"),
+    ('pattern = "x"\nquarantine_share_max = 2', "loader.quarantine_share_max"),
+    ('pattern = "x"\ntime_fields = 3', "loader.time_fields"),
+    ('pattern = "x"\nsubject = "{record}"', "loader.subject", "'{record}'"),
+    ('pattern = "x"\nsubject = "a\\nb"', "loader.subject"),
+    ('pattern = "x"\nsubject = ""', "loader.subject", "''"),
+]
+"""A table [[loader.topic]] that is refused, and what its error names beside the table."""
+
+
+def test_error_in_a_table_of_a_topic_names_the_table_and_the_setting(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
-    file.write_text(f'[[loader.topic]]\npattern = "a"\n[[loader.topic]]\n{table}\n')
-    with pytest.raises(SettingsError) as caught:
-        load_settings(config=file)
-    assert said.format(file=file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    wrong = []
+    for table, *named in UNUSABLE_TABLES:
+        file.write_text(f'[[loader.topic]]\npattern = "a"\n[[loader.topic]]\n{table}\n')
+        error = error_of(config=file)
+        if "\n" in error or not all(text in error for text in ("[[loader.topic]] number 2", str(file), *named)):
+            wrong.append((table, error))
+    assert wrong == []
 
 
 def test_subjects_are_named_after_the_topic_or_as_a_table_says(tmp_path: Path) -> None:
@@ -141,12 +151,12 @@ def test_subjects_are_named_after_the_topic_or_as_a_table_says(tmp_path: Path) -
 def test_tables_of_topics_are_tables_and_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text('[loader.topic]\npattern = "a"\n')
     for settings in ({"working_dir": tmp_path}, {"environment": {"HEADRACE__LOADER__TOPIC": "a"}}):
-        with pytest.raises(SettingsError, match=r"expected tables \[\[loader\.topic\]\] in a settings file"):
+        with pytest.raises(SettingsError, match=r"\[\[loader\.topic\]\]"):
             load_settings(**settings)  # type: ignore[arg-type]
 
 
 def test_patterns_of_topics_are_read_at_once() -> None:
-    with pytest.raises(SettingsError, match=r"loader\.topics_include in the command line: expected a regular expr"):
+    with pytest.raises(SettingsError, match=r"loader\.topics_include.*'\('"):
         load_settings(flags={"loader.topics_include": "ok,("})
 
 
@@ -159,17 +169,14 @@ def test_passwords_are_masked() -> None:
     assert settings.registry.database_url.endswith("hunter2@db/x")
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("http://me:hunter2@a:1,https://me:hun,ter2@b:2", "http://me:***@a:1,https://me:***@b:2"),
-        ("http://me:hunt/er@2@a:1", "http://me:***@a:1"),
-        ("http://a:1,http://b:2/me@x", "http://a:1,http://b:***@x"),
-    ],
-)
-def test_passwords_in_urls_are_masked(url: str, shown: str) -> None:
-    """Rather too much is hidden than too little."""
-    assert load_settings(flags={"registry.url": url}).masked()["registry"]["url"] == shown  # type: ignore[index]
+def test_passwords_in_urls_are_masked() -> None:
+    """Where it is unclear what the password is, more is masked."""
+    expected = {
+        "http://me:hunter2@a:1,https://me:hun,ter2@b:2": "http://me:***@a:1,https://me:***@b:2",
+        "http://me:hunt/er@2@a:1": "http://me:***@a:1",
+        "http://a:1,http://b:2/me@x": "http://a:1,http://b:***@x",
+    }
+    assert {url: load_settings(flags={"registry.url": url}).masked()["registry"]["url"] for url in expected} == expected  # type: ignore[index]
 
 
 def test_credentials_of_clients_are_masked() -> None:
@@ -180,54 +187,51 @@ def test_credentials_of_clients_are_masked() -> None:
         assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "hadoop.javax.jdo.option.ConnectionPassword",
-        "ssl.keyPassword",
-        "hadoop.ssl.server.keystore.pass",
-        "hadoop.fs.s3a.access.key",
-        "hadoop.fs.s3a.secret.key",
-        "hadoop.fs.s3a.session.token",
-        "hadoop.fs.s3a.server-side-encryption.key",
-        "hadoop.fs.azure.account.key.store.blob.core.windows.net",
-        "hadoop.fs.azure.sas.box.store.blob.core.windows.net",
-        "hadoop.fs.gs.auth.service.account.private.key.id",
-        "hadoop.fs.oss.accessKeyId",
-        "hadoop.fs.oss.sharedKey",
-        "executorEnv.AWS_ACCESS_KEY_ID",
-        "executorEnv.DB_PASSWD",
-        "executorEnv.DB_PWD",
-        "executorEnv.KEY_PASSPHRASE",
-        "executorEnv.PASSCODE",
-        "x.API_KEY.1",
-        "x.accountKey.1",
-        "x.encryptionKey.1",
-        "x.privateKey.1",
-        "hadoop.some.Credential",
-        "authenticate.SECRET",
-    ],
+SECRETS_OF_SPARK = (
+    "hadoop.javax.jdo.option.ConnectionPassword",
+    "ssl.keyPassword",
+    "hadoop.ssl.server.keystore.pass",
+    "hadoop.fs.s3a.access.key",
+    "hadoop.fs.s3a.secret.key",
+    "hadoop.fs.s3a.session.token",
+    "hadoop.fs.s3a.server-side-encryption.key",
+    "hadoop.fs.azure.account.key.store.blob.core.windows.net",
+    "hadoop.fs.azure.sas.box.store.blob.core.windows.net",
+    "hadoop.fs.gs.auth.service.account.private.key.id",
+    "hadoop.fs.oss.accessKeyId",
+    "hadoop.fs.oss.sharedKey",
+    "executorEnv.AWS_ACCESS_KEY_ID",
+    "executorEnv.DB_PASSWD",
+    "executorEnv.DB_PWD",
+    "executorEnv.KEY_PASSPHRASE",
+    "executorEnv.PASSCODE",
+    "x.API_KEY.1",
+    "x.accountKey.1",
+    "x.encryptionKey.1",
+    "x.privateKey.1",
+    "hadoop.some.Credential",
+    "authenticate.SECRET",
 )
-def test_secrets_of_spark_are_masked_in_any_case(key: str, tmp_path: Path) -> None:
+
+
+def test_secrets_of_spark_are_masked_in_any_case(tmp_path: Path) -> None:
     config = tmp_path / "headrace.toml"
-    config.write_text(f'[spark]\n"{key}" = "hunter2"\n')
+    config.write_text("[spark]\n" + "".join(f'"{key}" = "hunter2"\n' for key in SECRETS_OF_SPARK))
     settings = load_settings(config=config)
-    assert settings.masked()["spark"] == {"master": "local[*]", key: "***"}
+    assert settings.masked()["spark"] == {"master": "local[*]", **dict.fromkeys(SECRETS_OF_SPARK, "***")}
     assert "hunter2" not in repr(settings)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_settings_of_spark_that_are_no_secrets_are_shown() -> None:
+    keys = (
         "kerberos.keytab",
         "ssl.keyStore",
         "hadoop.hive.metastore.sasl.enabled",
         "shuffle.sort.bypassMergeThreshold",
         "executor.memory",
-    ],
-)
-def test_what_is_no_secret_of_spark_is_shown(key: str) -> None:
-    assert load_settings(flags={f"spark.{key}": "seen"}).masked()["spark"][key] == "seen"  # type: ignore[index]
+    )
+    shown = load_settings(flags={f"spark.{key}": "seen" for key in keys}).masked()["spark"]
+    assert shown == {"master": "local[*]", **dict.fromkeys(keys, "seen")}
 
 
 @pytest.mark.parametrize(
@@ -283,15 +287,15 @@ def test_a_section_hides_its_secrets_too() -> None:
         ("registry.database_url", ["http://me:hunter2@h"]),
     ],
 )
-def test_a_wrong_value_is_told_without_its_password(key: str, value: Any) -> None:
-    with pytest.raises(SettingsError, match="found ") as caught:
+def test_error_of_a_value_masks_its_password(key: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=re.escape(key)) as caught:
         load_settings(flags={key: value})
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("uri", ["s3a://me:hunter2@bucket", "ftp://me:hunter2@host/folder"])
-def test_a_wrong_folder_is_told_without_its_password(uri: str) -> None:
-    with pytest.raises(SettingsError, match=r"found '\w+://me:\*\*\*@") as caught:
+def test_error_of_a_warehouse_masks_its_password(uri: str) -> None:
+    with pytest.raises(SettingsError, match=r"'\w+://me:\*\*\*@") as caught:
         warehouse_folder(load_settings(flags={"loader.warehouse": uri}))
     assert "hunter2" not in str(caught.value)
 
@@ -352,30 +356,27 @@ def test_what_the_working_folder_says_is_known_as_its_own(tmp_path: Path) -> Non
     assert load_settings(**where).of_working_folder == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("HEADRACE_LOG_FROMAT", "HEADRACE_LOG_FORMAT"),
-        ("HEADRACE_LOGLEVEL", "HEADRACE_LOG_LEVEL"),
-        ("HEADRACE_CONFIG_FILE", "HEADRACE_CONFIG"),
-        ("HEADRACE_LOADER_TASKS", "HEADRACE__LOADER__TASKS"),
-        ("HEADRACE_LOADER__PARTITION_BY", "HEADRACE__LOADER__PARTITION_BY"),
-        ("HEADRACE_DATA_DIR", "HEADRACE__DATA_DIR"),
-    ],
-)
-def test_a_misspelt_variable_is_an_error(name: str, meant: str) -> None:
-    with pytest.raises(SettingsError, match=f"unknown variable '{name}' in the environment; did you mean {meant}\\?$"):
-        load_settings(environment={name: "x"})
+MISSPELT_VARIABLES = {
+    "HEADRACE_LOG_FROMAT": "HEADRACE_LOG_FORMAT",
+    "HEADRACE_LOGLEVEL": "HEADRACE_LOG_LEVEL",
+    "HEADRACE_CONFIG_FILE": "HEADRACE_CONFIG",
+    "HEADRACE_LOADER_TASKS": "HEADRACE__LOADER__TASKS",
+    "HEADRACE_LOADER__PARTITION_BY": "HEADRACE__LOADER__PARTITION_BY",
+    "HEADRACE_DATA_DIR": "HEADRACE__DATA_DIR",
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_error_of_a_misspelt_variable_suggests_the_right_one() -> None:
+    errors = {name: error_of(environment={name: "x"}) for name in MISSPELT_VARIABLES}
+    named = {name: tuple(re.findall(r"\bHEADRACE_\w+", error)) for name, error in errors.items()}
+    assert named == {name: (name, right) for name, right in MISSPELT_VARIABLES.items()}
+
+
+def test_variables_of_other_programs_are_ignored() -> None:
+    names = (
         *("HEADRACE_LOG_LEVEL", "HEADRACE_LOG_FORMAT", "HEADRACE_PACKAGE", "HEADRACE_HOME", "HEADRACE_TEST_SEED"),
         # Of Kubernetes, for services called headrace-config, headrace-log-level and headrace-broker-advertised.
         *("HEADRACE_CONFIG_PORT", "HEADRACE_CONFIG_SERVICE_PORT", "HEADRACE_LOG_LEVEL_PORT_80_TCP_ADDR"),
         "HEADRACE_BROKER_ADVERTISED_PORT",
-    ],
-)
-def test_names_of_others_that_begin_with_ours_are_theirs(name: str) -> None:
-    load_settings(environment={name: "x"})
+    )
+    assert {name: error for name in names if (error := error_of(environment={name: "x"}))} == {}
