@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 
 from support.checkout import ROOT
 from support.running_service import Service, StartService
-from support.server_starts import START_SECONDS, note_starts, start_lines
 from support.servers.postgres_server import PostgresServer
 
 # Tests start hundreds of Pythons. One that may not cache bytecode compiles every module of ours again: 1.5 s a start.
@@ -54,10 +53,14 @@ LEFT_OUT = {
     "postgres": "make test-postgres",
     "pig": "make test-pig",
     "s3": "make test-s3",
+    "servers": "make test-servers",
+    "simulation": "make test-simulation",
+    "soak": "make test-full",
+    "spark": "make test-spark",
     "yarn": "make test-yarn",
     "zig": "make test-zig",
 }
-"""Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
+"""Every marker that a target of the Makefile deselects, and the command that runs its tests."""
 
 
 COMPONENT_TESTS = ROOT / "tests" / "component"
@@ -77,42 +80,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
 
 
-LEFT_OUT_IN_ALL = "in all"
-"""Beside the markers, since a test may have two of them; pytest itself does not count over workers."""
-
-
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    _deselected[LEFT_OUT_IN_ALL] += len(items)
     for item in items:
         _deselected.update(mark.name for mark in item.iter_markers() if mark.name in LEFT_OUT)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):  # a worker process of pytest-xdist tells the one that prints
+    """Sends the counts of a pytest-xdist worker to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["deselected"] = dict(_deselected)
-        session.config.workeroutput["server_starts"] = START_SECONDS
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Every worker leaves out the same tests, and starts servers of its own."""
-    told = getattr(node, "workeroutput", {})  # a worker that crashed tells nothing
-    _deselected.update(Counter(told.get("deselected", {})) - _deselected)
-    note_starts(told.get("server_starts", {}))
+    """Keeps the highest count of each marker: all workers deselect the same tests. A crashed worker sends no counts."""
+    counts = getattr(node, "workeroutput", {}).get("deselected", {})
+    _deselected.update(Counter(counts) - _deselected)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what did not run and how to run it, and what was started for the tests that did. `tools/run_tiers.py` reads
-    these lines too."""
+    """Lists the deselected tests by marker: no test is left out silently."""
     for name, command in sorted(LEFT_OUT.items()):
-        if _deselected[name]:
-            terminalreporter.write_line(
-                f"left out by -m: {_deselected[name]} tests marked {name}; run them with: {command}"
-            )
-    if _deselected[LEFT_OUT_IN_ALL]:
-        terminalreporter.write_line(f"left out in all: {_deselected[LEFT_OUT_IN_ALL]} tests")
-    for line in start_lines(START_SECONDS):
-        terminalreporter.write_line(line)
+        if count := _deselected[name]:
+            terminalreporter.write_line(f"left out by -m: {count} tests marked {name}; run them with: {command}")
 
 
 _deselected: Counter[str] = Counter()

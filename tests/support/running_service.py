@@ -13,7 +13,6 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from support.checkout import ROOT
-from support.server_starts import kind_of, timed_start
 
 READY_TIMEOUT_S = 120
 DRAINED_WITHIN_S = 10
@@ -39,26 +38,25 @@ class Service:
         self.arguments = arguments
         self.lines: Queue[str] = Queue()
         self.errors: list[str] = []
-        with timed_start(kind_of([Path(arguments[0]).name, *arguments[1:]])):
-            self.process = subprocess.Popen(
-                [*program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=folder,
-                env={**inherited, **(environment or {})},
-            )
-            self._drains = [
-                threading.Thread(target=drain, daemon=True) for drain in (self._drain_stdout, self._drain_stderr)
-            ]
-            for drain in self._drains:
-                drain.start()
-            try:
-                self.addresses = self._wait_until_ready()
-            except BaseException:  # Ctrl-C among them: nobody else can end it yet
-                self.kill()
-                raise
+        self.process = subprocess.Popen(
+            [*program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**inherited, **(environment or {})},
+        )
+        self._drains = [
+            threading.Thread(target=drain, daemon=True) for drain in (self._drain_stdout, self._drain_stderr)
+        ]
+        for drain in self._drains:
+            drain.start()
+        try:
+            self.addresses = self._wait_until_ready()
+        except BaseException:  # Ctrl-C among them: nobody else can end it yet
+            self.kill()
+            raise
 
     def _drain_stdout(self) -> None:
         assert self.process.stdout is not None

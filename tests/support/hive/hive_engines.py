@@ -20,7 +20,6 @@ from headrace.settings import Address
 from support.free_ports import free_port
 from support.hive.hive_server import HiveServer
 from support.hive.hive_values import NestedBytes
-from support.server_starts import timed_start
 
 SPARK = "Spark SQL"
 THRIFT_SERVER = "Spark Thrift Server"
@@ -95,17 +94,16 @@ def another(engine: Engine) -> Executor:
 def spark_engines(folder: Path) -> Iterator[tuple[Engine, Engine]]:
     """A Spark session, and the Spark Thrift Server in it, on one metastore; in one JVM, as `headrace up` has them."""
     listen = Address("127.0.0.1", free_port())
-    with timed_start("Spark Thrift Server"):
-        session = open_session(
-            app_name="tests",
-            master="local[1]",
-            metastore_uri=None,
-            data_dir=folder / "data",
-            warehouse_uri=local_location(folder / "warehouse"),
-            extra={"sql.shuffle.partitions": "1", HOST_KEY: listen.host, PORT_KEY: str(listen.port)},
-            short_lived=True,
-        )
-        _start_thrift(session, listen)
+    session = open_session(
+        app_name="tests",
+        master="local[1]",
+        metastore_uri=None,
+        data_dir=folder / "data",
+        warehouse_uri=local_location(folder / "warehouse"),
+        extra={"sql.shuffle.partitions": "1", HOST_KEY: listen.host, PORT_KEY: str(listen.port)},
+        short_lived=True,
+    )
+    _start_thrift(session, listen)
     try:
         address = HiveServerAddress(listen.host, listen.port)
         server = ServerEngine(THRIFT_SERVER, HiveServerExecutor(address), address)

@@ -10,7 +10,6 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from support.free_ports import free_port
-from support.server_starts import timed_start
 from support.servers.maven_jars import classpath_of
 
 READY_TIMEOUT_S = 120.0
@@ -51,12 +50,9 @@ class HiveServer:
             *(main, *(("-p", str(self.port)) if main == METASTORE else ())),
         ]
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LC_ALL": "C.UTF-8", "HADOOP_HOME": str(folder)}
-        with timed_start(main.rpartition(".")[2]):
-            with self.log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment
-                )
-            self._wait_until_ready()
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment)
+        self._wait_until_ready()
 
     def stop(self) -> None:
         self._process.terminate()

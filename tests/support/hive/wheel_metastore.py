@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from pyspark.find_spark_home import _find_spark_home
 
 from support.hive.hive_server import METASTORE, READY_TIMEOUT_S, STOP_TIMEOUT_S, configuration, free_port, is_open
-from support.server_starts import timed_start
 from support.servers.maven_jars import classpath_of
 
 SCHEMA_TOOL = "org.datanucleus.store.schema.SchemaTool"
@@ -48,19 +47,18 @@ class WheelMetastore:
         jars = Path(_find_spark_home()) / "jars"
         self._java = ["java", "--add-opens=java.base/java.net=ALL-UNNAMED", f"-Djava.io.tmpdir={folder}", "-cp"]
         self._classpath = f"{folder}:{jars}/*:{classpath_of('postgres-jdbc')}"
-        with timed_start("the metastore of the wheel"):
-            self._make_tables(folder, jars, {**connection, **TOOL_PROPERTIES})
-            port = free_port()
-            self.uri = f"thrift://127.0.0.1:{port}"
-            with (folder / "log").open("wb") as log:
-                command = [*self._java, self._classpath, METASTORE, "-p", str(port)]
-                self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-            deadline = time.monotonic() + READY_TIMEOUT_S
-            while not is_open(port):
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self.stop()
-                    raise RuntimeError((folder / "log").read_text(errors="replace")[-3000:])
-                time.sleep(0.2)
+        self._make_tables(folder, jars, {**connection, **TOOL_PROPERTIES})
+        port = free_port()
+        self.uri = f"thrift://127.0.0.1:{port}"
+        with (folder / "log").open("wb") as log:
+            command = [*self._java, self._classpath, METASTORE, "-p", str(port)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not is_open(port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError((folder / "log").read_text(errors="replace")[-3000:])
+            time.sleep(0.2)
 
     def stop(self) -> None:
         self._process.kill()

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from support.free_ports import free_port
-from support.server_starts import timed_start
 from support.servers.kafka_security import LISTENERS, KafkaSecurity
 
 POM = Path(__file__).resolve().with_name("kafka.pom.xml")
@@ -46,18 +45,17 @@ class ApacheKafka:
         # A first bit of 0 keeps it from beginning with "-", which the tool would take for an option.
         cluster_id = urlsafe_b64encode(bytes([raw[0] & 0x7F, *raw[1:]])).decode().rstrip("=")
         self._log = folder / "kafka.log"
-        with timed_start("Apache Kafka"):
-            subprocess.run(
-                [
-                    *(*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)),
-                    *(security.format_arguments() if security else ()),
-                ],
-                check=True,
-                capture_output=True,
-                timeout=READY_TIMEOUT_S,
-            )
-            self._command = [*java, "kafka.Kafka", str(settings)]
-            self.start()
+        subprocess.run(
+            [
+                *(*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)),
+                *(security.format_arguments() if security else ()),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=READY_TIMEOUT_S,
+        )
+        self._command = [*java, "kafka.Kafka", str(settings)]
+        self.start()
 
     @property
     def pid(self) -> int:

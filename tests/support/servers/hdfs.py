@@ -21,7 +21,6 @@ from urllib.parse import quote
 import pytest
 
 from support.free_ports import free_port
-from support.server_starts import timed_start
 
 MEMORY = Path("/dev/shm")
 POM = Path(__file__).resolve().with_name("hdfs.pom.xml")
@@ -57,12 +56,11 @@ class Hdfs:
             *("--add-opens", "java.base/java.lang=ALL-UNNAMED", f"-Dhadoop.log.dir={folder}", "-cp", classpath),
         ]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        with timed_start("HDFS"):
-            format_it = [*self._java, NAME_NODE, "-format", "-nonInteractive"]
-            subprocess.run(format_it, check=True, capture_output=True, timeout=READY_TIMEOUT_S)
-            self.start(NAME_NODE)
-            self.start(DATA_NODE)
-            self.wait_until_ready()
+        format_it = [*self._java, NAME_NODE, "-format", "-nonInteractive"]
+        subprocess.run(format_it, check=True, capture_output=True, timeout=READY_TIMEOUT_S)
+        self.start(NAME_NODE)
+        self.start(DATA_NODE)
+        self.wait_until_ready()
 
     def start(self, main: str) -> None:
         with (self.folder / f"{main.rpartition('.')[2]}.log").open("ab") as log:

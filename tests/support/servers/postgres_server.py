@@ -19,7 +19,6 @@ import pytest
 
 from support.free_ports import free_port
 from support.processes import kill_with_children
-from support.server_starts import timed_start
 
 READY_TIMEOUT_S = 60.0
 USER = "headrace"
@@ -71,9 +70,8 @@ class PostgresServer:
             if base is not None:
                 self._copy_cluster(base)
                 return
-            with timed_start("PostgreSQL"):
-                self._make_cluster()
-                self._start()
+            self._make_cluster()
+            self._start()
         except BaseException:
             self.remove()
             raise
@@ -100,8 +98,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it again, with the files that it left or that it was given."""
-        with timed_start("PostgreSQL again"):
-            self._start()
+        self._start()
 
     def start_recovery(self, kind: str, *settings: str) -> None:
         """Starts a base backup as what the `kind` of signal file makes of it: "standby" or "recovery"."""

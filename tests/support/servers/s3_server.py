@@ -17,8 +17,6 @@ import pytest
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from support.server_starts import timed_start
-
 POM = Path(__file__).resolve().with_name("s3a.pom.xml")
 BUCKET = "lake"
 NOT_OF_S3A = ("slf4j", "commons-logging", "jackson")  # Spark has its own
@@ -52,19 +50,18 @@ class S3Server:
         self.fault: Fault = lambda request: ""
         self.met = 0
         self._store = DomainDispatcherApplication(create_backend_app)
-        with timed_start("S3 (moto)"):
-            self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
-            self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-            self._thread.start()
-            self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-            self.client = boto3.client(
-                "s3",
-                endpoint_url=self.endpoint,
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-                region_name="us-east-1",
-            )
-            self.client.create_bucket(Bucket=BUCKET)
+        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            region_name="us-east-1",
+        )
+        self.client.create_bucket(Bucket=BUCKET)
 
     def stop(self) -> None:
         self._server.shutdown()

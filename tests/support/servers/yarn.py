@@ -15,7 +15,6 @@ from typing import Any
 
 from support.checkout import ROOT
 from support.hive.hive_server import configuration, free_port
-from support.server_starts import timed_start
 from support.servers.hdfs import Hdfs
 from support.servers.maven_jars import classpath_of
 
@@ -43,12 +42,11 @@ class Yarn:
             *("-cp", f"{self.conf}:{classpath_of('yarn')}"),
         ]
         self._processes = []
-        with timed_start("YARN"):
-            for main, heap in ((RESOURCE_MANAGER, "-Xmx400m"), (NODE_MANAGER, "-Xmx300m")):
-                with (folder / f"{main.rpartition('.')[2]}.log").open("wb") as log:
-                    command = [java[0], heap, *java[1:], main]
-                    self._processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-            self._wait_until_ready()
+        for main, heap in ((RESOURCE_MANAGER, "-Xmx400m"), (NODE_MANAGER, "-Xmx300m")):
+            with (folder / f"{main.rpartition('.')[2]}.log").open("wb") as log:
+                command = [java[0], heap, *java[1:], main]
+                self._processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+        self._wait_until_ready()
 
     def stop(self) -> None:
         for process in reversed(self._processes):
