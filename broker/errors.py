@@ -56,6 +56,8 @@ class TlsUnusable(StartError):
 
     def __init__(self, setting: str, path: str, reason: str) -> None:
         super().__init__(f"broker.{setting} {path} cannot be used: {reason}")
+        self.setting = setting
+        self.path = path
 
 
 class UsersUnusable(StartError):
@@ -63,6 +65,8 @@ class UsersUnusable(StartError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"broker.users {path} cannot be used: {reason}")
+        self.path = path
+        self.reason = reason
 
 
 class LogDamaged(StartError):
@@ -75,6 +79,7 @@ class LogDamaged(StartError):
             ".corrupt beside the log and goes on with what is intact"
         )
         self.path = path
+        self.forced_to = forced_to
 
 
 class DiskFailed(BrokerError):

@@ -21,6 +21,7 @@ from headrace.broker.access.scram import (
     HASHES,
     ITERATIONS,
     SALT_BYTES,
+    WRONG,
     Exchange,
     FirstMessage,
     LoginRefused,
@@ -37,7 +38,6 @@ PASSWORD_BYTES_MAX: Final = 1024
 """What is longer is refused, since it is hashed for whoever sends it."""
 REFUSED_DELAY_S: Final = 0.2
 """A wrong password is answered only then, and its connection closed."""
-WRONG: Final = "wrong user or password"
 
 
 class Users:

@@ -24,6 +24,8 @@ ITERATIONS_MAX: Final = 1_000_000
 SALT_BYTES: Final = 16
 MESSAGE_CHARS_MAX: Final = 4096
 NONCE_CHARS_MAX: Final = 512
+WRONG: Final = "wrong user or password"
+"""The message of every refused login, so that it does not show whether the user exists."""
 
 _FORMAT = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d{1,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 _FIRST = re.compile(r"(n,(?:a=([^,]*))?,)(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?)")
@@ -141,7 +143,7 @@ class Exchange:
         is_known = hmac.compare_digest(hashlib.new(name, client_key).digest(), verifier.stored_key)
         is_answer = header == self._first.header.encode() and hmac.compare_digest(found[3], self._nonce)
         if not (is_known and is_answer and len(proof) == len(signature)):
-            raise LoginRefused("wrong user or password")
+            raise LoginRefused(WRONG)
         return b"v=" + base64.b64encode(hmac.digest(verifier.server_key, said, name))
 
 
