@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.checkout import ROOT
+from support.registry.migrated_databases import PostgresTemplate, SqliteTemplate
 from support.running_service import Service, StartService
 from support.servers.postgres_server import PostgresServer
 
@@ -165,30 +166,59 @@ ON_EACH_DATABASE = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgre
 NewDatabase = Callable[[], str]
 
 
-def databases(request: pytest.FixtureRequest, folder: Path) -> NewDatabase:
-    """Makes empty databases of the kind that is the fixture's parameter, and answers with their URLs."""
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> SqliteTemplate:
+    return SqliteTemplate(tmp_path_factory.mktemp("template") / "registry.db")
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> PostgresTemplate:
+    return PostgresTemplate(postgres_server)
+
+
+def migrated_databases(request: pytest.FixtureRequest, folder: Path) -> NewDatabase:
+    """Returns a function that copies the migrated template of the fixture's parameter; each copy is a registry of its
+    own."""
     if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        return server.new_database
+        postgres: PostgresTemplate = request.getfixturevalue("postgres_template")
+        return postgres.copy
+    sqlite: SqliteTemplate = request.getfixturevalue("sqlite_template")
     numbers = itertools.count(1)
-    return lambda: f"sqlite:///{folder / f'registry-{next(numbers)}.db'}"
+    return lambda: sqlite.copy_to(folder / f"registry-{next(numbers)}.db")
 
 
 @pytest.fixture(params=ON_EACH_DATABASE)
 def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
-    return databases(request, tmp_path)
+    """Makes migrated databases for the test and returns their URLs."""
+    return migrated_databases(request, tmp_path)
 
 
 @pytest.fixture
 def database_url(new_database: NewDatabase) -> str:
-    """An empty database for the test."""
+    """A migrated database for the test."""
     return new_database()
 
 
 @pytest.fixture(scope="module", params=ON_EACH_DATABASE)
 def registry_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An empty database for the module."""
-    return databases(request, tmp_path_factory.mktemp("registry"))()
+    """A migrated database for the module."""
+    return migrated_databases(request, tmp_path_factory.mktemp("registry"))()
+
+
+@pytest.fixture(params=ON_EACH_DATABASE)
+def new_empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
+    """Makes databases without tables for the test and returns their URLs."""
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        return server.new_database
+    numbers = itertools.count(1)
+    return lambda: f"sqlite:///{tmp_path / f'registry-{next(numbers)}.db'}"
+
+
+@pytest.fixture
+def empty_database_url(new_empty_database: NewDatabase) -> str:
+    """A database without tables for the test."""
+    return new_empty_database()
 
 
 @pytest.fixture(scope="module")

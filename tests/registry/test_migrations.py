@@ -43,8 +43,8 @@ def _tables(engine: sa.Engine) -> dict[str, object]:
     }
 
 
-def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
-    url, created_url = new_database(), new_database()
+def test_migrations_reach_the_models(new_empty_database: Callable[[], str]) -> None:
+    url, created_url = new_empty_database(), new_empty_database()
     Database(url).upgrade()
     migrated = engine_of(url)
     with migrated.connect() as connection:
@@ -60,8 +60,8 @@ def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
     created.dispose()
 
 
-def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> None:
-    database = Database(database_url)
+def test_upgrading_again_changes_nothing_and_check_agrees(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
     with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0006: run .*db upgrade"):
         database.check()
     database.upgrade()
@@ -70,10 +70,10 @@ def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> 
     database.close()
 
 
-def test_every_database_has_an_identity_of_its_own(new_database: Callable[[], str]) -> None:
+def test_every_database_has_an_identity_of_its_own(new_empty_database: Callable[[], str]) -> None:
     identities = []
     for _ in range(2):
-        database = Database(new_database())
+        database = Database(new_empty_database())
         database.upgrade()
         found = database.read(lambda repository: repository.identity())
         database.upgrade()
@@ -84,8 +84,8 @@ def test_every_database_has_an_identity_of_its_own(new_database: Callable[[], st
     assert all(identities)
 
 
-def test_several_upgrade_at_once(database_url: str) -> None:
-    databases = [Database(database_url) for _ in range(4)]
+def test_several_upgrade_at_once(empty_database_url: str) -> None:
+    databases = [Database(empty_database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(Database.upgrade, databases))
     for database in databases:
@@ -109,12 +109,12 @@ def test_a_new_file_that_another_writes_is_waited_for(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_failed_migration_leaves_nothing_behind(database_url: str) -> None:
-    engine = engine_of(database_url)
+def test_a_failed_migration_leaves_nothing_behind(empty_database_url: str) -> None:
+    engine = engine_of(empty_database_url)
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE versions (x INTEGER)"))
     with pytest.raises(DatabaseUnusable, match=r"(table|relation) \"?versions\"? already exists"):
-        Database(database_url).upgrade()
+        Database(empty_database_url).upgrade()
     assert sa.inspect(engine).get_table_names() == ["versions"]
     engine.dispose()
 
@@ -156,8 +156,8 @@ NEWEST_ID_GIVEN = {
 }
 
 
-def test_a_database_of_the_first_tables_keeps_what_it_holds(database_url: str) -> None:
-    engine = engine_of(database_url)
+def test_a_database_of_the_first_tables_keeps_what_it_holds(empty_database_url: str) -> None:
+    engine = engine_of(empty_database_url)
     upgrade_to(engine, "0001")
     tables = sa.MetaData()
     tables.reflect(engine)
@@ -168,7 +168,7 @@ def test_a_database_of_the_first_tables_keeps_what_it_holds(database_url: str) -
         # The newest id was given to a schema that has gone since.
         connection.execute(sa.text(NEWEST_ID_GIVEN[engine.dialect.name]))
     engine.dispose()
-    database = Database(database_url)
+    database = Database(empty_database_url)
     database.upgrade()
     database.check()
 
@@ -220,9 +220,9 @@ CONTENTS = (
 )
 
 
-def test_fingerprints_of_a_database_from_before_are_those_of_its_contents(database_url: str) -> None:
+def test_fingerprints_of_a_database_from_before_are_those_of_its_contents(empty_database_url: str) -> None:
     """Also where there are more schemas than are looked at together, with gaps, and two ids for one content."""
-    engine = engine_of(database_url)
+    engine = engine_of(empty_database_url)
     upgrade_to(engine, "0003")
     tables = sa.MetaData()
     tables.reflect(engine)
@@ -252,7 +252,7 @@ def test_fingerprints_of_a_database_from_before_are_those_of_its_contents(databa
         else:
             connection.execute(sa.text("SELECT setval(pg_get_serial_sequence('schemas', 'row_key'), 9000)"))
     engine.dispose()
-    database = Database(database_url)
+    database = Database(empty_database_url)
     database.upgrade()
     database.check()
     for number, content in enumerate([*CONTENTS, *many[::100]], 1):

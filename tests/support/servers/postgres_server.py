@@ -83,10 +83,10 @@ class PostgresServer:
     def log(self) -> str:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
-    def new_database(self) -> str:
-        """The URL of a database that is empty."""
+    def new_database(self, template: str = "template1") -> str:
+        """Makes a copy of the template, which is empty by default, and returns its URL."""
         name = f"registry_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:

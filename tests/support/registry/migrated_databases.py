@@ -1,0 +1,58 @@
+"""Copies of a migrated registry database: the migrations run once per test process, not once per test."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from support.servers.postgres_server import PostgresServer
+
+POSTGRES_TEMPLATE = "registry_template"
+
+
+class SqliteTemplate:
+    """A migrated SQLite database, in a file that tests copy."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        _migrate(f"sqlite:///{path}")
+
+    def copy_to(self, path: Path) -> str:
+        """Makes a registry database of its own and returns its URL."""
+        shutil.copyfile(self._path, path)
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute(_new_identity())
+        return f"sqlite:///{path}"
+
+
+class PostgresTemplate:
+    """A migrated database of a PostgreSQL server, which tests copy."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        server.execute(f"CREATE DATABASE {POSTGRES_TEMPLATE}")
+        _migrate(server.url(POSTGRES_TEMPLATE))
+
+    def copy(self) -> str:
+        """Makes a registry database of its own and returns its URL."""
+        url = self._server.new_database(POSTGRES_TEMPLATE)
+        self._server.execute(_new_identity(), url.rpartition("/")[2])
+        return url
+
+
+def _migrate(url: str) -> None:
+    # Imported late: SQLAlchemy and Alembic take half a second, and every test run imports this module.
+    from headrace.registry.storage.database import Database
+
+    with closing(Database(url)) as database:
+        database.upgrade()
+
+
+def _new_identity() -> str:
+    """The statement that replaces the template's identity. Replication and clients' caches take databases with equal
+    identities for one registry."""
+    return f"UPDATE registry_identity SET identity = '{secrets.token_hex(16)}'"
