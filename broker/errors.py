@@ -56,8 +56,6 @@ class TlsUnusable(StartError):
 
     def __init__(self, setting: str, path: str, reason: str) -> None:
         super().__init__(f"broker.{setting} {path} cannot be used: {reason}")
-        self.setting = setting
-        self.path = path
 
 
 class UsersUnusable(StartError):

@@ -12,6 +12,8 @@ logger = logging.getLogger(__name__)
 LOOK_MS = 250
 PAUSE_S = 1.0
 """Of less nobody is told: the time-outs of clients begin at several seconds."""
+WORKED = "work of the broker's own"
+WAITED = "it waited for the disk or for a processor"
 
 
 class Pauses:
@@ -43,5 +45,5 @@ class Pauses:
             "nobody was served pause_ms=%d of_which_working_ms=%d reason=%s",
             round(pause_s * 1000),
             round(work_s * 1000),
-            "work of the broker's own" if work_s > pause_s / 2 else "it waited for the disk or for a processor",
+            WORKED if work_s > pause_s / 2 else WAITED,
         )

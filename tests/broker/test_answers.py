@@ -550,10 +550,8 @@ def test_records_of_times_too_far_from_the_brokers_are_refused(
             return
         assert (told.error, node.log("t", 0).log_end_offset) == (ErrorCode.INVALID_TIMESTAMP, 0)
         limit = configs.get(f"message.timestamp.{word}.max.ms", str(HOUR_MS))
-        said = str(told.error_message)
-        assert f"message.timestamp.{word}.max.ms is {limit}" in said
-        assert str(max(times) if word == "after" else times[0]) in said
-        apart_ms = max(times) - NOW_MS if word == "after" else NOW_MS - times[0]
-        assert f"is {apart_ms} ms {'ahead of' if word == 'after' else 'behind'} the broker's clock" in said
+        time_ms = max(times) if word == "after" else times[0]
+        for part in (f"message.timestamp.{word}.max.ms", limit, str(time_ms), f"{abs(time_ms - NOW_MS)} ms"):
+            assert part in str(told.error_message)
 
     with_node(tmp_path, work)

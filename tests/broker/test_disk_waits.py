@@ -20,6 +20,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.producer_ids import BLOCK_SIZE
 from headrace.broker.topics import Topic
 from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch
+from support.logs import logged
 
 SHORT_MS = 1000
 
@@ -107,7 +108,7 @@ def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
             waits = asyncio.gather(*map(node.flusher.force, logs), return_exceptions=True)
             outcomes = await asyncio.wait_for(waits, 30)
         assert [type(outcome) for outcome in outcomes] == [IndexError, IndexError]
-        assert "nothing forced for waiters=2" in caplog.text
+        assert [record.args for record in logged(caplog, "broker.log.flusher")] == [(2,)]
         assert [log.recovery_point for log in logs] == [0, 0]
         await asyncio.wait_for(asyncio.gather(*map(node.flusher.force, logs)), 30)
         assert [log.recovery_point for log in logs] == [1, 1]

@@ -27,6 +27,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topics import Topic
 from support.broker.broker_samples import NOW_MS, append, batch, contents, opened
+from support.logs import logged
 
 REAL_WRITE_BYTES, REAL_MKDIR = Path.write_bytes, Path.mkdir
 
@@ -225,7 +226,7 @@ def test_upkeep_goes_on_when_there_is_space_again(
         now[0] += 30 * 86_400_000
         node.start()
         await until(lambda: freed.log_start_offset == 1)
-        await until(lambda: any("upkeep failed" in record.getMessage() for record in caplog.records))
+        await until(lambda: bool(logged(caplog, "broker.supervised", "No space left")))
         assert (stuck.log_start_offset, list(node.groups.groups)) == (0, ["g"])
         monkeypatch.undo()
         await until(lambda: stuck.log_start_offset == 1 and not node.groups.groups)
@@ -268,7 +269,9 @@ def test_groups_go_on_after_a_compaction_that_found_no_space(
 
         node.start()
         monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))
-        await commit_until(lambda: "offsets not compacted" in caplog.text)
+        await commit_until(
+            lambda: bool(logged(caplog, "broker.coordinator.coordinator", "No space left", level=logging.ERROR))
+        )
         monkeypatch.undo()
         monkeypatch.setattr(coordinator_module, "COMPACT_BYTES", 2000)
         log = node.log("__consumer_offsets", 0)
@@ -290,7 +293,7 @@ def test_a_broker_that_stops_on_a_full_disk_reads_its_logs_at_the_next_start(
 
     with_node(tmp_path, fill)
     assert not (tmp_path / CLEAN_MARKER).exists()
-    assert "without the mark of a clean end" in caplog.text
+    assert logged(caplog, "broker.node", "No space left")
     monkeypatch.undo()
     with_node(tmp_path, look)
     assert (tmp_path / CLEAN_MARKER).exists()
@@ -357,7 +360,7 @@ def test_who_deletes_records_that_leave_no_space_is_told(
             (ErrorCode.STORAGE_ERROR, -1),
             (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
         ]
-        assert "deletion of records not written" in caplog.text
+        assert logged(caplog, "broker.handlers.delete_records", "No space left")
         monkeypatch.undo()
         assert await delete_below(node, {"t": 2}) == [(ErrorCode.NONE, 2)]
         assert read_checkpoint(tmp_path / LOG_STARTS) == {("t", 0): 2}

@@ -44,6 +44,7 @@ from support.broker.broker_samples import (
     opened,
     with_attributes,
 )
+from support.logs import logged
 
 SMALL = LogLimits(segment_bytes_max=400)
 """Some four batches of one short record each."""
@@ -355,9 +356,10 @@ def test_damage_below_the_recovery_point_stops_the_start_or_is_set_aside(
     (tmp_path / FILE_NAME).unlink()  # so that the headers of what is closed are read too
     damaged = flipped(segment_path(tmp_path, 0, LOG), at)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(LogDamaged, match=r"0\.log is damaged: .*below offset 25.*set-aside") as error:
+    with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*broker\.damaged") as error:
         opened(tmp_path, limits=limits, recovery_point=25)
     assert "\n" not in str(error.value)
+    assert (error.value.path, error.value.forced_to) == (segment_path(tmp_path, 0, LOG), 25)
     assert files == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "nothing was touched"
     log = opened(tmp_path, limits=limits, recovery_point=25, sets_aside=True).log
     kept = [(number, b"value %d" % number) for number in range(30) if number != 1]
@@ -378,8 +380,9 @@ def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_
     last = log.closed[-1]
     cut_off(last.path(), len(batch(b"value 10")))
     segment_path(tmp_path, log.active.base_offset, LOG).unlink()
-    with pytest.raises(LogDamaged, match="the log ends at offset"):
+    with pytest.raises(LogDamaged, match=rf"\b{last.next_offset - 1}\b") as error:
         opened(tmp_path, recovery_point=last.next_offset)
+    assert (error.value.path, error.value.forced_to) == (last.path(), last.next_offset)
     log = opened(tmp_path, recovery_point=last.next_offset, sets_aside=True).log
     assert log.log_end_offset == last.next_offset
     assert append(log, batch(b"new")) == last.next_offset
@@ -421,9 +424,9 @@ def test_a_closed_segment_that_lost_its_last_batches_is_damaged_though_they_were
         assert without_last_batch(first.path()) == lost.start
     else:
         first.path().write_bytes(b"")
-    where = f"it ends at offset {lost.start} and the next segment begins at {second.base_offset}"
-    with pytest.raises(LogDamaged, match=where):
+    with pytest.raises(LogDamaged, match=rf"\b{lost.start}\b.*\b{second.base_offset}\b") as error:
         opened(tmp_path, recovery_point=30, is_clean=is_clean)
+    assert (error.value.path, error.value.forced_to) == (first.path(), 30)
     log = opened(tmp_path, recovery_point=30, is_clean=is_clean, sets_aside=True).log
     kept = [(number, b"value %d" % number) for number in range(30) if number not in lost]
     assert contents(log) == kept
@@ -440,8 +443,9 @@ def test_a_closed_segment_that_lost_more_than_its_indexes_tell_is_damaged(tmp_pa
     first = log.closed[0]
     assert first.path(INDEX).stat().st_size > 8
     without_last_batch(first.path())
-    with pytest.raises(LogDamaged, match="it ends at offset"):
+    with pytest.raises(LogDamaged, match=rf"\b{first.next_offset - 1}\b.*\b{log.closed[1].base_offset}\b") as error:
         opened(tmp_path, recovery_point=2000)
+    assert error.value.path == first.path()
 
 
 @pytest.mark.parametrize("recovery_point", [None, 2])
@@ -460,8 +464,9 @@ def test_a_log_is_cut_where_a_closed_segment_ends_early_that_was_not_forced(
 
 
 def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:
-    with pytest.raises(LogDamaged, match="the log ends at offset 0"):
+    with pytest.raises(LogDamaged) as error:
         opened(tmp_path, recovery_point=7, is_clean=True)
+    assert error.value.forced_to == 7
     log = opened(tmp_path, recovery_point=7, sets_aside=True).log
     assert append(log, batch(b"x")) == 7
 
@@ -533,7 +538,7 @@ def test_indexes_that_are_right_are_not_made_anew(tmp_path: Path, caplog: pytest
     for number in range(0, 600, 7):
         again.read(number, 1, whole_first=True)
         find_timestamp(again, NOW_MS + number)
-    assert "indexes rebuilt" not in caplog.text
+    assert not logged(caplog, "broker.log.segments")
 
 
 @given(st.data())
@@ -723,7 +728,7 @@ def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
     log.advance_log_start(12)
     caplog.clear()
     assert [log.epoch_end(epoch) for epoch in (5, 6, 7, 8)] == [(5, 10), (6, 12), (7, 25), (8, 26)]
-    assert [record.getMessage() for record in caplog.records] == [f"leader epochs rebuilt folder={tmp_path.name}"]
+    assert len(logged(caplog, "broker.log.partition_log", tmp_path.name)) == len(caplog.records) == 1
     assert path in log.flush_job().paths and path.read_bytes() == b"0\n3\n7 12\n8 25\n9 26\n"
 
 
@@ -969,7 +974,7 @@ def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
     log = opened(tmp_path).log
     append(log, idempotent(41))
     assert refusal(log, idempotent(43)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    with pytest.raises(RequestRefused, match="producer 7 sent sequence 1; expected 0") as refused:
+    with pytest.raises(RequestRefused, match=r"\b7\b.*\b1\b.*\b0\b") as refused:
         append(log, idempotent(1, epoch=1))
     assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     append(log, idempotent(0, epoch=1))

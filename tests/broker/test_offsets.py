@@ -154,7 +154,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> OffsetTable:
 
 
 def refusal(table: OffsetTable, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> ErrorCode:
-    with pytest.raises(RequestRefused, match="take 3,000 bytes already") as refused:
+    with pytest.raises(RequestRefused, match="3,000") as refused:
         table.check_room(offsets, is_pending=is_pending)
     return refused.value.code
 
@@ -172,7 +172,7 @@ def test_transactions_have_as_much_room_again(full: OffsetTable) -> None:
     full.check_room(keyed("h", 10), is_pending=True)
     assert refusal(full, keyed("h", 11), is_pending=True) is ErrorCode.POLICY_VIOLATION
     full.add_pending(1, 0, keyed("g", 10))
-    with pytest.raises(RequestRefused, match="take 6,000 bytes"):
+    with pytest.raises(RequestRefused, match="6,000"):
         full.check_room(keyed("g", 1), is_pending=True)
     full.check_room(keyed("g", 10))
     full.drop_pending(1)
