@@ -63,7 +63,8 @@ DEV = [
     "python-schema-registry-client>=2.6,<3",
     "pyyaml>=6,<7",
     "ruff>=0.8,<1",
-    "moto[server]>=5.2,<6",
+    "flask-cors>=6,<7",  # what moto needs to serve S3; its extra "server" has thirty libraries for everything else
+    "moto[s3]>=5.2,<6",
     "schemathesis>=4.0,<5",
     "xmlschema>=3.4,<5",
 ]
