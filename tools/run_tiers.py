@@ -1,430 +1,206 @@
-"""Runs the checks and tests of this checkout in tiers, side by side as far as the machine goes: `make ci`, `.ci/run`.
+"""Runs the checks and tests of this checkout in tiers, side by side as far as the cores allow: `make ci`, `.ci/run`.
 
-Each tier is a `make` target that also runs alone. Needs nothing but Python 3.11 or newer; `make` makes the rest. What a
-tier prints goes to `.make/tiers/<tier>.log`; here a line tells that it starts and how it ends, the end of its log is
-printed at once when it fails, and a table at the end says what ran, with the servers that its tests started; the last
-lines name the tests that failed.
+A tier is a make target. Its output goes to `.make/tiers/<tier>.log`, and the last lines to the terminal if it fails.
+Needs only the standard library: the first tier, `make setup-dev`, creates the environment of the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-POLL_S = 0.2
-STILL_RUNNING_S = 60  # hosted CI ends jobs that print nothing for ten minutes, and people wonder sooner
-GRACE_S = 20  # for pytest to end its servers; a second signal cuts it short
+POLL_S = 0.1
+SILENCE_S_MAX = 60  # hosted CI ends jobs that print nothing for ten minutes
+GRACE_S = 20  # for pytest to stop its servers
 TAIL_LINES = 60
-FAILURES_NAMED = 10  # of a tier, at the end
-FAILURE_CHARACTERS = 300
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A make target and what it takes.
+    """A make target with its variables. Tiers that need the same exclusive resource never run at the same time."""
 
-    `minutes` is how long it usually takes with nothing beside it; it decides the order and nothing else. No two tiers
-    with one of `exclusive` in common run at the same time. `servers` is for people.
-    """
-
-    name: str
     target: str
     cores: int
-    minutes: float
-    servers: str = "none"
-    exclusive: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        if self.cores < 1 or self.minutes <= 0:
-            raise ValueError(f"tier {self.name}: cores {self.cores} and minutes {self.minutes} must be above 0")
+    usual_minutes: int  # the longest tier starts first
+    needs: tuple[str, ...] = ()
 
     @property
-    def command(self) -> str:
-        return f"make {self.target}"
+    def name(self) -> str:
+        return self.target.split()[0]
+
+    @property
+    def log(self) -> Path:
+        return ROOT / ".make" / "tiers" / f"{self.name}.log"
 
 
-# Two Mavens at once fetch into one cache, which it does not lock.
-MAVEN = frozenset({"maven"})
-# Nor can two apt-get install at once.
-APT = frozenset({"apt"})
-
-SETUP = Tier("setup-dev", "setup-dev", cores=1, minutes=2)
-"""Before all others, which would else make one environment at the same time."""
-
+SETUP = Tier("setup-dev", cores=1, usual_minutes=2)
 TIERS = (
-    Tier("check", "check", cores=1, minutes=1),
-    Tier("test", "test", cores=2, minutes=26, servers="registries, brokers and metastores of this checkout; Spark"),
-    Tier("fault", "test-fault", cores=1, minutes=22, servers="the same, killed again and again; Spark"),
-    Tier("kafka", "test-kafka", cores=1, minutes=4, servers="Apache Kafka; a registry and a metastore; Spark",
-         exclusive=MAVEN | APT),
-    Tier("postgres", "test-postgres WORKERS=1", cores=1, minutes=7, servers="PostgreSQL; registries on it",
-         exclusive=APT),
-    Tier("node", "test-node", cores=1, minutes=1, servers="registries and brokers"),
-    Tier("java", "test-java", cores=1, minutes=4, servers="registries and brokers", exclusive=MAVEN),
-    # The same pairs each time: a gate is no place for finds that a change did not make.
-    Tier("compat", "test-compat SEED=1121", cores=1, minutes=1),
-)  # fmt: skip
-
-
-class Result(Enum):
-    PASSED = "passed"
-    FAILED = "FAILED"
-    INTERRUPTED = "interrupted"
-    NOT_RUN = "not run"
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Tests of a tier as pytest counts them, errors among the failed; `left_out` are those that its `-m` deselects."""
-
-    passed: int
-    failed: int
-    skipped: int
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a tier ended. `counts` is None where its log has no summary of pytest."""
-
-    tier: Tier
-    result: Result
-    seconds: float = 0
-    code: int = 0
-    counts: Counts | None = None
-    servers: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    """Names of tests, each with the first line of its reason."""
-
-
-def startable(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> tuple[Tier, ...]:
-    """Those of `waiting` that can start now beside those running, the longest first.
-
-    A shorter one may start before a longer one that does not fit yet. A tier that wants more cores than there are gets
-    all of them.
-    """
-    beside = list(running)
-    chosen = []
-    for tier in sorted(waiting, key=lambda one: -one.minutes):
-        free = cores - sum(min(other.cores, cores) for other in beside)
-        if min(tier.cores, cores) <= free and not any(tier.exclusive & other.exclusive for other in beside):
-            chosen.append(tier)
-            beside.append(tier)
-    return tuple(chosen)
-
-
-def usual_minutes(tiers: Iterable[Tier], cores: int) -> float:
-    """How long the tiers take together on so many cores when each takes its usual minutes."""
-    now = 0.0
-    waiting = list(tiers)
-    ends: dict[Tier, float] = {}
-    while waiting or ends:
-        for tier in startable(waiting, ends, cores):
-            waiting.remove(tier)
-            ends[tier] = now + tier.minutes
-        now = min(ends.values())
-        ends = {tier: end for tier, end in ends.items() if end > now}
-    return now
-
-
-COLOURS = re.compile(r"\x1b\[[\d;]*m")
-# "=== 4128 passed, 1 skipped in 533.21s (0:08:53) ===", or with -q without the signs.
-SUMMARY = re.compile(
-    r"^(?:=+ )?(no tests ran|\d+ \w[\w ]*(?:, \d+ \w[\w ]*)*) in [\d.]+s(?: \([^)]*\))?(?: =+)?$", re.M
+    Tier("check", cores=1, usual_minutes=1),
+    Tier("test", cores=2, usual_minutes=6),
+    Tier("test-servers", cores=2, usual_minutes=6),
+    Tier("test-spark", cores=2, usual_minutes=8),
+    Tier("test-simulation", cores=2, usual_minutes=4),
+    Tier("test-fault", cores=2, usual_minutes=6),
+    # Maven does not lock its cache, and apt-get fails while another apt-get runs.
+    Tier("test-kafka", cores=1, usual_minutes=4, needs=("maven", "apt")),
+    Tier("test-postgres", cores=2, usual_minutes=3, needs=("apt",)),
+    Tier("test-node", cores=1, usual_minutes=1),
+    Tier("test-java", cores=1, usual_minutes=4, needs=("maven",)),
+    # A fixed seed: the gate must not fail for a random pair of schemas that the change did not affect.
+    Tier("test-compat SEED=1121", cores=1, usual_minutes=1),
 )
-# Lines of tests/conftest.py. pytest's own summary counts what is left out only without pytest-xdist.
-LEFT_OUT = re.compile(r"^left out in all: (\d+) tests$", re.M)
-SERVERS = re.compile(r"^servers started: (.*)$", re.M)
-# Of pytest's own short summary: "FAILED tests/a.py::test_b[c] - AssertionError: …".
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*)$", re.M)
 
 
-def counts_of(log: str) -> Counts | None:
-    """What the last summary of pytest in a log says."""
-    plain = COLOURS.sub("", log)
-    summaries = SUMMARY.findall(plain)
-    if not summaries:
-        return None
-    numbers = {word.removesuffix("s"): int(number) for number, word in re.findall(r"(\d+) (\w+)", summaries[-1])}
-    left_out = LEFT_OUT.findall(plain)
-    return Counts(
-        passed=sum(numbers.get(word, 0) for word in ("passed", "xfailed", "xpassed")),
-        failed=sum(numbers.get(word, 0) for word in ("failed", "error")),
-        skipped=numbers.get("skipped", 0),
-        left_out=int(left_out[-1]) if left_out else numbers.get("deselected", 0),
-    )
+def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> Tier | None:
+    """Returns the longest waiting tier that fits beside the running ones. A tier uses at most all cores."""
+    free = cores - sum(min(tier.cores, cores) for tier in running)
+    in_use = {need for tier in running for need in tier.needs}
+    fitting = [tier for tier in waiting if min(tier.cores, cores) <= free and not in_use.intersection(tier.needs)]
+    return max(fitting, key=lambda tier: tier.usual_minutes, default=None)
 
 
-def servers_of(log: str) -> tuple[str, ...]:
-    return tuple(SERVERS.findall(COLOURS.sub("", log)))
-
-
-def failed_of(log: str) -> tuple[str, ...]:
-    return tuple(FAILED.findall(COLOURS.sub("", log)))
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Aligned columns; a cell with several lines makes its row as high."""
-    cells = [[cell.split("\n") for cell in row] for row in (header, *rows)]
-    widths = [max(len(line) for row in cells for line in row[index]) for index in range(len(header))]
-    lines = []
-    for row in cells:
-        for nth in range(max(map(len, row))):
-            parts = (cell[nth] if nth < len(cell) else "" for cell in row)
-            lines.append("  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
-    return lines
-
-
-def outcome_table(outcomes: Iterable[Outcome]) -> list[str]:
-    rows = []
-    for one in outcomes:
-        time_taken = "" if one.result is Result.NOT_RUN else clock(one.seconds)
-        counts = ("",) * 4 if one.counts is None else map(str, astuple(one.counts))
-        rows.append((one.tier.name, one.result.value, time_taken, *counts, "\n".join(one.servers)))
-    return table(("tier", "result", "time", "passed", "failed", "skipped", "left out", "servers started"), rows)
-
-
-def failures(outcomes: Iterable[Outcome]) -> list[str]:
-    """What failed by name, for the very end: services that run this often keep no more than the last lines."""
-    lines = []
-    for one in outcomes:
-        lines += [f"failed in {one.tier.name}: {_shortened(failed)}" for failed in one.failed[:FAILURES_NAMED]]
-        if (more := len(one.failed) - FAILURES_NAMED) > 0:
-            lines.append(f"failed in {one.tier.name}: {more} more")
-    return lines
-
-
-def tier_table(tiers: Iterable[Tier]) -> list[str]:
-    rows = [
-        (tier.name, tier.command, str(tier.cores), f"{tier.minutes:g}", ", ".join(sorted(tier.exclusive)), tier.servers)
-        for tier in tiers
-    ]
-    return table(("tier", "command", "cores", "minutes", "not beside another with", "servers"), rows)
-
-
-def _count(number: float, what: str) -> str:
-    return f"{number:g} {what}{'' if number == 1 else 's'}"
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= FAILURE_CHARACTERS else line[: FAILURE_CHARACTERS - 1] + "…"
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02}"
+@dataclass(frozen=True, slots=True)
+class Result:
+    outcome: str  # passed, FAILED, interrupted or not run
+    time: timedelta = timedelta()
 
 
 @dataclass(slots=True)
-class Running:
-    """A tier's `make`, which leads a process group of its own."""
+class Runner:
+    """Runs tiers. Ends those that are running when a signal arrives or printing fails."""
 
-    tier: Tier
-    log: Path
-    process: subprocess.Popen[bytes]
-    began_s: float
-
-
-@dataclass(slots=True)
-class Run:
-    """One run of tiers below a folder with a Makefile. What is started ends with it, whatever happens."""
-
-    root: Path
     cores: int
-    say: Callable[[str], None]
-    stop: list[int] = field(default_factory=list)
-    """Signals that came. A handler only adds to it: an exception in the middle of a start would lose the child."""
-    _began_s: float = field(default_factory=time.monotonic)
-    _running: dict[str, Running] = field(default_factory=dict)
+    signals: list[int] = field(default_factory=list)
+    results: dict[Tier, Result] = field(default_factory=dict)
+    _running: dict[Tier, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _start_s: dict[Tier, float] = field(default_factory=dict)
+    _printed_s: float = 0
 
-    def run(self, tiers: Sequence[Tier]) -> list[Outcome]:
-        """Runs each tier once; what they came to, in the order of `tiers`."""
+    def run(self, tiers: Sequence[Tier]) -> bool:
+        """Runs each tier once and adds its result to `results`. Returns whether all tiers passed."""
         waiting = list(tiers)
-        outcomes: dict[str, Outcome] = {}
-        said_s = time.monotonic()
         try:
-            while (waiting or self._running) and not self.stop:
-                for tier in startable(waiting, [one.tier for one in self._running.values()], self.cores):
+            while (waiting or self._running) and not self.signals:
+                while tier := next_tier(waiting, self._running, self.cores):
                     waiting.remove(tier)
                     self._start(tier)
                 time.sleep(POLL_S)
-                for one in [one for one in self._running.values() if one.process.poll() is not None]:
-                    outcomes[one.tier.name] = self._ended(one)
-                if time.monotonic() - said_s >= STILL_RUNNING_S:
-                    said_s = time.monotonic()
-                    self._say_what_runs(waiting)
+                for tier, process in list(self._running.items()):
+                    if process.poll() is not None:
+                        self._finish(tier, "FAILED" if process.returncode else "passed")
+                if time.monotonic() - self._printed_s >= SILENCE_S_MAX:
+                    self._print(f"running {' '.join(tier.name for tier in self._running)}")
         finally:
-            interrupted = self._end_all()
-        outcomes |= {tier.name: Outcome(tier, Result.NOT_RUN) for tier in waiting}
-        outcomes |= {one.tier.name: one for one in interrupted}
-        return [outcomes[tier.name] for tier in tiers]
+            end(self._running.values())
+            for tier in list(self._running):
+                self._finish(tier, "interrupted")
+        return not waiting and all(self.results[tier].outcome == "passed" for tier in tiers)
 
     def _start(self, tier: Tier) -> None:
-        log = self.root / ".make" / "tiers" / f"{tier.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        takes = f"{_count(tier.cores, 'core')}, usually {_count(tier.minutes, 'minute')}"
-        self._tell("started", f"{tier.name}: {tier.command} ({takes})")
-        with log.open("wb") as output:
-            process = subprocess.Popen(
+        self._print(f"started {tier.name}")
+        tier.log.parent.mkdir(parents=True, exist_ok=True)
+        with tier.log.open("wb") as log:
+            self._start_s[tier] = time.monotonic()
+            self._running[tier] = subprocess.Popen(
                 ["make", "--no-print-directory", *tier.target.split()],
-                cwd=self.root,
+                cwd=ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, "PY_COLORS": "0"},
             )
-        self._running[tier.name] = Running(tier, log, process, time.monotonic())
 
-    def _ended(self, one: Running) -> Outcome:
-        del self._running[one.tier.name]
-        code = one.process.returncode
-        outcome = _outcome(one, Result.FAILED if code else Result.PASSED)
-        self._tell(outcome.result.value, f"{one.tier.name} in {clock(outcome.seconds)}{_in_words(outcome.counts)}")
-        if code:
-            where = one.log.relative_to(self.root)
-            self.say(f"{one.tier.command} ended with {code}; the last lines of {where}:")
-            for line in _text(one.log).splitlines()[-TAIL_LINES:]:
-                self.say(f"  | {line}")
-        return outcome
+    def _finish(self, tier: Tier, outcome: str) -> None:
+        del self._running[tier]
+        self.results[tier] = Result(outcome, elapsed_since(self._start_s[tier]))
+        self._print(f"{outcome} {tier.name}")
+        if outcome == "FAILED":
+            tail = tier.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+            print(f"the last lines of {tier.log}:", *tail, sep="\n  | ", flush=True)
 
-    def _say_what_runs(self, waiting: Sequence[Tier]) -> None:
-        now = time.monotonic()
-        running = ", ".join(f"{one.tier.name} for {clock(now - one.began_s)}" for one in self._running.values())
-        later = f"; waiting: {', '.join(tier.name for tier in waiting)}" if waiting else ""
-        self._tell("running", f"{running}{later}")
-
-    def _end_all(self) -> list[Outcome]:
-        """Ends what still runs: as Ctrl-C does, so that tests end their servers, then for good."""
-        left = list(self._running.values())
-        for one in left:
-            _signal_group(one, signal.SIGINT)
-        if left:
-            with contextlib.suppress(OSError):  # nobody reads on; the children end all the same
-                self._tell("ending", ", ".join(one.tier.name for one in left))
-            # One signal may come twice: to the whole group, and again from a `make` above that passes it on.
-            time.sleep(POLL_S)
-        deadline = time.monotonic() + GRACE_S
-        signals = len(self.stop)
-        while any(_has_members(one) for one in left) and time.monotonic() < deadline and len(self.stop) == signals:
-            time.sleep(POLL_S)
-        for one in left:
-            _signal_group(one, signal.SIGKILL)
-            one.process.wait()
-        self._running.clear()
-        return [_outcome(one, Result.INTERRUPTED) for one in left]
-
-    def _tell(self, event: str, what: str) -> None:
-        self.say(f"[{clock(time.monotonic() - self._began_s):>5}] {event:<8} {what}")
+    def _print(self, line: str) -> None:
+        print(time.strftime("%H:%M:%S"), line, flush=True)
+        self._printed_s = time.monotonic()
 
 
-def _outcome(one: Running, result: Result) -> Outcome:
-    log = _text(one.log)
-    seconds = time.monotonic() - one.began_s
-    return Outcome(one.tier, result, seconds, one.process.returncode, counts_of(log), servers_of(log), failed_of(log))
+def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Interrupts process groups, so that pytest stops its servers, and kills those that still run after `GRACE_S`."""
+    deadline = time.monotonic() + GRACE_S
+    for process in processes:
+        signal_group(process, signal.SIGINT)
+    while any(signal_group(process, 0) for process in processes) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    for process in processes:
+        signal_group(process, signal.SIGKILL)
+        process.wait()
 
 
-def _in_words(counts: Counts | None) -> str:
-    if counts is None:
-        return ""
-    return f": {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped, {counts.left_out} left out"
-
-
-def _text(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
-
-
-def _signal_group(one: Running, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(one.process.pid, number)
-
-
-def _has_members(one: Running) -> bool:
-    """Also when `make` itself has ended: a shell between it and pytest does not wait for pytest."""
-    one.process.poll()
+def signal_group(leader: subprocess.Popen[bytes], number: int) -> bool:
+    """Returns whether the process group still has a process: pytest may outlive its `make`."""
+    leader.poll()  # a zombie would count
     try:
-        os.killpg(one.process.pid, 0)
+        os.killpg(leader.pid, number)
     except ProcessLookupError:
         return False
     return True
 
 
-@contextlib.contextmanager
-def noting_signals(came: list[int]) -> Iterator[None]:
-    """Also where the shell that started this ignores SIGINT; children get the default again, as exec does it."""
-    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def elapsed_since(start_s: float) -> timedelta:
+    return timedelta(seconds=round(time.monotonic() - start_s))
 
 
-def at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}; expected 1 or more")
-    return number
+SUMMARY = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$", re.MULTILINE)
+SLOW_TEST = re.compile(r"^\d+\.\d\ds (?:setup|call|teardown) .*$", re.MULTILINE)
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) \S+\.py\b.{0,300}", re.MULTILINE)
 
 
-def parser(tiers: Mapping[str, Tier]) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="run_tiers.py", description="Runs the checks and tests of this checkout in tiers."
-    )
-    made.add_argument(
-        "--only",
-        nargs="+",
-        metavar="NAME",
-        choices=tiers,
-        default=list(tiers),
-        help=f"these tiers only, of: {', '.join(tiers)}",
-    )
-    made.add_argument(
-        "--cores",
-        type=at_least_one,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="how many cores to use (default: all of this machine, %(default)s)",
-    )
-    made.add_argument("--list", action="store_true", help="show the tiers and how long they take, and run nothing")
-    return made
+def report(tiers: Iterable[Tier], results: dict[Tier, Result]) -> Iterator[str]:
+    """Lines for the end: a table, then slow tests, failed tests and summaries as pytest wrote them to the logs."""
+    logs = {tier: tier.log.read_text(encoding="utf-8", errors="replace") for tier in results}
+    summaries = {tier: "".join(SUMMARY.findall(log)[-1:]) for tier, log in logs.items()}
+    for tier in tiers:
+        result = results.get(tier, Result("not run"))
+        yield f"{tier.name:<16} {result.outcome:<11} {result.time}  {summaries.get(tier, '')}".rstrip()
+    for title, pattern in (("slowest tests", SLOW_TEST), ("failed tests", FAILED_TEST)):
+        for tier, log in logs.items():
+            if lines := pattern.findall(log):
+                yield "\n".join((f"\n{title} of {tier.name}:", *lines))
+    yield "\n".join(("", *filter(None, summaries.values())))
 
 
-def main(arguments: Sequence[str], tiers: Sequence[Tier] = TIERS, root: Path = ROOT) -> int:
-    """0: all passed; 1: one did not; 128 and the number of the signal that came. Ends the process with 2 when it is not
-    called as it is meant."""
-    named = {tier.name: tier for tier in tiers}
-    options = parser(named).parse_args(arguments)
-    wanted = [tier for tier in tiers if tier.name in options.only]
-    minutes = usual_minutes(wanted, options.cores)
-    together = f"{_count(len(wanted), 'tier')} on {_count(options.cores, 'core')}, usually {_count(minutes, 'minute')}"
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Runs the checks and tests of this checkout in tiers.")
+    parser.add_argument("tiers", nargs="*", metavar="TIER", help="default: all tiers")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="default: all, %(default)s")
+    parser.add_argument("--list", action="store_true", help="print the tiers")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.tiers) - {tier.name for tier in TIERS}:
+        parser.error(f"no tier {', '.join(sorted(unknown))}; --list prints the tiers")
+    tiers = [tier for tier in TIERS if not options.tiers or tier.name in options.tiers]
     if options.list:
-        print(*tier_table(wanted), together, sep="\n")
+        for tier in tiers:
+            print(f"{tier.name:<16} {tier.cores} cores, {tier.usual_minutes} min {' '.join(tier.needs)}")
         return 0
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # logs hold more than a CI service's encoding may
-    run = Run(root, options.cores, say=lambda line: print(line, flush=True))
-    with noting_signals(run.stop):
-        run.say(together)
-        outcomes = run.run([SETUP])
-        is_set_up = outcomes[0].result is Result.PASSED
-        outcomes += run.run(wanted) if is_set_up else [Outcome(tier, Result.NOT_RUN) for tier in wanted]
-        run.say("\n".join(("", *outcome_table(outcomes), *failures(outcomes))))
-    if run.stop:
-        return 128 + run.stop[0]
-    return 0 if all(one.result is Result.PASSED for one in outcomes) else 1
+    start_s = time.monotonic()
+    runner = Runner(max(1, options.cores))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # An exception in a handler could lose a process that has just started.
+        signal.signal(number, lambda number, _frame: runner.signals.append(number))
+    have_passed = runner.run([SETUP]) and runner.run(tiers)
+    print("", *report((SETUP, *tiers), runner.results), sep="\n")
+    print(f"total time: {elapsed_since(start_s)}")
+    return 0 if have_passed else 1
 
 
 if __name__ == "__main__":
