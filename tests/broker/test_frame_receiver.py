@@ -178,11 +178,11 @@ def test_what_is_too_much_in_all_refuses_who_sends_more_of_a_large_one(monkeypat
     in_all = ReceivedBytes()
     large, small = FrameReceiver(in_all), FrameReceiver(in_all)
     raw = struct.pack(">i", 3_000_000) + frame_of(3_000_000, 1)
-    with pytest.raises(FrameRefused, match="of unfinished requests"):
+    with pytest.raises(FrameRefused) as refused:
         while raw:
             raw = raw[receive(large, raw) :]
             large.frame(is_in=True)
-    assert in_all.beyond_buffers > 1_000_000
+    assert in_all.beyond_buffers > 1_000_000 and str(in_all.beyond_buffers) in str(refused.value)
     raw = struct.pack(">i", BUFFER_BYTES) + frame_of(200_000, 2)
     while raw:
         raw = raw[receive(small, raw) :]
@@ -200,5 +200,5 @@ def test_who_has_not_logged_in_may_send_little(size: int) -> None:
     if size <= LOGIN_FRAME_BYTES_MAX:
         assert receiver.frame(is_in=False) is None
         return
-    with pytest.raises(FrameRefused, match="before a login"):
+    with pytest.raises(FrameRefused, match=f"{size}"):
         receiver.frame(is_in=False)

