@@ -16,21 +16,46 @@ from support.simulation.fault_cases import Case, finish, quick_case, under
 from support.simulation.faults import CHANGES, Fault, Faults
 from support.simulation.small_world import Lost
 
+HOURLY_STRIDE = 3
 
+
+def fail_at(case: Case, number: int, fault: Fault, act: Callable[..., Any]) -> None:
+    """
+    Raises:
+        Lost: the loads after the fault do not complete the tables.
+    """
+    world, faults = case.fresh(), Faults(number, fault)
+    try:
+        under(faults, world, act)
+        finish(world)
+    except Exception as error:
+        raise Lost(f"call {number}, {faults.calls[number]}: {fault}") from error
+
+
+def changes_of(case: Case, act: Callable[..., Any], fault: Fault) -> list[int]:
+    """The numbers of the calls at which the fault makes a difference."""
+    undisturbed = Faults()
+    under(undisturbed, case.fresh(), act)
+    numbers = [at for at, call in enumerate(undisturbed.calls) if fault is Fault.FAILS or call in CHANGES]
+    assert len(numbers) > 20, undisturbed.calls
+    return numbers
+
+
+def test_after_any_fault_at_some_calls_of_a_load_the_next_loads_complete_it(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small case for every hour; the test below goes through all calls."""
+    case, faults = quick_case(memory_path, monkeypatch), [*Fault]
+    for turn, number in enumerate(changes_of(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
+        fail_at(case, number, faults[turn % len(faults)], Case.load)
+
+
+@pytest.mark.simulation
 @pytest.mark.parametrize("act", [Case.load, Case.compact, Case.backfill])
 @pytest.mark.parametrize("fault", Fault)
 def test_whatever_goes_wrong_at_any_call_the_next_loads_make_it_whole(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, act: Callable[..., Any]
 ) -> None:
     case = quick_case(memory_path, monkeypatch, is_loaded=act is Case.backfill)
-    undisturbed = Faults()
-    under(undisturbed, case.fresh(), act)
-    numbers = [at for at, call in enumerate(undisturbed.calls) if fault is Fault.FAILS or call in CHANGES]
-    assert len(numbers) > 20, undisturbed.calls
-    for number in numbers:
-        world, faults = case.fresh(), Faults(number, fault)
-        try:
-            under(faults, world, act)
-            finish(world)
-        except Exception as error:
-            raise Lost(f"call {number}, {faults.calls[number]}: {fault}") from error
+    for number in changes_of(case, act, fault):
+        fail_at(case, number, fault, act)

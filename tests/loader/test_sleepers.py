@@ -19,6 +19,7 @@ from support.simulation.faults import CHANGES, Faults
 from support.simulation.small_world import AT_ONCE_MS, Lost, SmallWorld
 
 DAY_MS = 86_400_000
+HOURLY_STRIDE = 9
 
 
 @pytest.fixture
@@ -45,48 +46,56 @@ def compacts_beside(case: Case, world: SmallWorld) -> None:
     case.compact(world)
 
 
+def sleep_at(case: Case, number: int, beside: Callable[[Case, SmallWorld], None], act: Callable[..., Any]) -> None:
+    """One process is paused before a call, another does all its work, and the first goes on.
+
+    Raises:
+        Exception: the loads after that do not complete the tables.
+    """
+    world = case.fresh()
+    world.settings = dataclasses.replace(world.settings, staging_age_ms=-AT_ONCE_MS)
+    under(Faults(number, meanwhile=partial(beside, case, world)), world, act)
+    world.settings = dataclasses.replace(world.settings, staging_age_ms=AT_ONCE_MS)
+    finish(world)
+    if compacts_beside is beside or act is not Case.load:
+        # Replaced files stay for a day. Then a load deletes them, and no table may need them.
+        world.clock_ms += 2 * DAY_MS
+        world.cluster.topics["clicks"].logs[0] += [2]
+        finish(world)
+
+
+def sleep_at_all(
+    case: Case, beside: Callable[[Case, SmallWorld], None], act: Callable[..., Any], *, stride: int = 1
+) -> None:
+    undisturbed = Faults()
+    under(undisturbed, case.fresh(), act)
+    for number in [*worth_a_sleep(undisturbed.calls)][::stride]:
+        try:
+            sleep_at(case, number, beside, act)
+        except Exception as error:
+            raise Lost(f"call {number}, {undisturbed.calls[number]}") from error
+
+
+def test_a_load_that_is_paused_at_some_calls_goes_on_after_another_load(case: Case) -> None:
+    """The small case for every hour; the tests below go through all calls."""
+    sleep_at_all(case, loads_beside, Case.load, stride=HOURLY_STRIDE)
+
+
+@pytest.mark.simulation
 @pytest.mark.parametrize("act", [Case.load, Case.compact])
 @pytest.mark.parametrize("beside", [loads_beside, voids_beside, compacts_beside])
 def test_a_process_that_sleeps_at_any_call_wakes_up_to_what_another_one_did(
     case: Case, beside: Callable[[Case, SmallWorld], None], act: Callable[..., Any]
 ) -> None:
-    undisturbed = Faults()
-    under(undisturbed, case.fresh(), act)
-    for number in worth_a_sleep(undisturbed.calls):
-        world = case.fresh()
-        world.settings = dataclasses.replace(world.settings, staging_age_ms=-AT_ONCE_MS)
-        try:
-            under(Faults(number, meanwhile=partial(beside, case, world)), world, act)
-            world.settings = dataclasses.replace(world.settings, staging_age_ms=AT_ONCE_MS)
-            finish(world)
-            if compacts_beside is beside or act is Case.compact:
-                # What was replaced is kept for a day, and then nobody may need it.
-                world.clock_ms += 2 * DAY_MS
-                world.cluster.topics["clicks"].logs[0] += [2]
-                finish(world)
-        except Exception as error:
-            raise Lost(f"call {number}, {undisturbed.calls[number]}") from error
+    sleep_at_all(case, beside, act)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("beside", [loads_beside, voids_beside, compacts_beside])
 def test_a_backfill_that_sleeps_at_any_call_wakes_up_to_what_another_process_did(
     loaded: Case, beside: Callable[[Case, SmallWorld], None]
 ) -> None:
-    undisturbed = Faults()
-    under(undisturbed, loaded.fresh(), Case.backfill)
-    for number in worth_a_sleep(undisturbed.calls):
-        world = loaded.fresh()
-        world.settings = dataclasses.replace(world.settings, staging_age_ms=-AT_ONCE_MS)
-        try:
-            under(Faults(number, meanwhile=partial(beside, loaded, world)), world, Case.backfill)
-            world.settings = dataclasses.replace(world.settings, staging_age_ms=AT_ONCE_MS)
-            finish(world)
-            # What was replaced is kept for a day, and then nobody may need it.
-            world.clock_ms += 2 * DAY_MS
-            world.cluster.topics["clicks"].logs[0] += [2]
-            finish(world)
-        except Exception as error:
-            raise Lost(f"call {number}, {undisturbed.calls[number]}") from error
+    sleep_at_all(loaded, beside, Case.backfill)
 
 
 def worth_a_sleep(calls: Sequence[str]) -> Iterator[int]:

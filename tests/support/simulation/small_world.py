@@ -17,6 +17,7 @@ from headrace.loader.plan import asking
 from headrace.loader.storage.local import sink
 from support.loader.task_world import TaskWorld
 from support.simulation.power_loss import OneByOne
+from support.simulation.remembered import keep_journal_in_memory, remember_results
 
 AT_ONCE_MS = -(10**15)  # of staging: whoever cleans next voids it
 LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are files of their own
@@ -41,6 +42,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
     for module in (sink, asking):
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)
+    remember_results(patch)
+    keep_journal_in_memory(patch)
     prepare = AuditStore._prepare
 
     def unforced(store: AuditStore) -> None:

@@ -1,0 +1,40 @@
+"""Results of pure functions, remembered for simulations that call them thousands of times with the same arguments."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.audit import store
+from headrace.avro_schema import parse_schema
+from headrace.loader.decide.document import read_document
+from headrace.loader.load_schema import table_schema
+from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
+
+PURE_FUNCTIONS: tuple[Callable[..., Any], ...] = (load_schema_with_kafka, parse_schema, read_document, table_schema)
+"""They return immutable values, or text."""
+
+RESULTS_MAX = 4096  # of each function
+
+
+def remember_results(patch: pytest.MonkeyPatch) -> None:
+    """Replaces the functions wherever they are imported by name, and reads the installed release once."""
+    patch.setattr(importlib.metadata, "version", functools.cache(importlib.metadata.version))
+    ours = [module for name, module in sys.modules.items() if name.startswith("headrace.")]
+    for plain in PURE_FUNCTIONS:
+        remembering = functools.lru_cache(maxsize=RESULTS_MAX)(plain)
+        for module in ours:
+            if getattr(module, plain.__name__, None) is plain:
+                patch.setattr(module, plain.__name__, remembering)
+
+
+def keep_journal_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """Of the audit's database, which no simulation cuts short: each opening makes two files less."""
+    patch.setattr(
+        store, "_use_write_ahead_log", lambda connection: connection.execute("PRAGMA journal_mode = MEMORY").fetchone()
+    )
