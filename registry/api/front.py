@@ -50,6 +50,7 @@ from headrace.registry.api.request_bodies import (
 from headrace.registry.api.request_rates import RequestRates
 from headrace.registry.api.wsgi_call import WsgiApplication, call, environ_of
 from headrace.registry.service.compatibility import Comparison, Elsewhere
+from headrace.registry.storage.footing import LEASE_S
 from headrace.registry.storage.looks import Looks
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Front:
         checkers: has checks of compatibility made elsewhere, and what registrations compare for long; None makes both
             in threads.
         on_end: closes what the application holds, once no request is under way.
+        lease_s: how long a cached answer may be given after a look at the registry's revision.
     """
 
     def __init__(
@@ -113,13 +115,14 @@ class Front:
         rates: RequestRates | None = None,
         checkers: Checkers | None = None,
         on_end: Callable[[], None] = lambda: None,
+        lease_s: float = LEASE_S,
     ) -> None:
         self._application = application
         self._bodies = RequestBodies(request_bytes_max)
         self._recall = (Everybody() if authenticator is None else authenticator).recall
         self._observe = (Nobody() if observer is None else observer).answered
         self._cache = AnswerCache(cache_bytes_max)
-        self._leases = Leases(looks)
+        self._leases = Leases(looks, lease_s=lease_s)
         self._rates = rates
         self._known = _Lane(THREADS)
         self._strangers = _Lane(STRANGERS_THREADS)

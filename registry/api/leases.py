@@ -19,7 +19,7 @@ from headrace.registry.storage.looks import Look, Looks
 
 logger = logging.getLogger(__name__)
 
-RENEWAL_AGE_S: Final = LEASE_S / 2  # a look this old is replaced while it is still good, so that nobody waits for it
+RENEWAL_AGE: Final = 0.5  # a look this old, in leases, is replaced while it is still good, so that nobody waits for it
 
 
 def clock_s() -> float:
@@ -31,10 +31,11 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Leases:
-    """Used by one event loop."""
+    """Used by one event loop. `Database.lease_s` of every process must be at least `lease_s`."""
 
-    def __init__(self, looks: Looks, clock: Callable[[], float] = clock_s) -> None:
+    def __init__(self, looks: Looks, clock: Callable[[], float] = clock_s, lease_s: float = LEASE_S) -> None:
         self._looks = looks
+        self._lease_s = lease_s
         self._clock = clock
         self._moment: Moment | None = None
         self._looked_at = float("-inf")
@@ -45,9 +46,9 @@ class Leases:
         """Whether an answer may be given without a look: it rests on the registry's revision alone, and that was
         looked at less than a lease ago."""
         age = self._clock() - self._looked_at
-        if footing.subjects or footing.moment != self._moment or age >= LEASE_S:
+        if footing.subjects or footing.moment != self._moment or age >= self._lease_s:
             return False
-        if age >= RENEWAL_AGE_S and self._task is None:
+        if age >= self._lease_s * RENEWAL_AGE and self._task is None:
             self._join(())
         return True
 

@@ -34,7 +34,7 @@ from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import statements
 from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from headrace.registry.storage.footing import (
-    LEASE_MARGIN_S,
+    LEASE_MARGIN,
     LEASE_S,
     FootingNotes,
     acknowledged,
@@ -77,18 +77,20 @@ class Database:
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
         connections: how many are open to PostgreSQL at once at most.
+        lease_s: the longest `lease_s` of the `Front`s on this database, of any process; 0 when there is none.
 
     Raises:
         DatabaseUnusable: the URL names no database that can be opened.
     """
 
-    def __init__(self, url: str, *, connections: int = POSTGRES_CONNECTIONS) -> None:
+    def __init__(self, url: str, *, connections: int = POSTGRES_CONNECTIONS, lease_s: float = LEASE_S) -> None:
         try:
             self._address = DatabaseAddress.of(url)
             self._engine = open_engine(self._address, connections)
         except (ArgumentError, ModuleNotFoundError, ValueError) as error:
             raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
         self._is_sqlite = self._address.is_sqlite
+        self._lease_s = lease_s
         # A connection that whoever has one of the others can wait for.
         self._beside = None if self._is_sqlite else open_engine(self._address, 1)
         self._write_turn = threading.Lock()
@@ -162,7 +164,7 @@ class Database:
                 more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed, unless the message says that this is not known.
         """
-        with acknowledged() as watch:
+        with acknowledged(self._lease_s) as watch:
             return self._write(watch.over(work), attempts, new_id, in_one_statement)
 
     def _write(
@@ -198,7 +200,7 @@ class Database:
             StoreError: the database failed, or somebody has been writing for long.
         """
         self.outwait_writers()
-        outwait_leases()
+        outwait_leases(self._lease_s)
 
     def outwait_new_revision(self) -> None:
         """Ends when nobody gives an answer any more that was kept from before the versions that this has read.
@@ -206,8 +208,8 @@ class Database:
         Whoever brought the registry to the revision at which it read them may be waiting for that too. Once a revision
         has been known here for the time of a lease, nobody does.
         """
-        if self._kept.newest.age_s() < LEASE_S + LEASE_MARGIN_S:
-            outwait_leases()
+        if self._kept.newest.age_s() < self._lease_s * LEASE_MARGIN:
+            outwait_leases(self._lease_s)
 
     def outwait_writers(self) -> None:
         """Ends when all that was decided under settings from before this call has been written or refused.
@@ -240,7 +242,7 @@ class Database:
             Conflict: it met another change, or the connection broke, maybe after it had committed.
             StoreError: the database failed; nothing was changed.
         """
-        with acknowledged() as watch:
+        with acknowledged(self._lease_s) as watch:
             return self._write_in_turn(subject, decide, watch.over(work), new_id)
 
     def _write_in_turn(

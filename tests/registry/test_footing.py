@@ -22,7 +22,7 @@ from headrace.registry.storage import footing, statements
 from headrace.registry.storage.database import Conflict, Database, sqlite_url
 from headrace.registry.storage.footing import (
     ALL_SUBJECTS,
-    LEASE_MARGIN_S,
+    LEASE_MARGIN,
     LEASE_S,
     Footing,
     noting,
@@ -31,6 +31,8 @@ from headrace.registry.storage.history import Moment
 from headrace.registry.storage.kept import NewestMoment
 from headrace.registry.storage.looks import SQLITE_LOOK
 from headrace.registry.storage.repository import Repository
+
+WAIT_S = LEASE_S * LEASE_MARGIN
 
 
 @pytest.fixture
@@ -161,7 +163,16 @@ def test_a_greater_revision_is_acknowledged_after_the_lease(database: Database, 
     database.write(lambda repository: repository.list_context(".c"))
     assert waits == []
     database.write(lambda repository: repository.bump_revision())
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    assert waits == [WAIT_S]
+
+
+def test_a_change_is_acknowledged_at_once_where_no_process_caches_answers(
+    database: Database, waits: list[float]
+) -> None:
+    alone = Database(str(database._address.url), lease_s=0)
+    alone.write(lambda repository: repository.bump_revision())
+    alone.close()
+    assert waits == []
 
 
 def test_a_change_that_was_not_made_is_not_waited_for(database: Database, waits: list[float]) -> None:
@@ -185,7 +196,7 @@ def test_a_change_whose_commit_broke_is_waited_for(
     monkeypatch.setattr(Database, "_write", break_after)
     with pytest.raises(Conflict):
         database.write(lambda repository: repository.bump_revision(), attempts=1)
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    assert waits == [WAIT_S]
 
 
 def test_a_refusal_that_may_tell_of_a_change_comes_after_the_lease(database: Database, waits: list[float]) -> None:
@@ -195,7 +206,7 @@ def test_a_refusal_that_may_tell_of_a_change_comes_after_the_lease(database: Dat
 
     with pytest.raises(VersionSoftDeleted):
         database.write(refuse)
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    assert waits == [WAIT_S]
 
 
 def test_who_asks_for_a_configuration_that_is_so_already_waits_as_who_made_it_so(
@@ -205,7 +216,7 @@ def test_who_asks_for_a_configuration_that_is_so_already_waits_as_who_made_it_so
     change = ConfigChange(ConfigEntry("FULL"), frozenset({"compatibility"}))
     for times in (1, 2):
         configuration.change("a", change)
-        assert waits == [LEASE_S + LEASE_MARGIN_S] * times
+        assert waits == [WAIT_S] * times
 
 
 @pytest.fixture
@@ -234,7 +245,7 @@ def test_who_registers_what_has_just_been_revived_waits_as_who_revived_it(
     revive(database)
     waits.clear()
     assert not registering(other)().is_new
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    assert waits == [WAIT_S]
 
 
 def test_so_does_who_finds_it_in_its_turn(database: Database, other: Database, waits: list[float]) -> None:
@@ -244,7 +255,7 @@ def test_so_does_who_finds_it_in_its_turn(database: Database, other: Database, w
     for turn in services.registration._turns:
         turn.crowded_for = 1
     assert not services.registration.register("s", SchemaRequest('"string"'), normalize=False).is_new
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    assert waits == [WAIT_S]
 
 
 def test_who_registers_what_has_been_there_for_long_does_not_wait(
@@ -258,8 +269,8 @@ def test_who_registers_what_has_been_there_for_long_does_not_wait(
     waits.clear()
     now_s = LEASE_S
     register()
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
-    now_s = LEASE_S + LEASE_MARGIN_S
+    assert waits == [WAIT_S]
+    now_s = WAIT_S
     register()
     assert len(waits) == 1
     # A version that is only added makes nothing else untrue.
@@ -271,7 +282,7 @@ def test_who_registers_what_has_been_there_for_long_does_not_wait(
     revive(database)
     waits.clear()
     register()
-    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    assert waits == [WAIT_S]
 
 
 def test_the_newest_moment_is_known_since_it_was_seen_first() -> None:

@@ -84,8 +84,7 @@ class Model:
 
 @pytest.fixture(scope="module")
 def services(registry_database_url: str) -> Iterator[Services]:
-    database = Database(registry_database_url)
-    database.upgrade()
+    database = Database(registry_database_url, lease_s=0)
     yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
     database.close()
 

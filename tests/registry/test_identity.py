@@ -115,7 +115,6 @@ def test_what_says_nothing_in_a_rule_is_as_if_it_were_not_there() -> None:
 def test_a_hit_is_believed_when_the_content_is_the_same(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SchemaContent, "fingerprint", property(lambda _: b"f" * 32))
     database = Database(database_url)
-    database.upgrade()
     one, other = ALIKE[0]
     row_key = database.write(lambda repository: repository.add_schema(".", SchemaId(1), one, b"k" * 16, 0))
     found = database.read(lambda repository: repository.schema_of(".", one))

@@ -52,7 +52,7 @@ def opened() -> Iterator[Services]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "registry.db"
         path.write_bytes(empty_database())
-        database = Database(sqlite_url(path))
+        database = Database(sqlite_url(path), lease_s=0)
         yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
         database.close()
 

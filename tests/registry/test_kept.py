@@ -42,7 +42,7 @@ def test_scopes_of_an_older_revision_are_not_kept() -> None:
 def test_what_is_kept_follows_every_change(tmp_path: Path) -> None:
     """Also where the tables are larger than what is kept of them."""
     url = sqlite_url(tmp_path / "registry.db")
-    reader, writer = Database(url), Database(url)
+    reader, writer = (Database(url, lease_s=0) for _ in range(2))
     reader.upgrade()
 
     def put(scope: str, compatibility: str, mode: Mode) -> None:

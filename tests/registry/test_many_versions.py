@@ -18,8 +18,7 @@ VERSIONS = 1_100  # statements take 500 at a time
 
 @pytest.fixture
 def services(database_url: str) -> Iterator[Services]:
-    database = Database(database_url)
-    database.upgrade()
+    database = Database(database_url, lease_s=0)
     database.write(add_versions)
     yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
     database.close()

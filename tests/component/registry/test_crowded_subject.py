@@ -19,7 +19,7 @@ from headrace.registry.errors import RegistryError
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.kept import SubjectView
 from headrace.registry.storage.repository import Conflict, Repository
-from support.servers.postgres_server import PostgresServer
+from support.registry.migrated_databases import PostgresTemplate
 
 PROCESSES = 3
 
@@ -35,8 +35,7 @@ def request(label: object, **given: Any) -> SchemaRequest:
 @pytest.fixture
 def processes(database_url: str) -> Iterator[list[Services]]:
     """Services that share nothing but their database."""
-    databases = [Database(database_url) for _ in range(PROCESSES)]
-    databases[0].upgrade()
+    databases = [Database(database_url, lease_s=0) for _ in range(PROCESSES)]
     yield [Services.of(database, CompatibilityLevel.NONE, lambda: 1, "") for database in databases]
     for database in databases:
         database.close()
@@ -116,10 +115,9 @@ def test_only_new_versions_are_read_of_a_subject_that_was_read_before(processes:
 
 
 @pytest.mark.postgres
-def test_a_registration_on_postgres_is_three_statements(postgres_server: PostgresServer) -> None:
+def test_a_registration_on_postgres_is_three_statements(postgres_template: PostgresTemplate) -> None:
     """What its speed rests on."""
-    database = Database(postgres_server.new_database())
-    database.upgrade()
+    database = Database(postgres_template.copy(), lease_s=0)
     services = Services.of(database, CompatibilityLevel.BACKWARD, lambda: 1, "")
     services.registration.register("s", request("first"), normalize=False)
     asked: list[str] = []

@@ -49,8 +49,7 @@ BOUNDED = settings(
 
 @pytest.fixture(scope="module")
 def app(registry_database_url: str) -> Iterator[Flask]:
-    database = Database(registry_database_url)
-    database.upgrade()
+    database = Database(registry_database_url, lease_s=0)
     app = create_app(database)
     registry = RegistryInProcess(app.test_client())
     registry.registered("a", STRING)

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from headrace.registry.storage.database import Database, sqlite_url
-from headrace.registry.storage.footing import LEASE_S
 from support.registry.registry_calls import Registry
-from support.registry.registry_front import RegistryBehindFront
+from support.registry.registry_front import LEASE_S, RegistryBehindFront
 from support.servers.postgres_server import PostgresServer
 
 USES_F = '{"type":"array","items":"F"}'

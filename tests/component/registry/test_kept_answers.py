@@ -12,25 +12,16 @@ import pytest
 
 from headrace.registry.api import wsgi_call
 from headrace.registry.api.front import KEY_HEADERS
-from headrace.registry.storage.database import Database
 from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 from support.registry.registry_front import RegistryBehindFront
 
 FRONTS = 2
 
 
-def upgraded(url: str) -> str:
-    database = Database(url)
-    database.upgrade()
-    database.close()
-    return url
-
-
 @pytest.fixture
 def fronts(database_url: str) -> Iterator[tuple[RegistryBehindFront, ...]]:
     """Several on one database, as worker processes are; the last one keeps nothing."""
-    url = upgraded(database_url)
-    made = tuple(RegistryBehindFront(url, keeps=number < FRONTS) for number in range(FRONTS + 1))
+    made = tuple(RegistryBehindFront(database_url, keeps=number < FRONTS) for number in range(FRONTS + 1))
     yield made
     for front in made:
         front.close()
@@ -43,7 +34,7 @@ def front(fronts: tuple[RegistryBehindFront, ...]) -> RegistryBehindFront:
 
 @pytest.fixture(scope="module")
 def filled(registry_database_url: str) -> Iterator[RegistryBehindFront]:
-    front = RegistryBehindFront(upgraded(registry_database_url))
+    front = RegistryBehindFront(registry_database_url)
     front.registered("a", USER_1)
     front.registered(":.c:a", USER_1)
     yield front

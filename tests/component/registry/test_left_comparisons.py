@@ -28,8 +28,7 @@ def takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def processes(database_url: str) -> Iterator[tuple[Services, Services]]:
     """Two that share nothing but their database: who registers, and who compares."""
-    databases = Database(database_url), Database(database_url)
-    databases[0].upgrade()
+    databases = [Database(database_url, lease_s=0) for _ in range(2)]
     yield tuple(Services.of(it, CompatibilityLevel.BACKWARD, lambda: 1, "") for it in databases)  # type: ignore[misc]
     for database in databases:
         database.close()

@@ -81,13 +81,6 @@ def next_release(
     yield make  # type: ignore[misc]
 
 
-def upgraded(url: str) -> str:
-    database = Database(url)
-    database.upgrade()
-    database.close()
-    return url
-
-
 def every_call(front: RegistryBehindFront, number: int) -> list[Answer]:
     subject = f"s{number}"
     target = [{"name": "F", "subject": subject, "version": 1}]
@@ -111,9 +104,8 @@ def every_call(front: RegistryBehindFront, number: int) -> list[Answer]:
 def test_a_release_serves_while_the_next_one_only_adds(
     database_url: str, next_release: Callable[[str, bool], Callable[[str], None]]
 ) -> None:
-    url = upgraded(database_url)
     upgrade = next_release(ADDED, True)
-    front = RegistryBehindFront(url)
+    front = RegistryBehindFront(database_url)
     stop = threading.Event()
     begun = threading.Semaphore(0)
 
@@ -132,7 +124,7 @@ def test_a_release_serves_while_the_next_one_only_adds(
             for _ in range(4):
                 assert begun.acquire(timeout=60)
             try:
-                upgrade(url)
+                upgrade(database_url)
                 for _ in range(4):
                     assert begun.acquire(timeout=60)
             finally:
@@ -141,15 +133,15 @@ def test_a_release_serves_while_the_next_one_only_adds(
     finally:
         front.close()
     assert {answer.text for answer in answers if answer.status != 200} == set()
-    engine = sa.create_engine(DatabaseAddress.of(url).url)
+    engine = sa.create_engine(DatabaseAddress.of(database_url).url)
     assert sa.inspect(engine).has_table("later")
     engine.dispose()
     # It may be started anew, and does not take away what it does not know.
     for start in (Database.check, Database.upgrade):
-        database = Database(url)
+        database = Database(database_url)
         start(database)
         database.close()
-    again = RegistryBehindFront(url)
+    again = RegistryBehindFront(database_url)
     assert {answer.status for answer in every_call(again, 20_000)} == {200}
     again.close()
 
@@ -157,12 +149,11 @@ def test_a_release_serves_while_the_next_one_only_adds(
 def test_a_release_is_not_started_on_tables_that_were_changed(
     database_url: str, next_release: Callable[[str, bool], Callable[[str], None]]
 ) -> None:
-    url = upgraded(database_url)
     next_release(CHANGED, False)
     # That the newest migration only adds does not help a release from before the one that changed.
-    next_release('op.create_table("later", sa.Column("name", sa.Text, primary_key=True))', True)(url)
+    next_release('op.create_table("later", sa.Column("name", sa.Text, primary_key=True))', True)(database_url)
     for start in (Database.check, Database.upgrade):
-        database = Database(url)
+        database = Database(database_url)
         with pytest.raises(DatabaseUnusable, match=r"does not know .* install the version that made it"):
             start(database)
         database.close()
@@ -174,16 +165,15 @@ def test_a_migration_that_waits_for_a_table_gives_up(
     """Since all that is served waits behind it."""
     monkeypatch.setattr(storage, "TABLE_WAIT_S", 1)
     monkeypatch.setattr(storage, "UPGRADE_ATTEMPTS_MAX", 2)
-    url = upgraded(database_url)
     upgrade = next_release(ADDED, True)
-    engine = sa.create_engine(DatabaseAddress.of(url).url)
+    engine = sa.create_engine(DatabaseAddress.of(database_url).url)
     if engine.dialect.name == "postgresql":
         with engine.begin() as connection:
             connection.execute(sa.text("LOCK TABLE versions IN ACCESS SHARE MODE"))
             with pytest.raises(DatabaseUnusable, match="lock timeout"):
-                upgrade(url)
+                upgrade(database_url)
     engine.dispose()
-    upgrade(url)
+    upgrade(database_url)
 
 
 @pytest.mark.parametrize("revision", [row.revision for row in ScriptDirectory(str(ROOT / "alembic")).walk_revisions()])

@@ -17,7 +17,7 @@ from headrace.registry.errors import IncompatibleSchema, OperationNotPermitted, 
 from headrace.registry.storage import repository as storage
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
-from support.servers.postgres_server import PostgresServer
+from support.registry.migrated_databases import PostgresTemplate
 
 FIXED = '{"type":"fixed","name":"F","size":4}'
 OTHER = '{"type":"fixed","name":"F","size":5}'
@@ -25,8 +25,7 @@ OTHER = '{"type":"fixed","name":"F","size":5}'
 
 @pytest.fixture
 def services(database_url: str) -> Iterator[Services]:
-    database = Database(database_url)
-    database.upgrade()
+    database = Database(database_url, lease_s=0)
     yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
     database.close()
 
@@ -36,9 +35,8 @@ def register(services: Services, subject: str, text: str, *references: SchemaRef
 
 
 @pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[Services]:
-    database = Database(postgres_server.new_database())
-    database.upgrade()
+def postgres(postgres_template: PostgresTemplate) -> Iterator[Services]:
+    database = Database(postgres_template.copy(), lease_s=0)
     yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
     database.close()
 

@@ -102,8 +102,11 @@ class RegistryInProcess(Registry):
 
 @contextmanager
 def registry_in_process(database_url: str, **options: Any) -> Iterator[RegistryInProcess]:
-    """A registry on a database, which may be empty. Its clock moves a millisecond with every look."""
-    database = Database(database_url)
+    """A registry on a database, which may be empty. Its clock moves a millisecond with every look.
+
+    No answer is cached, so no change waits until cached answers have expired.
+    """
+    database = Database(database_url, lease_s=0)
     try:
         database.upgrade()
         clock = itertools.count(1_000)

@@ -18,6 +18,9 @@ from support.registry.registry_calls import CONTENT_TYPE, Answer, Registry
 
 T = TypeVar("T")
 
+LEASE_S = 0.004
+"""For the fronts and databases of tests: shorter than the default, since every change waits for it."""
+
 
 class Observed:
     """Notes of each answer whether it was kept."""
@@ -39,7 +42,7 @@ class RegistryBehindFront(Registry):
         self.observed = Observed()
         self.body_came_first = False
         """Whether the last request's body was received before the answer was sent."""
-        self._database = Database(database_url)
+        self._database = Database(database_url, lease_s=LEASE_S)
         application = create_app(self._database, **options)
         users = options.get("users")
         self._front = Front(
@@ -49,6 +52,7 @@ class RegistryBehindFront(Registry):
             authenticator=users,
             observer=self.observed,
             cache_bytes_max=BYTES_MAX if keeps else 0,
+            lease_s=LEASE_S,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

@@ -32,7 +32,7 @@ class Served:
 
 @contextmanager
 def served(database_url: str) -> Iterator[Served]:
-    database = Database(database_url)
+    database = Database(database_url, lease_s=0)
     database.upgrade()
     app = create_app(database)
     registry = Served("")

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.footing import LEASE_S
 from support.registry.registry_calls import Answer
-from support.registry.registry_front import RegistryBehindFront
+from support.registry.registry_front import LEASE_S, RegistryBehindFront
 from support.registry.registry_model import (
     FIXED,
     LIST,
@@ -52,7 +51,7 @@ targets = st.sampled_from([content(text) for text in FIXED])
 
 
 def upgraded(url: str) -> Database:
-    database = Database(url)
+    database = Database(url, lease_s=LEASE_S)
     database.upgrade()
     return database
 
@@ -133,13 +132,12 @@ def histories_of(url: str) -> settings:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """`new_database` makes empty databases and answers with their URLs."""
+    """`new_database` makes migrated databases and returns their URLs."""
 
     def __init__(self, new_database: Callable[[], str]) -> None:
         super().__init__()
         self.url = new_database()
         self.copies = copies_of(self.url)
-        upgraded(self.url).close()
         self.fronts = [RegistryBehindFront(self.url) for _ in range(FRONTS)]
         self.model = RegistryModel()
         self.copied: RegistryModel | None = None
