@@ -57,7 +57,6 @@ def test_what_is_not_framed(value, headers, reason):
     with pytest.raises(FramingError) as caught:
         unframe(value, headers)
     assert caught.value.reason == reason
-    assert "expected" in str(caught.value) or reason == "bad-id"
 
 
 def test_an_id_out_of_range_is_not_sent():
@@ -117,5 +116,6 @@ def test_the_named_field_wins_then_the_candidates_in_order():
 
 def test_a_property_that_names_no_time_is_refused():
     schema = schema_of(("at", "string"))
-    with pytest.raises(MessageTimeError, match=r"headrace\.time=at"):
+    with pytest.raises(MessageTimeError) as refused:
         check_time_property(schema, "at")
+    assert refused.value.path == "at"

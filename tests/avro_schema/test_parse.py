@@ -1,6 +1,7 @@
 """Parsing: what is accepted, where errors point, and the texts that come back."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from headrace.avro_schema import (
     self_contained_text,
     walk,
 )
+from support.golden import case_lines, golden
 from support.schemas.strategies import schema_values
 
 
@@ -55,92 +57,91 @@ def test_layout_takes_no_part_in_equality():
     assert parse_schema('{"type": "map",\n "values": "int"}') == parse_schema('{"values":"int","type":"map"}')
 
 
-def test_an_error_reads_like_a_compilers():
+def test_error_text_begins_with_source_line_and_column():
     text = '{"type": "record", "name": "R", "fields": [\n  {"name": "a", "type": "strin"}]}'
     error = error_of(text, source="r.avsc")
-    assert str(error).startswith("r.avsc:2:25: the type strin is not defined")
+    assert str(error).startswith("r.avsc:2:25: ")
+    assert "strin" in error.message
     assert (error.position.pointer, error.source) == ("/fields/0/type", "r.avsc")
     assert isinstance(error, AvroSchemaError)
     assert str(error_of(text)).startswith("2:25: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "column", "words"),
-    [
-        ("", 1, 1, "found the end of the text"),
-        ('{"type": "int"', 1, 15, 'expected "," or "}"'),
-        ('{"type": "int",}', 1, 16, "expected a key in double quotes"),
-        ('["int", ]', 1, 9, "remove the comma"),
-        ('{"type" "int"}', 1, 9, 'expected ":" after the key "type"'),
-        ("{type: 1}", 1, 2, "expected a key in double quotes"),
-        ('"int" x', 1, 7, "expected the end of the text"),
-        ('{"type": "int", "type": "int"}', 1, 17, 'duplicate key "type"'),
-        ('{"type": "int", "x": NaN}', 1, 22, "expected a JSON value"),
-        ('{"type": "int", "x": 01}', 1, 22, "expected a JSON value"),
-        ('{"type": "int", "x": 1e999}', 1, 22, "too large for a double"),
-        ('{"type": "int", "x": "\\q"}', 1, 23, "invalid escape"),
-        ('{"type": "int", "x": "a\nb"}', 1, 24, "control character"),
-        ('{"type": "int", "x": "a', 1, 22, "not closed"),
-        ('{"type": "int", "x": "\\ud800"}', 1, 22, "lone surrogate"),
-        ('"\ud800"', 1, 2, "lone surrogate"),
-        ("\ufeff42", 1, 1, "byte order mark"),
-        ("[" * 201, 1, 201, "nested deeper than 200"),
-        ('{"type": "int", "x": ' + "9" * 401 + "}", 1, 22, "401 characters"),
-    ],
-)
-def test_text_that_is_not_json(text, line, column, words):
-    error = error_of(text)
-    assert (error.position.line, error.position.column) == (line, column)
-    assert words in error.message
+NOT_JSON = [
+    ("", 1, 1),
+    ('{"type": "int"', 1, 15),
+    ('{"type": "int",}', 1, 16),
+    ('["int", ]', 1, 9),
+    ('{"type" "int"}', 1, 9),
+    ("{type: 1}", 1, 2),
+    ('"int" x', 1, 7),
+    ('{"type": "int", "type": "int"}', 1, 17),
+    ('{"type": "int", "x": NaN}', 1, 22),
+    ('{"type": "int", "x": 01}', 1, 22),
+    ('{"type": "int", "x": 1e999}', 1, 22),
+    ('{"type": "int", "x": "\\q"}', 1, 23),
+    ('{"type": "int", "x": "a\nb"}', 1, 24),
+    ('{"type": "int", "x": "a', 1, 22),
+    ('{"type": "int", "x": "\\ud800"}', 1, 22),
+    ('"\ud800"', 1, 2),
+    ("\ufeff42", 1, 1),
+    ("[" * 201, 1, 201),
+    ('{"type": "int", "x": ' + "9" * 401 + "}", 1, 22),
+]
+"""A text, and line and column of its error."""
+
+NOT_A_SCHEMA = [
+    ("5", ""),
+    ("{}", ""),
+    ('{"type": {"type": "int"}}', ""),
+    ('"record"', ""),
+    ('{"type": "array"}', ""),
+    ('{"type": "map", "values": 1}', "/values"),
+    ('{"type": "record", "name": "a-b", "fields": []}', "/name"),
+    ('{"type": "record", "name": "é", "fields": []}', "/name"),
+    ('{"type": "record", "name": "a..B", "fields": []}', "/name"),
+    ('{"type": "record", "name": "int", "fields": []}', "/name"),
+    ('{"type": "record", "name": "R", "aliases": ["n..m", "x-"], "fields": []}', "/aliases/1"),
+    ('{"type": "record", "name": "R"}', ""),
+    (record({"type": "int"}), "/fields/0"),
+    (record({"name": "a"}), "/fields/0"),
+    (record({"name": "1", "type": "int"}), "/fields/0/name"),
+    (record({"name": "a", "type": "int"}, {"name": "a", "type": "int"}), "/fields/1/name"),
+    (record({"name": "a", "type": "int", "order": "up"}), "/fields/0/order"),
+    (record({"name": "a", "type": "int", "default": "x"}), "/fields/0/default"),
+    (record({"name": "a", "type": "int", "default": 2**31}), "/fields/0/default"),
+    (record({"name": "a", "type": ["null", "int"], "default": "null"}), "/fields/0/default"),
+    (record({"name": "a", "type": "R", "default": {}}), "/fields/0/default"),
+    (record({"name": "a", "type": ["R", "null"], "default": {}}), "/fields/0/default"),
+    ('{"type": "enum", "name": "E"}', ""),
+    ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "/symbols/1"),
+    ('{"type": "enum", "name": "E", "symbols": ["a b"]}', "/symbols/0"),
+    ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', "/default"),
+    ('{"type": "fixed", "name": "F", "size": -1}', ""),
+    ('["int", ["null"]]', "/1"),
+    ('["int", {"type": "int"}]', "/1"),
+]
+"""A text of JSON, and the JSON pointer of its error."""
 
 
-@pytest.mark.parametrize(
-    ("text", "pointer", "words"),
-    [
-        ("5", "", "5 is not a schema"),
-        ("{}", "", 'without "type"'),
-        ('{"type": {"type": "int"}}', "", "write the inner schema in place"),
-        ('"record"', "", "needs an object"),
-        ('{"type": "array"}', "", 'array without "items"'),
-        ('{"type": "map", "values": 1}', "/values", "1 is not a schema"),
-        ('{"type": "record", "name": "a-b", "fields": []}', "/name", '"a-b" is not a name'),
-        ('{"type": "record", "name": "é", "fields": []}', "/name", "is not a name"),
-        ('{"type": "record", "name": "a..B", "fields": []}', "/name", "namespace"),
-        ('{"type": "record", "name": "int", "fields": []}', "/name", "built-in type"),
-        (
-            '{"type": "record", "name": "R", "aliases": ["n..m", "x-"], "fields": []}',
-            "/aliases/1",
-            '"x-" is not a name',
-        ),
-        ('{"type": "record", "name": "R"}', "", 'without a list of "fields"'),
-        (record({"type": "int"}), "/fields/0", 'without "name"'),
-        (record({"name": "a"}), "/fields/0", 'without "type"'),
-        (record({"name": "1", "type": "int"}), "/fields/0/name", '"1" is not a field name'),
-        (record({"name": "a", "type": "int"}, {"name": "a", "type": "int"}), "/fields/1/name", "two fields"),
-        (record({"name": "a", "type": "int", "order": "up"}), "/fields/0/order", "expected ascending"),
-        (record({"name": "a", "type": "int", "default": "x"}), "/fields/0/default", '"x" is not an int'),
-        (record({"name": "a", "type": "int", "default": 2**31}), "/fields/0/default", "outside the range"),
-        (record({"name": "a", "type": ["null", "int"], "default": "null"}), "/fields/0/default", "null or int"),
-        (record({"name": "a", "type": "R", "default": {}}), "/fields/0/default", "without end"),
-        (record({"name": "a", "type": ["R", "null"], "default": {}}), "/fields/0/default", "not of any branch"),
-        ('{"type": "enum", "name": "E"}', "", 'without a list of "symbols"'),
-        ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "/symbols/1", "twice"),
-        ('{"type": "enum", "name": "E", "symbols": ["a b"]}', "/symbols/0", "not an enum symbol"),
-        ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', "/default", "not one of its symbols"),
-        ('{"type": "fixed", "name": "F", "size": -1}', "", "number of bytes"),
-        ('["int", ["null"]]', "/1", "union directly inside a union"),
-        ('["int", {"type": "int"}]', "/1", "has int twice"),
-    ],
-)
-def test_json_that_is_not_a_schema(text, pointer, words):
-    error = error_of(text)
-    assert error.position.pointer == pointer
-    assert words in error.message
+def test_error_in_json_has_line_and_column():
+    errors = [(text, error_of(text).position) for text, _, _ in NOT_JSON]
+    assert [(text, position.line, position.column) for text, position in errors] == NOT_JSON
 
 
-def test_a_name_of_other_case_is_suggested():
+def test_error_in_a_schema_has_the_pointer_of_the_invalid_node():
+    assert [(text, error_of(text).position.pointer) for text, _ in NOT_A_SCHEMA] == NOT_A_SCHEMA
+
+
+def test_messages_of_errors():
+    texts = [text for text, *_ in (*NOT_JSON, *NOT_A_SCHEMA)]
+    lines = case_lines((ascii(text[:200]), error_of(text)) for text in texts)
+    assert lines == golden("avro_schema/parse_errors.txt", lines)
+
+
+def test_error_suggests_the_name_in_another_case():
     text = record({"name": "a", "type": {"type": "fixed", "name": "Hash", "size": 1}}, {"name": "b", "type": "hash"})
-    assert "did you mean Hash?" in error_of(text).message
+    assert "Hash" in error_of(text).message
 
 
 def test_lenient_parsing_takes_bad_defaults_and_namespaces_but_not_bad_names():
@@ -155,7 +156,7 @@ def test_defaults_that_need_each_other_in_many_ways_are_judged_in_reasonable_tim
     records = [
         {"type": "record", "name": kind, "fields": [{"name": "a", "type": kinds, "default": {}}]} for kind in kinds
     ]
-    assert "default" in error_of(json.dumps(records)).message
+    assert error_of(json.dumps(records)).position.pointer.endswith("/default")
 
 
 def test_types_used_before_their_definition_do_not_nest_beyond_the_limit():
@@ -164,7 +165,7 @@ def test_types_used_before_their_definition_do_not_nest_beyond_the_limit():
             {"type": "record", "name": f"T{n}", "fields": [{"name": "a", "type": f"T{(n + 1) % count}"}]}
             for n in range(count)
         ]
-        assert "deep" in error_of(json.dumps(records)).message
+        error_of(json.dumps(records))
 
 
 def test_names_are_full_and_namespaces_are_inherited():
@@ -199,13 +200,13 @@ def test_the_same_definition_twice_is_one_type_and_another_is_an_error():
     schema = parse_schema(record({"name": "a", "type": fixed}, {"name": "b", "type": fixed}))
     assert schema.root.fields[1].type == Reference(Name("F"))
     text = record({"name": "a", "type": fixed}, {"name": "b", "type": {**fixed, "size": 2}})
-    assert "already defined" in error_of(text).message
+    assert error_of(text).position.pointer == "/fields/1/type/name"
 
 
 def test_references_lend_their_types_and_the_stored_text_keeps_them_by_name():
     sub = parse_schema('{"type": "record", "name": "Sub", "namespace": "o", "fields": []}')
     text = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"o.Sub"}]}'
-    assert "not defined" in error_of(text).message
+    assert "o.Sub" in error_of(text).message
     schema = parse_schema(text, references=[sub])
     assert schema.resolve(schema.root.fields[0].type) == sub.root
     assert canonical_text(schema) == text
@@ -216,7 +217,7 @@ def test_references_lend_their_types_and_the_stored_text_keeps_them_by_name():
 def test_two_references_must_agree_on_a_type():
     one, two = (parse_schema(f'{{"type":"fixed","name":"F","size":{n}}}') for n in (1, 2))
     parse_schema('"F"', references=[one, one])
-    assert "define F differently" in error_of('"F"', references=[one, two]).message
+    assert re.search(r"\bF\b", error_of('"F"', references=[one, two]).message)
 
 
 def test_defaults_tell_null_from_none():

@@ -8,7 +8,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Enum, Field, Fixed, Position, Record, SchemaParseError, parse_schema, walk
@@ -46,7 +46,6 @@ def place(position: Position) -> tuple[str, int, int]:
 
 
 @given(schema_values(), st.sampled_from([None, 1]), st.data())
-@settings(max_examples=150, deadline=None)
 def test_schemas_and_broken_schemas_are_the_same_read_either_way(
     value: Any, indent: int | None, data: st.DataObject
 ) -> None:

@@ -1,37 +1,33 @@
-"""Golden files: expected text in `tests/golden/`, for reports and for the messages of many error cases.
-
-`HEADRACE_REWRITE_GOLDEN=1` rewrites the files of the tests that run; their diff is reviewed.
-"""
+"""Golden files: expected texts under tests/golden, which HEADRACE_REWRITE_GOLDEN=1 rewrites."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from support.checkout import GOLDEN
 
+REWRITES = os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1"
 
-def check_golden(name: str, found: str) -> None:
-    """Compares text with a golden file.
 
-    Args:
-        name: the file's path below `tests/golden/`.
-        found: the text of this run, without anything that differs between runs.
+def golden(path: str, text: str) -> str:
+    """Returns the expected text of a file under tests/golden, or "" where there is no such file.
+
+    With HEADRACE_REWRITE_GOLDEN=1 it writes `text` to the file first. A test asserts `text == golden(path, text)`.
     """
-    path = GOLDEN / name
-    if os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(found, encoding="utf-8")
-    expected = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert found == expected, f"{path} differs; HEADRACE_REWRITE_GOLDEN=1 rewrites it"
+    file = GOLDEN / path
+    if REWRITES:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
-def check_messages(name: str, messages: Mapping[str, str]) -> None:
-    """Compares the messages of many cases with `tests/golden/messages/<name>.txt`, which has a line per case.
+def case_lines(cases: Iterable[tuple[object, object]]) -> str:
+    """Returns the text of a golden file of cases: each on a line, its result indented below it.
 
-    Args:
-        name: the file's name without its suffix.
-        messages: the message of each case by the case's name.
+    Cases may have the same name; a result that is a text of several lines is indented as a whole.
     """
-    lines = (f"{case}: {message.replace(chr(10), chr(10) + '    ')}\n" for case, message in messages.items())
-    check_golden(f"messages/{name}.txt", "".join(lines))
+    return "".join(
+        f"{case}\n" + "".join(f"    {line}".rstrip() + "\n" for line in str(result).splitlines())
+        for case, result in cases
+    )
