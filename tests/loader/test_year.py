@@ -72,15 +72,23 @@ def _each(size: Size) -> float:
     return size.state_bytes / (size.topics + size.partitions)
 
 
+def test_everything_is_loaded_in_a_few_days_with_troubles(memory_path: Path) -> None:
+    """The small case for every hour."""
+    life = lived(memory_path, seed=3, topics=4, days=8, rate=10, frequency=4)
+    assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, "this never happened"
+    assert not any(life.story.unread.values()), life.story.unread
+
+
+@pytest.mark.simulation
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_small_year_with_all_that_happens(tmp_path: Path, seed: int) -> None:
-    life = lived(tmp_path, seed, topics=10, days=90, rate=40)
+def test_a_small_year_with_all_that_happens(memory_path: Path, seed: int) -> None:
+    life = lived(memory_path, seed, topics=10, days=90, rate=40)
     check(life)
     check_flat(life.sizes)
 
 
-@pytest.mark.fault
-def test_many_topics_in_three_bad_weeks(tmp_path: Path) -> None:
-    life = lived(tmp_path, seed=51, topics=120, days=20, rate=60, frequency=3)
+@pytest.mark.simulation
+def test_many_topics_in_three_bad_weeks(memory_path: Path) -> None:
+    life = lived(memory_path, seed=51, topics=120, days=20, rate=60, frequency=3)
     check(life)
     check_flat(life.sizes)

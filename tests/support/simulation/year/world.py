@@ -24,6 +24,7 @@ from support.loader.loader_fakes import FakeRegistry
 from support.loader.task_world import ServingCluster, TaskWorld
 from support.simulation import faults
 from support.simulation.power_loss import OneByOne
+from support.simulation.remembered import keep_journal_in_memory, remember_results
 from support.simulation.year.broker import YearCluster
 from support.simulation.year.registry import YearRegistry
 
@@ -80,6 +81,8 @@ def unhurried() -> Iterator[None]:
         patch.setattr(os, "fdatasync", lambda number: None)
         for module in (sink, asking):
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
+        remember_results(patch)
+        keep_journal_in_memory(patch)
         patch.setattr(decision_log, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
         calls = dict(faults.CALLS)
         calls[YearCluster] = calls.pop(ServingCluster)
