@@ -34,6 +34,8 @@ from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.primitives import Reader, Writer
 from support.broker.broker_samples import batch
+from support.cases import all_cases
+from support.examples import examples
 
 CLASSES: dict[tuple[int, str], Any] = {
     (cls.API_KEY, cls.type): cls
@@ -61,9 +63,9 @@ TOPICS = st.builds(
 )
 
 
-@pytest.mark.parametrize("version", range(13))
-@given(st.lists(TOPICS, max_size=4), st.none() | st.frozensets(st.integers(0, 30)), st.booleans())
-def test_metadata_is_told_as_by_a_generated_codec(
+@given(st.integers(0, 12), st.lists(TOPICS, max_size=4), st.none() | st.frozensets(st.integers(0, 30)), st.booleans())
+@settings(max_examples=examples(3))
+def test_metadata_is_encoded_as_by_a_generated_codec(
     version: int, topics: list[FoundTopic], operations: frozenset[int] | None, is_nameless: bool
 ) -> None:
     if is_nameless and version >= 12:
@@ -105,8 +107,8 @@ def test_metadata_is_told_as_by_a_generated_codec(
     assert encode_metadata(told, version) == expected.encode()
 
 
-@pytest.mark.parametrize("version", range(6))
 @given(
+    st.integers(0, 5),
     st.lists(
         st.builds(
             ListedGroup,
@@ -116,9 +118,10 @@ def test_metadata_is_told_as_by_a_generated_codec(
             st.sampled_from(["classic", "consumer"]),
         ),
         max_size=6,
-    )
+    ),
 )
-def test_groups_are_listed_as_by_a_generated_codec(version: int, groups: list[ListedGroup]) -> None:
+@settings(max_examples=examples(3))
+def test_groups_are_encoded_as_by_a_generated_codec(version: int, groups: list[ListedGroup]) -> None:
     response = admin.ListGroupsResponse
     expected = response(
         version=version, error_code=0, groups=[response.ListedGroup(version=version, **one._asdict()) for one in groups]
@@ -158,22 +161,25 @@ def test_every_advertised_api_has_a_handler_and_no_other_has() -> None:
     assert len(ROWS) == len(BY_KEY)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_rows_fit_the_message_definitions(row: Any) -> None:
-    cls = request_class(row.key)
-    assert row.name + "Request" == cls.name
-    assert row.highest <= cls.max_version
-    for version in range(row.lowest, row.highest + 1):
-        assert row.is_flexible(version) == cls.flexible_version_q(version), version
+def test_rows_fit_the_message_definitions() -> None:
+    with all_cases() as case:
+        for row in ROWS:
+            with case(row.name):
+                cls = request_class(row.key)
+                assert row.name + "Request" == cls.name
+                assert row.highest <= cls.max_version
+                for version in range(row.lowest, row.highest + 1):
+                    assert row.is_flexible(version) == cls.flexible_version_q(version), version
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_every_advertised_version_answers_a_bare_request(node: BrokerNode, key: int, version: int) -> None:
-    request = request_class(key)(version=version)
-    if key == 0:
-        request.acks = 1
-    response = call(node, request)
-    assert response.encode() is not None
+def test_every_advertised_version_answers_a_bare_request(node: BrokerNode) -> None:
+    with all_cases() as case:
+        for key, version in VERSIONS:
+            with case(f"{BY_KEY[key].name} {version}"):
+                request = request_class(key)(version=version)
+                if key == 0:
+                    request.acks = 1
+                assert call(node, request).encode() is not None
 
 
 def sample_requests(version_of: Any) -> Iterator[Any]:
@@ -288,17 +294,18 @@ def sample_requests(version_of: Any) -> Iterator[Any]:
     yield make(60)(version=v(60))
 
 
-@pytest.mark.parametrize("step", range(10))
-def test_requests_with_content_are_answered_in_every_version(node: BrokerNode, step: int) -> None:
-    """Step n asks in the n-th version of every API, or in its last one."""
+def test_requests_with_content_are_answered_in_every_version(node: BrokerNode) -> None:
+    """Step n requests the n-th version of every API, or its last one."""
+    with all_cases() as case:
+        for step in range(10):
 
-    def version_of(key: int) -> int:
-        row = BY_KEY[key]
-        return min(max(row.lowest, row.served_from) + step, row.highest)
+            def version_of(key: int, step: int = step) -> int:
+                row = BY_KEY[key]
+                return min(max(row.lowest, row.served_from) + step, row.highest)
 
-    for request in sample_requests(version_of):
-        response = call(node, request)
-        assert response.encode() is not None, request
+            for request in sample_requests(version_of):
+                with case(f"{request.name} {request.version}"):
+                    assert call(node, request).encode() is not None
 
 
 def produce_request(
@@ -323,18 +330,21 @@ def produce_request(
     return bytes(request.encode())
 
 
-@pytest.mark.parametrize("version", range(3, 13))
-@pytest.mark.parametrize("raw", [b"", b"x" * 126, b"x" * 127, batch(b"x" * 20_000)], ids=len)
-def test_produce_requests_are_read_as_kafka_python_writes_them(version: int, raw: bytes) -> None:
-    for names in (("büx",), ("a" * 126,), ("a" * 127,), ("a", "büx")):
-        for partitions, transactional_id in itertools.product((1, 3), (None, "mine")):
-            body = produce_request(version, names, partitions, raw, transactional_id)
-            decoded = produce.decode(memoryview(b"before" + body), len(b"before"), version)
-            assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == (transactional_id, -1, 1500)
-            assert [topic.name for topic in decoded.topics] == list(names)
-            assert [[(part.partition, part.records) for part in topic.partitions] for topic in decoded.topics] == [
-                [(index, raw) for index in range(partitions)]
-            ] * len(names)
+def test_produce_requests_are_read_as_kafka_python_writes_them() -> None:
+    raws = (b"", b"x" * 126, b"x" * 127, batch(b"x" * 20_000))
+    all_names = (("büx",), ("a" * 126,), ("a" * 127,), ("a", "büx"))
+    with all_cases() as case:
+        for version, raw, names, partitions, transactional_id in itertools.product(
+            range(3, 13), raws, all_names, (1, 3), (None, "mine")
+        ):
+            with case((version, len(raw), names, partitions, transactional_id)):
+                body = produce_request(version, names, partitions, raw, transactional_id)
+                decoded = produce.decode(memoryview(b"before" + body), len(b"before"), version)
+                assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == (transactional_id, -1, 1500)
+                assert [topic.name for topic in decoded.topics] == list(names)
+                assert [[(part.partition, part.records) for part in topic.partitions] for topic in decoded.topics] == [
+                    [(index, raw) for index in range(partitions)]
+                ] * len(names)
 
 
 @pytest.mark.parametrize("raw", [b"x" * 5, b"x" * 200, None])
@@ -352,99 +362,116 @@ def test_a_request_for_one_partition_is_read_like_any_other_whatever_its_bytes_a
         assert outcomes[0] == outcomes[1], each
 
 
-@pytest.mark.parametrize("version", range(3, 13))
-def test_produce_answers_are_read_by_kafka_python(version: int) -> None:
-    topics = (
-        produce.ProducedTopic(
-            "topic",
-            (
-                produce.ProducedPartition(0, base_offset=42, log_start_offset=7),
-                produce.ProducedPartition(1, ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"),
-                produce.ProducedPartition(2, ErrorCode.NONE, 43, 8, append_time_ms=44),
-            ),
-        ),
-    )
-    response = CLASSES[0, "response"].decode(bytes(produce.encode(topics, version)), version=version)
-    good, bad, timed = response.responses[0].partition_responses
-    assert (good.error_code, good.base_offset, bad.error_code, bad.base_offset) == (0, 42, 10, -1)
-    assert (good.index, bad.index, timed.index) == (0, 1, 2)
-    assert (good.log_append_time_ms, timed.base_offset, timed.log_append_time_ms) == (-1, 43, 44)
-    if version >= 5:
-        assert (good.log_start_offset, bad.log_start_offset, timed.log_start_offset) == (7, -1, 8)
-    if version >= 8:
-        assert bad.error_message == "too large"
+def test_produce_answers_are_read_by_kafka_python() -> None:
+    with all_cases() as case:
+        for version in range(3, 13):
+            with case(version):
+                topics = (
+                    produce.ProducedTopic(
+                        "topic",
+                        (
+                            produce.ProducedPartition(0, base_offset=42, log_start_offset=7),
+                            produce.ProducedPartition(1, ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"),
+                            produce.ProducedPartition(2, ErrorCode.NONE, 43, 8, append_time_ms=44),
+                        ),
+                    ),
+                )
+                response = CLASSES[0, "response"].decode(bytes(produce.encode(topics, version)), version=version)
+                good, bad, timed = response.responses[0].partition_responses
+                assert (good.error_code, good.base_offset, bad.error_code, bad.base_offset) == (0, 42, 10, -1)
+                assert (good.index, bad.index, timed.index) == (0, 1, 2)
+                assert (good.log_append_time_ms, timed.base_offset, timed.log_append_time_ms) == (-1, 43, 44)
+                if version >= 5:
+                    assert (good.log_start_offset, bad.log_start_offset, timed.log_start_offset) == (7, -1, 8)
+                if version >= 8:
+                    assert bad.error_message == "too large"
 
 
-@pytest.mark.parametrize("version", range(4, 18))
-def test_fetch_requests_are_read_as_kafka_python_writes_them(version: int) -> None:
-    cls = request_class(1)
-    topic_id = uuid.uuid4()
-    named = {"topic_id": topic_id} if version >= 13 else {"topic": "topic"}
-    part = cls.FetchTopic.FetchPartition(version=version, partition=3, fetch_offset=99, partition_max_bytes=1000)
-    request = cls(
-        version=version,
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=5000,
-        isolation_level=1,
-        topics=[cls.FetchTopic(version=version, partitions=[part], **named)],
-    )
-    decoded = fetch.decode(memoryview(bytes(request.encode())), 0, version)
-    assert (decoded.wait_ms_max, decoded.bytes_min, decoded.bytes_max, decoded.isolation_level) == (500, 1, 5000, 1)
-    [topic] = decoded.topics
-    assert (topic.topic_id == topic_id) if version >= 13 else (topic.name == "topic")
-    assert [(part.partition, part.offset, part.bytes_max) for part in topic.partitions] == [(3, 99, 1000)]
+def test_fetch_requests_are_read_as_kafka_python_writes_them() -> None:
+    with all_cases() as case:
+        for version in range(4, 18):
+            with case(version):
+                cls = request_class(1)
+                topic_id = uuid.uuid4()
+                named = {"topic_id": topic_id} if version >= 13 else {"topic": "topic"}
+                part = cls.FetchTopic.FetchPartition(
+                    version=version, partition=3, fetch_offset=99, partition_max_bytes=1000
+                )
+                request = cls(
+                    version=version,
+                    max_wait_ms=500,
+                    min_bytes=1,
+                    max_bytes=5000,
+                    isolation_level=1,
+                    topics=[cls.FetchTopic(version=version, partitions=[part], **named)],
+                )
+                decoded = fetch.decode(memoryview(bytes(request.encode())), 0, version)
+                assert (decoded.wait_ms_max, decoded.bytes_min, decoded.bytes_max, decoded.isolation_level) == (
+                    500,
+                    1,
+                    5000,
+                    1,
+                )
+                [topic] = decoded.topics
+                assert (topic.topic_id == topic_id) if version >= 13 else (topic.name == "topic")
+                assert [(part.partition, part.offset, part.bytes_max) for part in topic.partitions] == [(3, 99, 1000)]
 
 
-@pytest.mark.parametrize("version", range(4, 18))
-def test_fetch_answers_are_read_by_kafka_python(version: int) -> None:
-    raw = batch(b"one") * 200
-    topic_id = uuid.uuid4()
-    partitions = (
-        fetch.FetchedPartition(0, ErrorCode.NONE, 10, 10, 2, raw),
-        fetch.FetchedPartition(1, ErrorCode.OFFSET_OUT_OF_RANGE, 5, 5, 1, b""),
-    )
-    pieces = fetch.encode((fetch.FetchedTopic("topic", topic_id, partitions),), ErrorCode.NONE, version)
-    response = CLASSES[1, "response"].decode(b"".join(pieces), version=version)
-    [topic] = response.responses
-    good, bad = topic.partitions
-    assert (topic.topic_id == topic_id) if version >= 13 else (topic.topic == "topic")
-    assert (bytes(good.records), good.high_watermark, good.last_stable_offset) == (raw, 10, 10)
-    assert (bad.error_code, bad.high_watermark) == (1, 5)
+def test_fetch_answers_are_read_by_kafka_python() -> None:
+    with all_cases() as case:
+        for version in range(4, 18):
+            with case(version):
+                raw = batch(b"one") * 200
+                topic_id = uuid.uuid4()
+                partitions = (
+                    fetch.FetchedPartition(0, ErrorCode.NONE, 10, 10, 2, raw),
+                    fetch.FetchedPartition(1, ErrorCode.OFFSET_OUT_OF_RANGE, 5, 5, 1, b""),
+                )
+                pieces = fetch.encode((fetch.FetchedTopic("topic", topic_id, partitions),), ErrorCode.NONE, version)
+                response = CLASSES[1, "response"].decode(b"".join(pieces), version=version)
+                [topic] = response.responses
+                good, bad = topic.partitions
+                assert (topic.topic_id == topic_id) if version >= 13 else (topic.topic == "topic")
+                assert (bytes(good.records), good.high_watermark, good.last_stable_offset) == (raw, 10, 10)
+                assert (bad.error_code, bad.high_watermark) == (1, 5)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_headers_are_read_and_written_as_kafka_python_does(row: Any) -> None:
-    for version in range(max(row.lowest, row.served_from), row.highest + 1):
-        request = request_class(row.key)(version=version)
-        request.with_header(correlation_id=77, client_id="me")
-        framed = bytes(request.encode(header=True, framed=True))
-        assert frame_length(memoryview(framed), 0, len(framed)) == len(framed) - 4
-        header = read_header(memoryview(framed)[4:])
-        assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
-            row.key,
-            version,
-            77,
-            "me",
-        )
-        assert framed[4 + header.body_at :] == bytes(request.encode())
-        response = CLASSES[row.key, "response"](version=version)
-        response.with_header(correlation_id=77)
-        expected = bytes(response.encode(header=True, framed=True))
-        body = bytes(response.encode())
-        assert response_start(header, len(body)) + body == expected
+def test_headers_are_read_and_written_as_kafka_python_does() -> None:
+    with all_cases() as case:
+        for key, version in VERSIONS:
+            with case(f"{BY_KEY[key].name} {version}"):
+                request = request_class(key)(version=version)
+                request.with_header(correlation_id=77, client_id="me")
+                framed = bytes(request.encode(header=True, framed=True))
+                assert frame_length(memoryview(framed), 0, len(framed)) == len(framed) - 4
+                header = read_header(memoryview(framed)[4:])
+                assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
+                    key,
+                    version,
+                    77,
+                    "me",
+                )
+                assert framed[4 + header.body_at :] == bytes(request.encode())
+                response = CLASSES[key, "response"](version=version)
+                response.with_header(correlation_id=77)
+                expected = bytes(response.encode(header=True, framed=True))
+                body = bytes(response.encode())
+                assert response_start(header, len(body)) + body == expected
 
 
-@pytest.mark.parametrize("tags", [b"\0", b"\1\5\3abc", b"\2\x85\1\0\x86\1\2ab"], ids=["none", "one", "two"])
-@pytest.mark.parametrize("client_id", [None, "", "me"])
-def test_tagged_fields_of_headers_are_skipped(tags: bytes, client_id: str | None) -> None:
-    name = (client_id or "").encode()
-    start = struct.pack(">hhih", 3, BY_KEY[3].flexible_from, 77, -1 if client_id is None else len(name)) + name
-    header = read_header(memoryview(start + tags + b"body"))
-    assert (header.client_id, header.body_at) == (client_id or "", len(start + tags))
-    for cut in range(len(start + tags)):
-        with pytest.raises(MalformedMessage):
-            read_header(memoryview((start + tags)[:cut]))
+def test_tagged_fields_of_headers_are_skipped() -> None:
+    all_tags = (b"\0", b"\1\5\3abc", b"\2\x85\1\0\x86\1\2ab")
+    with all_cases() as case:
+        for tags, client_id in itertools.product(all_tags, (None, "", "me")):
+            with case((tags, client_id)):
+                name = (client_id or "").encode()
+                length = -1 if client_id is None else len(name)
+                start = struct.pack(">hhih", 3, BY_KEY[3].flexible_from, 77, length) + name
+                header = read_header(memoryview(start + tags + b"body"))
+                assert (header.client_id, header.body_at) == (client_id or "", len(start + tags))
+                for cut in range(len(start + tags)):
+                    with pytest.raises(MalformedMessage):
+                        read_header(memoryview((start + tags)[:cut]))
 
 
 @pytest.mark.parametrize("length", [-1, 0, 9, FRAME_BYTES_MAX + 1, 0x47455420])
@@ -454,7 +481,7 @@ def test_frame_lengths_outside_the_limits_are_refused(length: int) -> None:
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(5))
 def test_arbitrary_bytes_are_read_or_refused(version: tuple[int, int], body: bytes) -> None:
     key, number = version
     with contextlib.suppress(ProtocolError, MalformedMessage):
@@ -462,7 +489,7 @@ def test_arbitrary_bytes_are_read_or_refused(version: tuple[int, int], body: byt
 
 
 @given(st.sampled_from([each for each in VERSIONS if each[0] not in (0, 1)]), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(5))
 def test_requests_cut_short_are_refused(version: tuple[int, int], data: st.DataObject) -> None:
     key, number = version
     raw = bytes(request_class(key)(version=number).encode())
