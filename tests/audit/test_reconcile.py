@@ -13,6 +13,7 @@ from headrace.audit.reconcile import reconcile_topic, reconcile_topics
 from headrace.audit.report import has_findings
 from headrace.audit.verdict import Acceptance, Period, Ruling, State, TopicContext, TopicVerdict
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
+from support.golden import case_lines, golden
 
 GRACE_MS = 1_800_000
 LATE_MS = WINDOW_MS + GRACE_MS
@@ -38,31 +39,47 @@ def state(window: WindowFacts, now_ms: int = LATE_MS, context: TopicContext = AN
     return reconcile_window(window, context, now_ms=now_ms, grace_ms=GRACE_MS).state
 
 
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [
-        (facts(ALL, ALL, ALL), State.COMPLETE),
-        (facts(ALL, ALL, counted(3, 7), quarantined=counted(2, 4)), State.COMPLETE),
-        (facts(None, ALL, ALL), State.COMPLETE),
-        (facts(ALL, counted(4), counted(4)), State.SHORT),
-        (facts(ALL, None, None), State.SHORT),
-        (facts(ALL, counted(6), counted(6)), State.UNCOUNTED),
-        (facts(ALL, counted(5, B), counted(5, B)), State.MIXED),
-        (facts(ALL, ALL, counted(4)), State.SHORT),
-        (facts(ALL, ALL, counted(6)), State.SURPLUS),
-        (facts(ALL, ALL, counted(5, B)), State.MIXED),
-        (facts(ALL, counted(4), counted(6)), State.MIXED),
-        (facts(None, ALL, None), State.SHORT),
-        (facts(None, None, ALL), State.SURPLUS),
-        (facts(ALL, counted(7, B), counted(7, B), sent=8), State.COMPLETE),
-        (facts(ALL, counted(9, B), counted(9, B), sent=8), State.UNCOUNTED),
-        (facts(ALL, counted(4), counted(4), sent=8), State.SHORT),
-        (facts(counted(0), None, None, sent=3), State.COMPLETE),
-        (facts(consumed=(("a", ALL),)), State.UNKNOWN),
-    ],
+STATES = (
+    (facts(ALL, ALL, ALL), State.COMPLETE),
+    (facts(ALL, ALL, counted(3, 7), quarantined=counted(2, 4)), State.COMPLETE),
+    (facts(None, ALL, ALL), State.COMPLETE),
+    (facts(ALL, counted(4), counted(4)), State.SHORT),
+    (facts(ALL, None, None), State.SHORT),
+    (facts(ALL, counted(6), counted(6)), State.UNCOUNTED),
+    (facts(ALL, counted(5, B), counted(5, B)), State.MIXED),
+    (facts(ALL, ALL, counted(4)), State.SHORT),
+    (facts(ALL, ALL, counted(6)), State.SURPLUS),
+    (facts(ALL, ALL, counted(5, B)), State.MIXED),
+    (facts(ALL, counted(4), counted(6)), State.MIXED),
+    (facts(None, ALL, None), State.SHORT),
+    (facts(None, None, ALL), State.SURPLUS),
+    (facts(ALL, counted(7, B), counted(7, B), sent=8), State.COMPLETE),
+    (facts(ALL, counted(9, B), counted(9, B), sent=8), State.UNCOUNTED),
+    (facts(ALL, counted(4), counted(4), sent=8), State.SHORT),
+    (facts(counted(0), None, None, sent=3), State.COMPLETE),
+    (facts(consumed=(("a", ALL),)), State.UNKNOWN),
 )
-def test_states(window: WindowFacts, expected: State) -> None:
-    assert state(window) is expected
+
+
+def test_states_of_windows() -> None:
+    found = [(window, state(window)) for window, _ in STATES]
+    assert found == list(STATES)
+
+
+def test_sentences() -> None:
+    crashed = facts(ALL, counted(7, B), counted(7, B), sent=8, crashed=True)
+    windows = [*(window for window, _ in STATES), crashed]
+    verdicts = [reconcile_window(window, now_ms=LATE_MS, grace_ms=GRACE_MS) for window in windows]
+    topics = [
+        verdict_of(facts(ALL, ALL, ALL), at(WINDOW_MS, ALL, counted(4)), at(2 * WINDOW_MS, None, ALL)),
+        verdict_of(at(0, None, ALL)),
+        verdict_of(at(0, ALL, counted(8, B)), at(WINDOW_MS, None, counted(2)), at(2 * WINDOW_MS, ALL, ALL)),
+        verdict_of(at(0, ALL, counted(4)), at(WINDOW_MS, ALL, counted(4))),
+    ]
+    lines = case_lines(
+        (f"{verdict.state} {verdict.difference:+}", verdict.sentence) for verdict in verdicts
+    ) + case_lines((topic.state, topic.sentence) for topic in topics)
+    assert lines == golden("audit/sentences.txt", lines)
 
 
 def test_silent_tiers_are_unknown_and_not_loss() -> None:
@@ -100,22 +117,16 @@ def test_a_loss_inside_the_loader_waits_for_nothing() -> None:
     assert state(facts(ALL, ALL, counted(4)), 0) is State.SHORT
 
 
-def test_sentences_tell_loss_and_duplicates_apart() -> None:
+def test_sentence_names_holes_and_overlaps_of_offsets() -> None:
     def sentence(window: WindowFacts, offsets: OffsetCheck) -> str:
         verdict = reconcile_window(window, TopicContext(offsets=offsets), now_ms=LATE_MS, grace_ms=GRACE_MS)
         return verdict.sentence
 
     short, surplus = facts(ALL, counted(4), counted(4)), facts(ALL, counted(6), counted(6))
     assert "partition 0 [5, 6)" in sentence(short, OffsetCheck(holes=((0, 5, 6),)))
-    assert "without a hole" in sentence(short, OffsetCheck())
+    assert "partition" not in sentence(short, OffsetCheck())
     assert "partition 1 [3, 4)" in sentence(surplus, OffsetCheck(overlaps=((1, 3, 4),)))
-    assert "a producer that does not count sends here too" in sentence(surplus, OffsetCheck())
-
-
-def test_a_crash_is_told_in_the_sentence() -> None:
-    window = facts(ALL, counted(7, B), counted(7, B), sent=8, crashed=True)
-    verdict = reconcile_window(window, now_ms=LATE_MS, grace_ms=GRACE_MS)
-    assert verdict.sentence.endswith("of 3 messages without an answer (a producer crashed) 2 arrived")
+    assert "partition" not in sentence(surplus, OffsetCheck())
 
 
 def test_latency_runs_from_the_end_of_the_window_to_the_load_that_filled_it() -> None:
@@ -138,10 +149,6 @@ def test_a_topic_is_as_bad_as_its_worst_window() -> None:
     assert verdict.complete_until_ms == WINDOW_MS
     assert verdict.totals == {"sent": 10, "acknowledged": 10, "stored": 14, "written": 14}
     assert verdict.states == {State.COMPLETE: 2, State.SHORT: 1}
-    assert verdict.sentence == (
-        "of 3 windows 1 short, 2 complete; 1 message missing; in 1 window no producer counted, so only log and "
-        "tables are compared there"
-    )
     assert not verdict.producer_is_silent
     assert (verdict.latency_p50_ms, verdict.latency_p95_ms) == (3, 3)
 
@@ -158,7 +165,6 @@ def test_topics_come_worst_first() -> None:
         ("a", State.COMPLETE, False),
         ("c", State.COMPLETE, True),
     ]
-    assert "producer silent" in verdicts[2].sentence
 
 
 def at(window_start_ms: int, acknowledged: Count | None, stored: Count | None, **more: object) -> WindowFacts:
@@ -197,7 +203,7 @@ def test_times_too_scattered_are_compared_in_total() -> None:
     fine = verdict_of(at(SCATTERED_MS, counted(4, 4), counted(3, 21)), *moved, same)
     assert (fine.state, len(fine.windows), fine.complete_until_ms) == (State.COMPLETE, 2, 10 * WINDOW_MS)
     assert fine.windows[0].facts.window_start_ms == SCATTERED_MS
-    assert "in total over 3 windows" in fine.windows[0].sentence
+    assert "3 windows" in fine.windows[0].sentence
     assert fine.totals["acknowledged"] == fine.totals["stored"] == 15
     for stored, expected, difference in ((counted(2, 21), State.SHORT, -1), (counted(4, 21), State.UNCOUNTED, 1)):
         found = verdict_of(at(SCATTERED_MS, counted(4, 4), stored), *moved, same)
@@ -211,7 +217,7 @@ def test_windows_that_no_producer_counted_take_part_in_the_total_and_leave_doubt
     assert verdict_of(at(SCATTERED_MS, counted(4, 30), None), uncounted).state is State.COMPLETE
     more = verdict_of(at(SCATTERED_MS, counted(3, 30), None), uncounted)
     assert (more.state, more.windows[0].difference) == (State.UNKNOWN, 0)
-    assert "in 1 window no producer counted" in more.windows[0].sentence
+    assert "1 window" in more.windows[0].sentence
     assert verdict_of(at(SCATTERED_MS, counted(5, 30), None), uncounted).state is State.SHORT
     silent = verdict_of(at(SCATTERED_MS, None, counted(4, 30)), uncounted)
     assert (silent.state, len(silent.windows)) == (State.COMPLETE, 2)
@@ -349,9 +355,7 @@ def test_messages_missing_are_no_finding_when_a_decision_passed_over_as_many_off
     found = with_passed_over(*windows, passed_over=((0, 10, 12), (1, 5, 6)))
     assert [window.state for window in found.windows] == [State.PASSED_OVER, State.PASSED_OVER, State.COMPLETE]
     assert (found.state, found.complete_until_ms) == (State.PASSED_OVER, 3 * WINDOW_MS)
-    assert found.windows[0].sentence.endswith(
-        "; a decision passed over 3 offsets: partition 0 [10, 12), partition 1 [5, 6)"
-    )
+    assert "partition 0 [10, 12), partition 1 [5, 6)" in found.windows[0].sentence
     assert not has_findings([found])
     one_more = with_passed_over(*windows, passed_over=((0, 10, 12),))
     assert one_more.state is State.SHORT and one_more.windows[0].difference == -2
@@ -371,9 +375,8 @@ def test_a_producer_that_does_not_count_is_no_finding_and_says_how_many() -> Non
     assert (beside.state, beside.uncounted) == (State.UNCOUNTED, 5)
     assert not has_findings([beside])
     assert beside.complete_until_ms == 3 * WINDOW_MS
-    assert beside.sentence.startswith(
-        "of 3 windows 1 uncounted, 2 complete; 3 messages of producers that do not count; in 1 window no producer"
-    )
+    assert (beside.states[State.UNCOUNTED], beside.states[State.COMPLETE]) == (1, 2)
+    assert "3 messages" in beside.sentence
     silent = verdict_of(at(0, None, counted(2)))
     assert (silent.state, silent.uncounted) == (State.COMPLETE, 0)
 
@@ -409,9 +412,9 @@ def test_an_accepted_finding_is_none_until_it_is_another() -> None:
 
     fine = judged(4)
     assert (fine.state, has_findings([fine]), fine.complete_until_ms) == (State.ACCEPTED, False, 2 * WINDOW_MS)
-    assert fine.windows[0].sentence.endswith("; accepted 1970-01-01 06:40Z by ann: disk lost")
+    assert all(part in fine.windows[0].sentence for part in ("1970-01-01 06:40Z", "ann", "disk lost"))
     assert fine.windows[0].difference == -1
-    assert "1 message missing" in fine.sentence
+    assert "1 message " in fine.sentence
     for other in (judged(3), judged(4, window_start_ms=WINDOW_MS), judged(4, topic="u"), judged(4, difference=1)):
         assert (other.state, has_findings([other])) == (State.SHORT, True)
 
@@ -447,7 +450,7 @@ def test_a_silent_tier_ends_as_findings_do() -> None:
     ruling = Ruling(findings_end_ms=LATE_MS)
     verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=LATE_MS, grace_ms=GRACE_MS, ruling=ruling)
     assert verdict.state is State.PAST
-    assert "unknown, but nothing was counted for it since 1970-01-01 00:00Z" in verdict.windows[0].sentence
+    assert all(part in verdict.windows[0].sentence for part in (State.UNKNOWN, "1970-01-01 00:00Z"))
 
 
 def test_a_period_leaves_out_windows_before_and_after() -> None:
@@ -467,4 +470,4 @@ def test_a_period_leaves_out_windows_before_and_after() -> None:
     verdict = reconcile_topic(
         "t", short, OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=Period(since_ms=WINDOW_MS)
     )
-    assert (verdict.totals["sent"], verdict.sentence) == (10, "of 2 windows 2 short; 2 messages missing")
+    assert (verdict.totals["sent"], verdict.states) == (10, {State.SHORT: 2})
