@@ -46,6 +46,7 @@ from support.broker.broker_samples import (
     put_in_place,
     with_attributes,
 )
+from support.examples import examples
 from support.logs import logged
 
 SMALL = LogLimits(segment_bytes_max=400)
@@ -318,7 +319,7 @@ def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(t
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.25))
 def test_any_history_keeps_the_newest_of_each_key(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

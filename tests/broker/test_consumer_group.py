@@ -631,7 +631,6 @@ def to_assign(draw: st.DrawFn) -> tuple[list[SubscribedTopic], dict[str, set[Top
 
 
 @given(to_assign(), st.sampled_from(sorted(ASSIGNORS)))
-@settings(max_examples=200, deadline=None)
 def test_assignors_give_each_partition_to_one_that_subscribes(sample: Any, name: str) -> None:
     topics, present = sample
     found = ASSIGNORS[name](topics, present)
@@ -769,5 +768,5 @@ class ConsumersUnderLoad(RuleBasedStateMachine):
                 assert client.owned <= member.assigned.keys() | member.revoking.keys()
 
 
-ConsumersUnderLoad.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+ConsumersUnderLoad.TestCase.settings = settings(stateful_step_count=40)
 TestConsumersUnderLoad = ConsumersUnderLoad.TestCase

@@ -26,6 +26,7 @@ from headrace.broker.protocol import fetch as codec
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.broker.broker_samples import NOW_MS, append, batch
+from support.examples import examples
 
 NAMELESS, NO_ID = "", uuid.UUID(int=0)
 RAW = batch(b"value")
@@ -174,7 +175,7 @@ def test_a_topic_that_was_made_anew_is_not_the_one_of_the_session(tmp_path: Path
     with_node(tmp_path, work)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(0.5))
 @given(st.lists(st.tuples(st.sampled_from(["append", "start", "forget", "fetch"]), st.integers(0, 4)), max_size=40))
 def test_a_client_with_a_session_learns_what_full_fetches_would_tell(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]

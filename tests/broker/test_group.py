@@ -15,6 +15,7 @@ from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
+from support.examples import examples
 
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
@@ -336,7 +337,7 @@ class GroupUnderLoad(RuleBasedStateMachine):
         assert unanswered == held
 
 
-GroupUnderLoad.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+GroupUnderLoad.TestCase.settings = settings(max_examples=examples(0.5), stateful_step_count=40)
 TestGroupUnderLoad = GroupUnderLoad.TestCase
 
 

@@ -60,6 +60,9 @@ from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.record_batch import HEADER_BYTES
 from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, opened, with_attributes
+from support.cases import all_cases
+from support.examples import examples
+from support.logs import logged
 
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls
@@ -143,15 +146,14 @@ async def answer(node: BrokerNode, key: int, version: int, raw: bytes, *, patien
     return b"".join(handler.encode(result, version))
 
 
-@pytest.mark.parametrize("row", GENERATED, ids=lambda row: row.name)
-@given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@given(st.permutations(GENERATED), st.data())
+@settings(max_examples=examples(0.5))
 def test_requests_of_nulls_and_extremes_are_answered_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, row: ApiVersions, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, rows: list[ApiVersions], data: st.DataObject
 ) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})
-        for each in data.draw(st.lists(st.just(row) | st.sampled_from(GENERATED), min_size=20, max_size=20)):
+        for each in rows:
             version = data.draw(st.integers(each.lowest, each.highest))
             with suppress(ProtocolError, MalformedMessage):
                 await answer(node, each.key, version, body(data, each.key, version))
@@ -209,9 +211,8 @@ def test_as_many_names_as_may_be_are_read_and_one_more_is_refused() -> None:
         asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX + 1), 0, 0))
 
 
-@pytest.mark.parametrize("row", GENERATED, ids=lambda row: row.name)
-@given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@given(st.sampled_from(GENERATED), st.data())
+@settings(max_examples=examples(10))
 def test_a_large_request_is_read_as_a_small_one(row: ApiVersions, data: st.DataObject) -> None:
     version = data.draw(st.integers(row.lowest, row.highest))
     cls, raw = REQUESTS[row.key], body(data, row.key, version)
@@ -230,11 +231,14 @@ def tagged_names(field: Any, version: int) -> list[str]:
     return own + [name for each in inner if each.is_struct() for name in tagged_names(each, version)]
 
 
-@pytest.mark.parametrize("row", GENERATED, ids=lambda row: row.name)
-def test_no_tagged_field_of_a_served_request_means_anything(row: ApiVersions) -> None:
-    """Which is why none is read of large requests."""
-    for version in range(row.lowest, row.highest + 1):
-        assert tagged_names(REQUESTS[row.key]._struct, version) == []
+def test_served_requests_have_no_tagged_fields() -> None:
+    """Large requests are read without their tagged fields for this reason."""
+    found = {
+        (row.name, version): tagged_names(REQUESTS[row.key]._struct, version)
+        for row in GENERATED
+        for version in range(row.lowest, row.highest + 1)
+    }
+    assert {request: names for request, names in found.items() if names} == {}
 
 
 def test_others_have_their_turns_while_a_large_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,17 +495,21 @@ def test_a_refusal_that_wants_no_answer_closes_the_connection_behind_the_answers
     with_server(tmp_path, work)
 
 
-@pytest.mark.parametrize("key", [key for key in BY_KEY if key != PRODUCE])
-def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCaptureFixture, key: int) -> None:
+def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = [key for key in BY_KEY if key != PRODUCE]
+
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(struct.pack(">ih", CONTROL_FRAME_BYTES_MAX + 1, key))
-        assert await reader.read() == b""
-        writer.close()
+        with all_cases() as case:
+            for key in keys:
+                with case(BY_KEY[key].name):
+                    reader, writer = await asyncio.open_connection(host, port)
+                    writer.write(struct.pack(">ih", CONTROL_FRAME_BYTES_MAX + 1, key))
+                    assert await reader.read() == b""
+                    writer.close()
 
     with_server(tmp_path, work)
-    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.name == "headrace.broker.connection" and "127.0.0.1:" in record.getMessage()
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert records == logged(caplog, "broker.connection", "127.0.0.1:") and len(records) == len(keys)
 
 
 def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
@@ -310,7 +310,6 @@ def test_no_folder_of_a_broker(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 6))
-@settings(max_examples=150)
 def test_batches_on_both_sides_of_damage_are_shown(
     tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
 ) -> None:

@@ -44,6 +44,7 @@ from support.broker.broker_samples import (
     opened,
     with_attributes,
 )
+from support.examples import examples
 from support.logs import logged
 
 SMALL = LogLimits(segment_bytes_max=400)
@@ -106,7 +107,6 @@ def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.data())
-@settings(max_examples=40, deadline=None)
 def test_a_read_begins_with_the_batch_that_holds_the_offset(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
 ) -> None:
@@ -243,7 +243,7 @@ def test_a_time_index_that_lies_is_noticed_at_the_start(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(0.5))
 def test_a_log_cut_at_any_byte_recovers_to_a_prefix(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -263,7 +263,7 @@ def test_a_log_cut_at_any_byte_recovers_to_a_prefix(
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(0.5))
 def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -542,7 +542,7 @@ def test_indexes_that_are_right_are_not_made_anew(tmp_path: Path, caplog: pytest
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.25))
 def test_a_bit_that_flipped_in_an_index_hides_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

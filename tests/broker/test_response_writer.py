@@ -22,6 +22,7 @@ from headrace.broker.log.files import FileSlice, OpenFiles
 from headrace.broker.protocol.framing import Piece
 from headrace.broker.response_writer import SENT_AT_ONCE, TOGETHER_BYTES, ResponseWriter
 from support.certificates import Authority
+from support.examples import examples
 
 CONTENT = os.urandom(3_000_000)
 
@@ -113,7 +114,7 @@ def in_files(path: Path) -> st.SearchStrategy[tuple[bytes, Callable[[], Piece]]]
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.25))
 @given(data=st.data())
 def test_all_pieces_arrive_whole_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.errors import RequestRefused
@@ -389,7 +389,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(STEPS, st.data())
 def test_compaction_keeps_the_table_of_what_was_committed(
     steps: list[tuple[int, int, bool | None]], data: st.DataObject
