@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 EXAMPLES = {"hourly": 20, "gate": 200, "full": 2000}
-"""Examples of each property test, by Hypothesis profile: `make test`, the other targets of the gate, `make test-full`."""
+"""Examples of each property test, by Hypothesis profile: for `make test`, `make ci` and `make test-full`."""
 
 for name, examples in EXAMPLES.items():
     # Without a deadline: no test fails because the machine is busy.

@@ -1,7 +1,7 @@
 """Runs the checks and tests of this checkout in tiers, side by side as far as the cores allow: `make ci`, `.ci/run`.
 
 A tier is a make target. Its output goes to `.make/tiers/<tier>.log`, and the last lines to the terminal if it fails.
-Needs only the standard library: the first tier, `make setup-dev`, creates the environment of the others.
+Needs only the standard library: the first tier, `make setup-spark`, creates the environment of the others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tier:
         return ROOT / ".make" / "tiers" / f"{self.name}.log"
 
 
-SETUP = Tier("setup-dev", cores=1, usual_minutes=2)
+SETUP = Tier("setup-spark", cores=1, usual_minutes=2)
 TIERS = (
     Tier("check", cores=1, usual_minutes=1),
     Tier("test", cores=2, usual_minutes=6),
@@ -160,7 +160,7 @@ def elapsed_since(start_s: float) -> timedelta:
     return timedelta(seconds=round(time.monotonic() - start_s))
 
 
-SUMMARY = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$", re.MULTILINE)
+SUMMARY = re.compile(r"^=+ .* in [\d.]+s.* =+$", re.MULTILINE)
 SLOW_TEST = re.compile(r"^\d+\.\d\ds (?:setup|call|teardown) .*$", re.MULTILINE)
 FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) \S+\.py\b.{0,300}", re.MULTILINE)
 
@@ -171,7 +171,7 @@ def report(tiers: Iterable[Tier], results: dict[Tier, Result]) -> Iterator[str]:
     summaries = {tier: "".join(SUMMARY.findall(log)[-1:]) for tier, log in logs.items()}
     for tier in tiers:
         result = results.get(tier, Result("not run"))
-        yield f"{tier.name:<16} {result.outcome:<11} {result.time}  {summaries.get(tier, '')}".rstrip()
+        yield f"{tier.name:<16} {result.outcome:<11} {result.time}  {summaries.get(tier, '').strip('= ')}".rstrip()
     for title, pattern in (("slowest tests", SLOW_TEST), ("failed tests", FAILED_TEST)):
         for tier, log in logs.items():
             if lines := pattern.findall(log):

@@ -16,7 +16,7 @@ from support.processes import is_running
 
 DEADLINE_S = 60
 MAKEFILE = """\
-setup-dev:
+setup-spark:
 	@test ! -e broken
 good:
 	@echo "2.50s call     tests/a.py::test_a"; echo "=== 3 passed, 1 skipped in 90.01s (0:01:30) ==="
@@ -58,7 +58,7 @@ def run(folder: Path, tiers: list[Tier], *arguments: str) -> tuple[int, str]:
 def test_named_tier_alone_runs_after_setup(tmp_path: Path) -> None:
     code, output = run(tmp_path, [Tier("good", 1, 1), Tier("bad", 1, 1)], "good")
     assert code == 0
-    assert re.findall(r"started (\S+)", output) == ["setup-dev", "good"]
+    assert re.findall(r"started (\S+)", output) == ["setup-spark", "good"]
     assert (tmp_path / ".make/tiers/good.log").read_text().startswith("2.50s call")
 
 
@@ -66,7 +66,7 @@ def test_report_has_slow_tests_and_the_summary_of_pytest_on_a_line_of_its_own(tm
     _, output = run(tmp_path, [Tier("good", 1, 1)])
     summary = "3 passed, 1 skipped in 90.01s (0:01:30)"
     assert re.search(rf"^good +passed +\d:\d\d:\d\d  {re.escape(summary)}$", output, re.M)
-    assert f"\nslowest tests of good:\n2.50s call     tests/a.py::test_a\n\n{summary}\ntotal time: " in output
+    assert f"\nslowest tests of good:\n2.50s call     tests/a.py::test_a\n\n=== {summary} ===\ntotal time: " in output
 
 
 def test_failed_tier_prints_its_last_lines_and_failed_tests_and_stops_no_other(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_no_tier_runs_when_setup_fails(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     code, output = run(tmp_path, [Tier("good", 1, 1)])
     assert code == 1
-    assert re.search(r"^setup-dev +FAILED .*\ngood +not run", output, re.M)
+    assert re.search(r"^setup-spark +FAILED .*\ngood +not run", output, re.M)
 
 
 def test_tiers_share_neither_cores_nor_exclusive_resources(tmp_path: Path) -> None:
