@@ -33,6 +33,7 @@ from headrace.broker.coordinator.table import Entry
 from headrace.broker.coordinator.topic_patterns import matching_topics
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
+from support.cases import all_cases
 
 SESSION_MS, REBALANCE_MS = 45_000, 30_000
 Partitions = frozenset[TopicIdPartition]
@@ -430,35 +431,34 @@ def test_a_static_member_may_leave_for_good() -> None:
     assert driver.group.state is ConsumerGroupState.EMPTY
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
-        ({"epoch": 7}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"epoch": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
-        ({"epoch": 7, "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"topics": None}, ErrorCode.INVALID_REQUEST),
-        ({"rebalance_timeout_ms": None}, ErrorCode.INVALID_REQUEST),
-        ({"owned": None}, ErrorCode.INVALID_REQUEST),
-        ({"owned": frozenset({(uuid.uuid4().bytes, 0)})}, ErrorCode.INVALID_REQUEST),
-        ({"member_id": "x" * (NAME_CHARS_MAX + 1)}, ErrorCode.INVALID_REQUEST),
-        ({"pattern": "x" * (NAME_CHARS_MAX + 1)}, ErrorCode.INVALID_REQUEST),
-        ({"topics": frozenset(map(str, range(SUBSCRIPTION_TOPICS_MAX + 1)))}, ErrorCode.INVALID_REQUEST),
-        ({"assignor": "none"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
-    ],
-)
-def test_what_is_refused_changes_nothing(change: dict[str, Any], code: ErrorCode) -> None:
-    driver = Driver(TopicsOfTest(t=1))
-    driver.client("a").join()
-    request = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, topics=frozenset("t"), owned=NOTHING)
-    assert refusal(driver.group.heartbeat, replace(request, **change), driver.topics, 0) is code
-    assert set(driver.group.members) == {"a"}
-    assert not driver.group.unstored
-    assert driver.group.heartbeat(request, driver.topics, 0).epoch == 2
+def test_what_is_refused_changes_nothing() -> None:
+    with all_cases() as case:
+        for change, code in [
+            ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+            ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
+            ({"epoch": 7}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"epoch": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
+            ({"epoch": 7, "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+            ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+            ({"topics": None}, ErrorCode.INVALID_REQUEST),
+            ({"rebalance_timeout_ms": None}, ErrorCode.INVALID_REQUEST),
+            ({"owned": None}, ErrorCode.INVALID_REQUEST),
+            ({"owned": frozenset({(uuid.uuid4().bytes, 0)})}, ErrorCode.INVALID_REQUEST),
+            ({"member_id": "x" * (NAME_CHARS_MAX + 1)}, ErrorCode.INVALID_REQUEST),
+            ({"pattern": "x" * (NAME_CHARS_MAX + 1)}, ErrorCode.INVALID_REQUEST),
+            ({"topics": frozenset(map(str, range(SUBSCRIPTION_TOPICS_MAX + 1)))}, ErrorCode.INVALID_REQUEST),
+            ({"assignor": "none"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ]:
+            with case(change):
+                driver = Driver(TopicsOfTest(t=1))
+                driver.client("a").join()
+                request = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, topics=frozenset("t"), owned=NOTHING)
+                assert refusal(driver.group.heartbeat, replace(request, **change), driver.topics, 0) is code
+                assert set(driver.group.members) == {"a"}
+                assert not driver.group.unstored
+                assert driver.group.heartbeat(request, driver.topics, 0).epoch == 2
 
 
 def test_a_group_has_a_largest_size() -> None:
@@ -580,34 +580,32 @@ def test_records_come_back_as_they_were() -> None:
     assert "b" not in stored.target
 
 
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        (".*", {"shop.a", "shop-b", "x1", "Ab"}),
-        (r"shop\..*", {"shop.a"}),
-        ("^shop.+$", {"shop.a", "shop-b"}),
-        ("shop", set()),
-        (r"\w\d|(?:a|[A-C])b", {"x1", "Ab"}),
-        ("[^x]{2}", {"Ab"}),
-        ("(?i)aB", {"Ab"}),
-        (r"\Qshop.\E[[:alpha:]]", {"shop.a"}),
-        ("(?P<name>x)1??1", {"x1"}),
-    ],
-)
-def test_patterns(pattern: str, found: set[str]) -> None:
-    assert matching_topics(pattern, ["shop.a", "shop-b", "x1", "Ab"]) == found
+def test_patterns() -> None:
+    with all_cases() as case:
+        for pattern, found in [
+            (".*", {"shop.a", "shop-b", "x1", "Ab"}),
+            (r"shop\..*", {"shop.a"}),
+            ("^shop.+$", {"shop.a", "shop-b"}),
+            ("shop", set()),
+            (r"\w\d|(?:a|[A-C])b", {"x1", "Ab"}),
+            ("[^x]{2}", {"Ab"}),
+            ("(?i)aB", {"Ab"}),
+            (r"\Qshop.\E[[:alpha:]]", {"shop.a"}),
+            ("(?P<name>x)1??1", {"x1"}),
+        ]:
+            with case((pattern, found)):
+                assert matching_topics(pattern, ["shop.a", "shop-b", "x1", "Ab"]) == found
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *("(", "a)", "[a", "*", "a{2,1}", "a{9999}", "(?=a)", "\\", "[z-a]", r"\1"),
-        "((a{1000}){1000}){1000}",
-        "((){1000}){1000}",
-    ],
-)
-def test_patterns_that_are_refused(pattern: str) -> None:
-    assert refusal(matching_topics, pattern, ["a"]) is ErrorCode.INVALID_REGULAR_EXPRESSION
+def test_patterns_that_are_refused() -> None:
+    with all_cases() as case:
+        for pattern in [
+            *("(", "a)", "[a", "*", "a{2,1}", "a{9999}", "(?=a)", "\\", "[z-a]", r"\1"),
+            "((a{1000}){1000}){1000}",
+            "((){1000}){1000}",
+        ]:
+            with case(pattern):
+                assert refusal(matching_topics, pattern, ["a"]) is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def test_a_pattern_cannot_take_long() -> None:

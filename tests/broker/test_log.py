@@ -44,6 +44,7 @@ from support.broker.broker_samples import (
     opened,
     with_attributes,
 )
+from support.cases import all_cases
 from support.examples import examples
 from support.logs import logged
 
@@ -881,51 +882,49 @@ def with_counts(raw: bytes, record_count: int, last_offset_delta: int, length: i
     return with_attributes(bytes(changed), 0)
 
 
-@pytest.mark.parametrize(
-    ("raw", "code"),
-    [
-        (b"", ErrorCode.CORRUPT_MESSAGE),
-        (bytes(MAGIC_AT), ErrorCode.CORRUPT_MESSAGE),
-        (with_counts(batch(b"x")[:HEADER_BYTES], 0, -1), ErrorCode.INVALID_RECORD),
-        (with_counts(batch(b"x"), 0, -1), ErrorCode.INVALID_RECORD),
-        (with_counts(batch(b"x"), 1, 1), ErrorCode.INVALID_RECORD),
-        (with_counts(batch(b"x"), 2, 1), ErrorCode.INVALID_RECORD),
-        (with_counts(batch(b"x"), 1, 0, HEADER_BYTES - LENGTH_OVERHEAD), ErrorCode.INVALID_RECORD),
-        (with_counts(batch(b"x"), 1, 0, HEADER_BYTES - LENGTH_OVERHEAD - 1), ErrorCode.CORRUPT_MESSAGE),
-        (batch(b"x")[:30], ErrorCode.CORRUPT_MESSAGE),
-        (batch(b"x")[:-1], ErrorCode.CORRUPT_MESSAGE),
-        (batch(b"x")[:-1] + b"\xff", ErrorCode.CORRUPT_MESSAGE),
-        (batch(b"x") + batch(b"y"), ErrorCode.INVALID_RECORD),
-        (batch(b"x" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
-        (batch(b"x")[:16] + b"\x01" + batch(b"x")[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-        (bytes(16) + b"\x00" + bytes(20), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-        (batch(b"x")[:16] + b"\x03" + batch(b"x")[17:], ErrorCode.CORRUPT_MESSAGE),
-        (with_attributes(batch(b"x"), 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (with_attributes(batch(b"x"), 0x10), ErrorCode.INVALID_RECORD),
-        (with_attributes(batch(b"x"), 0x20), ErrorCode.INVALID_RECORD),
-    ],
-)
-def test_what_is_not_one_intact_batch_is_refused(raw: bytes, code: ErrorCode) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        check_produced(memoryview(raw), 1000)
-    assert refused.value.code is code
+def test_what_is_not_one_intact_batch_is_refused() -> None:
+    with all_cases() as case:
+        for raw, code in [
+            (b"", ErrorCode.CORRUPT_MESSAGE),
+            (bytes(MAGIC_AT), ErrorCode.CORRUPT_MESSAGE),
+            (with_counts(batch(b"x")[:HEADER_BYTES], 0, -1), ErrorCode.INVALID_RECORD),
+            (with_counts(batch(b"x"), 0, -1), ErrorCode.INVALID_RECORD),
+            (with_counts(batch(b"x"), 1, 1), ErrorCode.INVALID_RECORD),
+            (with_counts(batch(b"x"), 2, 1), ErrorCode.INVALID_RECORD),
+            (with_counts(batch(b"x"), 1, 0, HEADER_BYTES - LENGTH_OVERHEAD), ErrorCode.INVALID_RECORD),
+            (with_counts(batch(b"x"), 1, 0, HEADER_BYTES - LENGTH_OVERHEAD - 1), ErrorCode.CORRUPT_MESSAGE),
+            (batch(b"x")[:30], ErrorCode.CORRUPT_MESSAGE),
+            (batch(b"x")[:-1], ErrorCode.CORRUPT_MESSAGE),
+            (batch(b"x")[:-1] + b"\xff", ErrorCode.CORRUPT_MESSAGE),
+            (batch(b"x") + batch(b"y"), ErrorCode.INVALID_RECORD),
+            (batch(b"x" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
+            (batch(b"x")[:16] + b"\x01" + batch(b"x")[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+            (bytes(16) + b"\x00" + bytes(20), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+            (batch(b"x")[:16] + b"\x03" + batch(b"x")[17:], ErrorCode.CORRUPT_MESSAGE),
+            (with_attributes(batch(b"x"), 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+            (with_attributes(batch(b"x"), 0x10), ErrorCode.INVALID_RECORD),
+            (with_attributes(batch(b"x"), 0x20), ErrorCode.INVALID_RECORD),
+        ]:
+            with case((raw[:80], len(raw), code)):
+                with pytest.raises(RequestRefused) as refused:
+                    check_produced(memoryview(raw), 1000)
+                assert refused.value.code is code
 
 
-@pytest.mark.parametrize(
-    ("raw", "record_count"),
-    [
-        (batch(b""), 1),
-        (batch(*[b""] * 100), 100),
-        (batch(*[b""] * 1000, codec=1), 1000),
-        (batch(b"x", producer_id=0, epoch=0, sequence=0, is_transactional=True), 1),
-        *((with_attributes(batch(b"x"), codec), 1) for codec in range(5)),
-    ],
-)
-def test_one_intact_batch_is_taken_up_to_the_largest_size(raw: bytes, record_count: int) -> None:
-    assert check_produced(memoryview(raw), len(raw)).record_count == record_count
-    with pytest.raises(RequestRefused) as refused:
-        check_produced(memoryview(raw), len(raw) - 1)
-    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+def test_one_intact_batch_is_taken_up_to_the_largest_size() -> None:
+    with all_cases() as case:
+        for raw, record_count in [
+            (batch(b""), 1),
+            (batch(*[b""] * 100), 100),
+            (batch(*[b""] * 1000, codec=1), 1000),
+            (batch(b"x", producer_id=0, epoch=0, sequence=0, is_transactional=True), 1),
+            *((with_attributes(batch(b"x"), codec), 1) for codec in range(5)),
+        ]:
+            with case((raw[:80], len(raw))):
+                assert check_produced(memoryview(raw), len(raw)).record_count == record_count
+                with pytest.raises(RequestRefused) as refused:
+                    check_produced(memoryview(raw), len(raw) - 1)
+                assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def idempotent(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) -> bytes:

@@ -49,6 +49,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import check_config
 from headrace.broker.topics import OFFSETS_TOPIC, Topic, check_topic_name
 from support.broker.broker_samples import NOW_MS, append, batch, contents, keyed_batch, opened
+from support.cases import all_cases
 from support.logs import logged
 
 
@@ -101,60 +102,62 @@ def offset(value: int, at_ms: int = NOW_MS) -> CommittedOffset:
     return CommittedOffset(value, 0, "note", at_ms)
 
 
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__x"])
-def test_topic_names_that_are_allowed(name: str) -> None:
-    check_topic_name(name)
+def test_topic_names_that_are_allowed() -> None:
+    with all_cases() as case:
+        for name in ["a", "A.b_c-9", "x" * 249, "...", "__x"]:
+            with case(name):
+                check_topic_name(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ü", "a\n", "a:b"])
-def test_topic_names_that_are_not(name: str) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        check_topic_name(name)
-    assert refused.value.code is ErrorCode.INVALID_TOPIC
+def test_topic_names_that_are_not() -> None:
+    with all_cases() as case:
+        for name in ["", ".", "..", "x" * 250, "a b", "a/b", "ü", "a\n", "a:b"]:
+            with case(name):
+                with pytest.raises(RequestRefused) as refused:
+                    check_topic_name(name)
+                assert refused.value.code is ErrorCode.INVALID_TOPIC
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("retention.ms", "-2"),
-        ("retention.ms", "soon"),
-        ("segment.bytes", "10"),
-        ("segment.bytes", "99999999999"),
-        ("cleanup.policy", "squeeze"),
-        ("no.such.key", "1"),
-        ("retention.ms", None),
-        ("retention.ms", ""),
-        ("retention.ms", "1e6"),
-        ("retention.ms", "٥"),
-        ("retention.ms", "9" * 5000),
-        ("segment.bytes", "1_000_000"),
-        ("min.cleanable.dirty.ratio", "0._5"),
-        ("min.cleanable.dirty.ratio", "nan"),
-        ("min.cleanable.dirty.ratio", "٠.٥"),
-        ("cleanup.policy", "compact delete"),
-        ("cleanup.policy", ""),
-    ],
-)
-def test_configurations_that_are_refused(name: str, value: str | None) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        check_config(name, value)
-    assert refused.value.code is ErrorCode.INVALID_CONFIG
+def test_configurations_that_are_refused() -> None:
+    with all_cases() as case:
+        for name, value in [
+            ("retention.ms", "-2"),
+            ("retention.ms", "soon"),
+            ("segment.bytes", "10"),
+            ("segment.bytes", "99999999999"),
+            ("cleanup.policy", "squeeze"),
+            ("no.such.key", "1"),
+            ("retention.ms", None),
+            ("retention.ms", ""),
+            ("retention.ms", "1e6"),
+            ("retention.ms", "٥"),
+            ("retention.ms", "9" * 5000),
+            ("segment.bytes", "1_000_000"),
+            ("min.cleanable.dirty.ratio", "0._5"),
+            ("min.cleanable.dirty.ratio", "nan"),
+            ("min.cleanable.dirty.ratio", "٠.٥"),
+            ("cleanup.policy", "compact delete"),
+            ("cleanup.policy", ""),
+        ]:
+            with case((name, value)):
+                with pytest.raises(RequestRefused) as refused:
+                    check_config(name, value)
+                assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "kept"),
-    [
-        ("retention.ms", " +5\n", "5"),
-        ("retention.ms", "-1", "-1"),
-        ("min.cleanable.dirty.ratio", " .5 ", "0.5"),
-        ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
-        ("cleanup.policy", " compact ,  delete", "compact,delete"),
-        ("cleanup.policy", "compact, delete", "compact,delete"),
-        ("message.timestamp.type", " LogAppendTime", "LogAppendTime"),
-    ],
-)
-def test_configurations_are_kept_without_white_space(name: str, value: str, kept: str) -> None:
-    assert check_config(name, value) == kept
+def test_configurations_are_kept_without_white_space() -> None:
+    with all_cases() as case:
+        for name, value, kept in [
+            ("retention.ms", " +5\n", "5"),
+            ("retention.ms", "-1", "-1"),
+            ("min.cleanable.dirty.ratio", " .5 ", "0.5"),
+            ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
+            ("cleanup.policy", " compact ,  delete", "compact,delete"),
+            ("cleanup.policy", "compact, delete", "compact,delete"),
+            ("message.timestamp.type", " LogAppendTime", "LogAppendTime"),
+        ]:
+            with case((name, value, kept)):
+                assert check_config(name, value) == kept
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+LABEL_CHARS_MAX = 200
+
 
 @contextmanager
 def all_cases() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
@@ -15,16 +17,19 @@ def all_cases() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
             with case(version):
                 assert decode(encode(version)) == version
     """
-    failed: dict[str, Exception] = {}
+    failed: list[tuple[str, Exception]] = []
 
     @contextmanager
     def case(name: object) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            error.add_note(f"failed case: {name}")
-            failed[str(name)] = error
+            label = str(name)[:LABEL_CHARS_MAX]
+            error.add_note(f"failed case: {label}")
+            failed.append((label, error))
 
     yield case
     if failed:
-        raise ExceptionGroup(f"{len(failed)} failed cases: {', '.join(failed)}", list(failed.values()))
+        raise ExceptionGroup(
+            f"{len(failed)} failed cases: {', '.join(label for label, _ in failed)}", [error for _, error in failed]
+        )
