@@ -13,6 +13,7 @@ import pytest
 
 from headrace.cli import main
 from support.checkout import PACKAGES, ROOT
+from support.golden import case_lines, golden
 
 DEMO = ROOT / "pipeline" / "demo" / "schemas"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'
@@ -46,49 +47,37 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-def test_compatible(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "v2.avsc", "--against", "v1.avsc")
-    assert (code, out, err) == (0, "v2.avsc: compatible at BACKWARD with v1.avsc\n", "")
+def test_report_names_level_versions_fields_positions_and_fixes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = []
+    for code, *arguments in (
+        (0, "v2.avsc", "--against", "v1.avsc"),
+        (1, "v3.avsc", "--against", "v1.avsc"),
+        (0, "v3.avsc", "--against", "v1.avsc", "v2.avsc"),
+        (1, "v3.avsc", "--against", "v1.avsc", "--against", "v2.avsc", "--level", "full_transitive"),
+        (1, "v2.avsc", "v3.avsc", "--against", "v1.avsc"),
+    ):
+        found, out, err = run(capsys, *map(str, arguments))
+        assert (found, err) == (code, ""), arguments
+        reports.append((" ".join(map(str, arguments)), out))
+    text = case_lines(reports)
+    assert text == golden("compat/command.txt", text)
 
 
-def test_incompatible_names_field_line_column_and_fix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "v3.avsc", "--against", "v1.avsc")
-    assert (code, err) == (1, "")
-    assert out == (
-        'v3.avsc:3:3: error: field "note" is not in v1.avsc and has no default, so data of that version cannot be '
-        "read\n"
-        '     3 | {"name": "note", "type": "string"}\n'
-        "       | ^\n"
-        '    fix: give it a default, such as "default": "", or make it optional: "type": ["null", "string"], '
-        '"default": null\n'
-        "    rule: READER_FIELD_MISSING_DEFAULT_VALUE (backward) at /fields/1: note\n"
-        "\n"
-        "v3.avsc: incompatible at BACKWARD with v1.avsc: 1 problem\n"
-    )
+def test_history_is_given_oldest_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def compared(*arguments: str) -> list[str]:
+        _, out, _ = run(capsys, "v3.avsc", *arguments, "--format", "json")
+        return [version["name"] for version in json.loads(out)["reports"][0]["compared"]]
 
-
-def test_the_history_is_given_oldest_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "v3.avsc", "--against", "v1.avsc", "v2.avsc")
-    assert code == 0
-    assert out == (
-        "v3.avsc: compatible at BACKWARD with v2.avsc\n"
-        "note: the older file was not compared; --level BACKWARD_TRANSITIVE compares every one\n"
-    )
-    code, out, _ = run(capsys, "v3.avsc", "--against", "v1.avsc", "--against", "v2.avsc", "--level", "full_transitive")
-    assert code == 1
-    assert "v3.avsc: incompatible at FULL_TRANSITIVE with v1.avsc: 1 problem" in out
+    assert compared("--against", "v1.avsc", "v2.avsc") == ["v2.avsc"]
+    transitive = ("--level", "full_transitive")
+    assert compared("--against", "v1.avsc", "--against", "v2.avsc", *transitive) == ["v2.avsc", "v1.avsc"]
 
 
 def test_the_same_problem_in_several_versions_is_told_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "v3.avsc", "--against", "v1.avsc", "v1.avsc", "--level", "BACKWARD_TRANSITIVE")
     assert out.count("error:") == 1
-
-
-def test_several_candidates_are_each_judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "v2.avsc", "v3.avsc", "--against", "v1.avsc")
-    assert code == 1
-    assert "v2.avsc: compatible" in out
-    assert "v3.avsc: incompatible" in out
 
 
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,33 +100,38 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("broken.avsc:2:11: error: ")
 
 
-@pytest.mark.parametrize(
-    ("file", "code", "message"),
-    [
-        ("broken.avsc", 3, 'broken.avsc:2:11: error: expected a JSON value, found "}"'),
-        ("unknown.avsc", 3, "unknown.avsc:2:24: error: the type lnog is not defined"),
-        ("empty.avsc", 3, "empty.avsc:1:1: error: the file is empty; expected an Avro schema in JSON"),
-        ("deep.avsc", 3, "deep.avsc:1:201: error: nested deeper than 200 levels"),
-        ("bom.avsc", 3, "bom.avsc:1:1: error: the text begins with a byte order mark"),
-        ("utf16.avsc", 3, "utf16.avsc:1:1: error: not UTF-8 text (found UTF-16)"),
-        ("binary.avsc", 3, "binary.avsc:2:118: error: not UTF-8 text (found the byte 0x80)"),
-        ("missing.avsc", 2, "missing.avsc: error: cannot be read: No such file or directory"),
-        ("folder.avsc", 2, "folder.avsc: error: the folder holds no schema file (.avsc)"),
-        ("v1.avsc/x", 2, "v1.avsc/x: error: cannot be read: Not a directory"),
-        ("", 2, '"": error: cannot be read: No such file or directory'),
-        ("a\x00b", 2, "a·b: error: cannot be read: embedded null byte"),
-        ("a\x1b[31m\nb", 2, "a·[31m·b: error: cannot be read: No such file or directory"),
-    ],
-)
-@pytest.mark.parametrize("is_candidate", [True, False])
-def test_bad_files_are_one_line_and_a_code(
-    folder: Path, capsys: pytest.CaptureFixture[str], file: str, code: int, message: str, is_candidate: bool
+UNUSABLE = [
+    ("broken.avsc", 3, "broken.avsc:2:11"),
+    ("unknown.avsc", 3, "unknown.avsc:2:24"),
+    ("empty.avsc", 3, "empty.avsc:1:1"),
+    ("deep.avsc", 3, "deep.avsc:1:201"),
+    ("bom.avsc", 3, "bom.avsc:1:1"),
+    ("utf16.avsc", 3, "utf16.avsc:1:1"),
+    ("binary.avsc", 3, "binary.avsc:2:118"),
+    ("missing.avsc", 2, "missing.avsc"),
+    ("folder.avsc", 2, "folder.avsc"),
+    ("v1.avsc/x", 2, "v1.avsc/x"),
+    ("", 2, '""'),
+    ("a\x00b", 2, "a·b"),
+    ("a\x1b[31m\nb", 2, "a·[31m·b"),
+]
+"""A file that is no schema, the exit code of a check of it, and the place that its error begins with."""
+
+
+def test_unusable_file_is_one_line_with_its_place_and_an_exit_code(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = (file, "--against", "v1.avsc") if is_candidate else ("v1.avsc", "--against", file)
-    actual, out, err = run(capsys, *arguments)
-    assert (actual, out) == (code, "")
-    assert err.startswith(message)
-    assert err.count("\n") == 1
+    found, messages = [], []
+    for file, _, _ in UNUSABLE:
+        for arguments in ((file, "--against", "v1.avsc"), ("v1.avsc", "--against", file)):
+            code, out, err = run(capsys, *arguments)
+            place, _, message = err.partition(": error: ")
+            found.append((file, code, place))
+            messages.append((ascii(arguments), message))
+            assert (out, err.count("\n")) == ("", 1), file
+    assert found == [row for row in UNUSABLE for _ in range(2)]
+    lines = case_lines(messages)
+    assert lines == golden("compat/unusable_files.txt", lines)
 
 
 def test_a_file_that_cannot_be_read_counts_more_than_one_that_is_invalid(
@@ -145,14 +139,14 @@ def test_a_file_that_cannot_be_read_counts_more_than_one_that_is_invalid(
 ) -> None:
     code, out, err = run(capsys, "broken.avsc", "missing.avsc", "v3.avsc", "--against", "v1.avsc")
     assert code == 2
-    assert "v3.avsc: incompatible" in out
+    assert "v3.avsc:3:3: error: " in out
     assert len(err.splitlines()) == 2
 
 
 def test_another_word_is_not_a_level(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "v1.avsc", "--against", "v1.avsc", "--level", "sideways")
     assert code == 2
-    assert err.startswith("headrace: --level: 'sideways' is not a compatibility level; expected one of NONE, BACKWARD,")
+    assert err.startswith("headrace: --level: 'sideways' ")
     assert err.count("\n") == 1
 
 
@@ -162,7 +156,8 @@ def test_schemas_too_large_to_compare(
     monkeypatch.setattr("headrace.compat.resolution.PAIRS_MAX", 0)
     code, out, err = run(capsys, "v3.avsc", "--against", "v2.avsc")
     assert (code, out) == (2, "")
-    assert err.startswith("v3.avsc: error: the schemas cannot be compared: more than 0 pairs of types")
+    assert err.startswith("v3.avsc: error: ")
+    assert err.count("\n") == 1
 
 
 def test_a_schema_in_one_long_line_is_shown_around_the_column(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,8 +229,6 @@ def test_the_demos_third_version_is_refused_with_its_reasons(capsys: pytest.Capt
     files = [str(DEMO / f"flights-v{version}.avsc") for version in (1, 2, 3)]
     code, out, _ = run(capsys, files[2], "--against", *files[:2])
     assert code == 1
-    assert 'field "dep_delay" may hold int in' in out
-    assert 'fix: add "int" to the union' in out
-    assert 'field "gate" is not in' in out
-    assert 'fix: give it a default, such as "default": ""' in out
+    out = out.replace(f"{DEMO}/", "").replace(f"{DEMO.relative_to(ROOT)}/", "")
+    assert out == golden("compat/demo.txt", out)
     assert run(capsys, files[1], "--against", files[0])[0] == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
 from headrace.compat.diff import ChangeKind, changes
@@ -71,13 +71,11 @@ def test_positions_are_in_the_text_that_has_it() -> None:
 
 
 @given(schemas())
-@settings(max_examples=40, deadline=None)
 def test_nothing_changes_from_a_schema_to_itself(schema: Schema) -> None:
     assert changes(schema, parse_schema(self_contained_text(schema))) == ()
 
 
 @given(schemas(), schemas())
-@settings(max_examples=40, deadline=None)
 def test_what_is_added_one_way_is_removed_the_other(earlier: Schema, candidate: Schema) -> None:
     there, back = changes(earlier, candidate), changes(candidate, earlier)
     added = sorted(change.name for change in there if change.kind is ChangeKind.ADDED)

@@ -1,26 +1,23 @@
-"""Each rule on files: `tests/golden/compat/<rule>/<case>/` holds a reader, a writer and what is told of them.
+"""Each rule on files: `tests/golden/compat/<rule>/<case>/` holds a reader, a writer and the reports about them.
 
-A case is called `trips…` when the reader cannot read the writer's data for that rule's reason, and `passes…` when it
-just can. `HEADRACE_REWRITE_GOLDEN=1` writes the expected reports anew; read the difference like code.
+The name of a case begins with `trips` where the reader cannot read the writer's data because of that rule, and with
+`passes` where it narrowly can. `HEADRACE_REWRITE_GOLDEN=1` rewrites the expected reports; their diff is reviewed like
+code.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.compat import RULES, CompatibilityLevel, Report, VersionedSchema, check_level, json_report, text_report
 from headrace.compat.confluent import confluent_messages
 from support.checkout import GOLDEN
+from support.golden import golden
 
-GOLDEN = GOLDEN / "compat"
-CASES = sorted(path.parent for path in GOLDEN.glob("*/*/reader.avsc"))
-REWRITE = os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1"
+CASES = sorted(path.parent for path in GOLDEN.glob("compat/*/*/reader.avsc"))
 
 
 def schema(path: Path) -> Schema:
@@ -36,28 +33,26 @@ def reports(case: Path) -> dict[str, Report]:
     }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}-{case.name}")
-def test_case(case: Path) -> None:
-    found = reports(case)
-    rules = {finding.rule.value for finding in found["backward"].findings}
-    assert rules == ({case.parent.name} if case.name.startswith("trips") else set())
-
-    text = "".join(f"{direction}:\n{text_report(report)}\n\n" for direction, report in found.items())
-    check(case / "report.txt", text.rstrip("\n") + "\n")
-    value: dict[str, Any] = {
-        direction: {"report": json_report(report), "confluent": confluent_messages(report)}
-        for direction, report in found.items()
-    }
-    check(case / "report.json", json.dumps(value, indent=2) + "\n")
+def test_rule_is_found_in_cases_that_trip_it_only() -> None:
+    found = {case: {each.rule.value for each in reports(case)["backward"].findings} for case in CASES}
+    assert found == {case: {case.parent.name} if case.name.startswith("trips") else set() for case in CASES}
 
 
-def check(path: Path, actual: str) -> None:
-    if REWRITE:
-        path.write_text(actual, encoding="utf-8")
-    assert actual == path.read_text(encoding="utf-8")
+def test_reports_of_cases() -> None:
+    texts = {}
+    for case in CASES:
+        found = reports(case)
+        text = "".join(f"{direction}:\n{text_report(report)}\n\n" for direction, report in found.items())
+        value: dict[str, Any] = {
+            direction: {"report": json_report(report), "confluent": confluent_messages(report)}
+            for direction, report in found.items()
+        }
+        path = str(case.relative_to(GOLDEN))
+        texts[f"{path}/report.txt"] = text.rstrip("\n") + "\n"
+        texts[f"{path}/report.json"] = json.dumps(value, indent=2) + "\n"
+    assert texts == {path: golden(path, text) for path, text in texts.items()}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.value)
-def test_every_rule_has_a_case_that_trips_it_and_one_that_just_does_not(rule: str) -> None:
-    names = {case.name.partition("_")[0] for case in CASES if case.parent.name == rule}
-    assert names == {"trips", "passes"}
+def test_every_rule_has_cases_that_trip_it_and_cases_that_pass() -> None:
+    kinds = {rule: {case.name.partition("_")[0] for case in CASES if case.parent.name == rule.value} for rule in RULES}
+    assert [rule for rule, names in kinds.items() if names != {"trips", "passes"}] == []

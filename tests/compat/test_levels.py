@@ -81,7 +81,7 @@ def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.Mo
     union = [parse_schema(json.dumps(types)) for _ in range(4)]
     assert check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:2]).is_compatible
     assert check(union[0], LEVEL.BACKWARD, *union[1:]).is_compatible
-    with pytest.raises(ComparisonTooLarge, match="more than 50 pairs"):
+    with pytest.raises(ComparisonTooLarge, match=r"\b50\b"):
         check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:])
 
 
@@ -90,7 +90,7 @@ def test_versions_are_compared_while_there_is_time(monkeypatch: pytest.MonkeyPat
     looks = iter([False, True])
     effort = Effort(lambda: next(looks))
     history = [VersionedSchema(number, record(A, B_DEFAULT)) for number in range(1, 20)]
-    with pytest.raises(ComparisonTooLarge, match="the time for it was over after 10 pairs of types"):
+    with pytest.raises(ComparisonTooLarge, match=r"\b10\b"):
         check_level(record(A, B), history, LEVEL.BACKWARD_TRANSITIVE, every_version=True, effort=effort)
 
 
@@ -121,8 +121,9 @@ def test_every_level_has_its_rule_and_its_name() -> None:
 
 
 def test_another_word_is_not_a_level() -> None:
-    with pytest.raises(InvalidLevel, match="'FULLY' is not a compatibility level; expected one of NONE, BACKWARD,"):
+    with pytest.raises(InvalidLevel) as refused:
         parse_level("FULLY")
+    assert (refused.value.text, refused.value.levels[:2]) == ("FULLY", ("NONE", "BACKWARD"))
 
 
 def test_full_is_backward_and_forward() -> None:

@@ -8,7 +8,6 @@ reviewed like code.
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,9 @@ from headrace.compat.lints import LINTS, ChosenLint, Linted, lint_problems, pars
 from headrace.compat.outcome import Checked, Problem
 from headrace.compat.rules import RULES
 from support.checkout import GOLDEN
+from support.golden import golden
 
-GOLDEN = GOLDEN / "compat"
-CASES = sorted(path.parent for path in GOLDEN.glob("*/*/candidate.avsc"))
-REWRITE = os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1"
+CASES = sorted(path.parent for path in GOLDEN.glob("compat/*/*/candidate.avsc"))
 SUBJECTS = {"KEY_FIELD_ADDED": "orders-key"}
 
 
@@ -51,11 +49,8 @@ def test_lint_finds_something_in_cases_that_trip_it_only() -> None:
 
 
 def test_reports_of_cases() -> None:
-    texts = {case / "report.txt": report_of(case) for case in CASES}
-    if REWRITE:
-        for path, text in texts.items():
-            path.write_text(text, encoding="utf-8")
-    assert texts == {path: path.read_text(encoding="utf-8") if path.exists() else None for path in texts}
+    texts = {f"{case.relative_to(GOLDEN)}/report.txt": report_of(case) for case in CASES}
+    assert texts == {path: golden(path, text) for path, text in texts.items()}
 
 
 def report_of(case: Path) -> str:
@@ -93,7 +88,7 @@ def test_equal_earlier_version_adds_no_findings() -> None:
 
 
 def test_values_may_get_fields_that_keys_may_not() -> None:
-    case = GOLDEN / "KEY_FIELD_ADDED" / "trips"
+    case = GOLDEN / "compat" / "KEY_FIELD_ADDED" / "trips"
     earlier = [VersionedSchema(1, schema(case / "earlier.avsc"))]
     assert not found("KEY_FIELD_ADDED", Linted(schema(case / "candidate.avsc"), earlier, "orders-value"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSu
 from headrace.compat.outcome import EXIT_ORDER, Failure, FailureKind, Outcome
 from headrace.compat.subjects import SchemaPlace, SubjectRule, subject_of
 from headrace.compat.suppressions import Suppression, parse_suppression, suppress
+from support.golden import case_lines, golden
 from support.schemas.outcomes import V1, V3, checked
 
 TODAY = datetime.date(2026, 7, 1)
@@ -107,30 +109,31 @@ def test_suppressions_end_and_are_told_when_they_match_nothing() -> None:
     ended = Suppression("r", path="schemas", expires=TODAY - datetime.timedelta(days=1))
     (marked,), notes = suppress([item], [ended, Suppression("r", path="elsewhere")], TODAY, "headrace.toml")
     assert not marked.is_compatible
-    assert notes == (
-        f"the suppression of path schemas ended on 2026-06-30: {len(item.problems)} problems again",
-        "the suppression of path elsewhere matches nothing; remove it from headrace.toml",
-    )
+    ended_note, unused_note = notes
+    assert re.search(rf"\bschemas\b.*\b2026-06-30\b.*\b{len(item.problems)}\b", ended_note)
+    assert re.search(r"\belsewhere\b.*\bheadrace\.toml\b", unused_note)
     (marked,), _ = suppress([item], [replace(ended, expires=TODAY)], TODAY, "headrace.toml")
     assert marked.is_compatible
-    assert "(until 2026-07-01)" in str(marked.problems[0].suppressed)
+    assert "2026-07-01" in str(marked.problems[0].suppressed)
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({}, "needs a reason"),
-        ({"rule": "X", "reason": " "}, "needs a reason"),
-        ({"reason": "r"}, "suppression of everything"),
-        ({"reason": "r", "rules": "X"}, "unknown key 'rules'; expected rule, path, subject, field, reason, expires"),
-        ({"reason": "r", "rule": 1}, "rule: expected text, found 1"),
-        ({"reason": "r", "rule": "X", "expires": "soon"}, "expires: expected a day such as 2027-01-31, found 'soon'"),
-        ({"reason": "r", "rule": "X", "expires": 3}, "expires: expected a day"),
-    ],
-)
-def test_bad_suppressions(table: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidSuppression, match=message):
-        parse_suppression(table)
+def test_invalid_suppressions() -> None:
+    tables: tuple[dict[str, object], ...] = (
+        {},
+        {"rule": "X", "reason": " "},
+        {"reason": "r"},
+        {"reason": "r", "rules": "X"},
+        {"reason": "r", "rule": 1},
+        {"reason": "r", "rule": "X", "expires": "soon"},
+        {"reason": "r", "rule": "X", "expires": 3},
+    )
+    errors = []
+    for table in tables:
+        with pytest.raises(InvalidSuppression) as refused:
+            parse_suppression(table)
+        errors.append((table, refused.value))
+    lines = case_lines(errors)
+    assert lines == golden("compat/invalid_suppressions.txt", lines)
 
 
 def test_suppressions_of_a_settings_file() -> None:
@@ -146,7 +149,8 @@ def test_known_findings_do_not_count_until_they_are_gone() -> None:
     assert notes == ()
     fixed = replace(item, problems=item.problems[1:])
     _, notes = leave_out_known([fixed], known, "known.json", is_there)
-    assert notes == ("1 known problem gone; write known.json anew",)
+    (note,) = notes
+    assert re.search(r"\b1 .*known\.json", note)
     assert parse_baseline(baseline_text([marked])) == known, "writing it again keeps what is known"
 
 
@@ -211,17 +215,16 @@ def test_subjects(path: str, strategy: str, subject: str) -> None:
 
 @pytest.mark.parametrize("template", ["{", "{nothing}", "{0}", "{topic.x}", "{topic!z}"])
 def test_templates_that_are_none(template: str) -> None:
-    with pytest.raises(NoSubject, match="is not a subject"):
+    with pytest.raises(NoSubject, match=re.escape(template)):
         SubjectRule("*", template)
 
 
-def test_subjects_that_cannot_be_told() -> None:
-    with pytest.raises(NoSubject, match="has no name"):
+def test_place_without_record_name_directory_or_template_has_no_subject() -> None:
+    with pytest.raises(NoSubject):
         subject_of(SchemaPlace("a.avsc"), "record")
-    with pytest.raises(NoSubject, match="in no folder"):
+    with pytest.raises(NoSubject):
         subject_of(SchemaPlace("a.avsc", "R"), "topic-record")
-
-    with pytest.raises(NoSubject, match="would be empty"):
+    with pytest.raises(NoSubject):
         subject_of(SchemaPlace("a.avsc"), "topic", [SubjectRule("*", "")])
 
 

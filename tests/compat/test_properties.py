@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema
@@ -22,7 +22,6 @@ from headrace.compat import (
 from support.schemas.schema_pairs import schema_pairs
 from support.schemas.strategies import histories, schema_values, schemas
 
-EXAMPLES = settings(max_examples=50, deadline=None)
 SHRINKING_PAIRS = histories(max_versions=2).filter(lambda versions: len(versions) == 2)
 ODD_PAIRS = st.integers(0, 2**32).map(lambda seed: [parse_schema(text) for text in next(schema_pairs(seed, 1))])
 PAIRS = st.one_of(SHRINKING_PAIRS, ODD_PAIRS)
@@ -50,7 +49,6 @@ def told(found: Report, direction: Direction | None = None) -> list[tuple[Any, .
     ]
 
 
-@EXAMPLES
 @given(PAIRS)
 def test_full_is_backward_and_forward(pair: list[Schema]) -> None:
     earlier, candidate = pair
@@ -62,7 +60,6 @@ def test_full_is_backward_and_forward(pair: list[Schema]) -> None:
     assert told(full, Direction.FORWARD) == told(forward)
 
 
-@EXAMPLES
 @given(PAIRS)
 def test_forward_is_backward_the_other_way_round(pair: list[Schema]) -> None:
     earlier, candidate = pair
@@ -71,7 +68,6 @@ def test_forward_is_backward_the_other_way_round(pair: list[Schema]) -> None:
     assert [finding.rule for finding in forward.findings] == [finding.rule for finding in backward.findings]
 
 
-@EXAMPLES
 @given(histories(max_versions=4))
 def test_a_transitive_level_is_the_level_with_each_version(versions: list[Schema]) -> None:
     candidate, earlier = versions[-1], versions[:-1]
@@ -82,7 +78,6 @@ def test_a_transitive_level_is_the_level_with_each_version(versions: list[Schema
         assert report(candidate, earlier, level).is_compatible == (not each or each[-1])
 
 
-@EXAMPLES
 @given(st.one_of(schemas(), ODD_PAIRS.map(lambda pair: pair[0])))
 def test_every_schema_is_compatible_with_itself(schema: Schema) -> None:
     """Unless a field's alias is another field's name: then Avro Java reads nothing with it, its own data included."""
@@ -93,14 +88,12 @@ def test_every_schema_is_compatible_with_itself(schema: Schema) -> None:
         assert not rules or '"aliases"' in schema.text
 
 
-@EXAMPLES
 @given(schema_values(), schema_values(), st.integers(0, 2**32))
 @example({"type": "bytes", "logicalType": "decimal", "precision": 5}, "null", 0)
 def test_verdicts_ignore_documentation_the_order_of_keys_and_white_space(one: Any, other: Any, seed: int) -> None:
     check_same_verdict(one, other, random.Random(seed))
 
 
-@EXAMPLES
 @given(st.integers(0, 2**32))
 def test_verdicts_ignore_them_where_schemas_resemble_each_other(seed: int) -> None:
     one, other = (json.loads(text) for text in next(schema_pairs(seed, 1)))

@@ -85,7 +85,7 @@ def test_cycles_of_two_lengths_nest_deeper_than_python_recurses() -> None:
     assert {problem.type.name for problem in check(cycle(41, "long"), cycle(42, "long"))} == {
         "READER_FIELD_MISSING_DEFAULT_VALUE"
     }
-    with pytest.raises(ComparisonTooLarge, match="nested deeper than 2000 levels"):
+    with pytest.raises(ComparisonTooLarge, match=r"\b2000\b"):
         check(cycle(45, "long"), cycle(46, "long"))
 
 
@@ -103,7 +103,7 @@ def test_too_many_pairs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headrace.compat.resolution, "PAIRS_MAX", 50)
     reader = [record(f"R{i}") for i in range(10)]
     writer = [record(f"W{i}") for i in range(10)]
-    with pytest.raises(ComparisonTooLarge, match="more than 50 pairs"):
+    with pytest.raises(ComparisonTooLarge, match=r"\b50\b"):
         check(reader, writer)
     assert check(reader[:2], reader[:2]) == ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.compat.checking.git import GitFailed, Repository
+from support.golden import golden
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [\n  {"name": "id", "type": "%s"}%s\n]}\n'
 NOTE = ',\n  {"name": "note", "type": "string"}'
@@ -75,7 +77,7 @@ def reports(out: str) -> dict[str, dict[str, object]]:
 def test_a_clean_working_tree_is_compatible(repository: Path, check: Check) -> None:
     code, out, err = check("schemas", "--against", "git:main")
     assert (code, err) == (0, "")
-    assert out.endswith("3 schemas checked, all compatible\n")
+    assert out.splitlines()[-1].startswith("3 schemas ")
 
 
 def test_a_changed_file_and_those_that_use_its_types(repository: Path, check: Check) -> None:
@@ -93,13 +95,14 @@ def test_types_of_the_revision_are_the_revisions(repository: Path, check: Check)
     Path("schemas/shop/header.avsc").write_text(HEADER % "string")
     code, out, _ = check("schemas/pay.avsc", "--types", "schemas", "--against", "git:main")
     assert code == 1
-    assert 'field "header.time" is string here but long in main:schemas/pay.avsc' in out
+    assert "main:schemas/pay.avsc" in out
+    assert re.search(r"header\.time.* string .* long ", out)
 
 
 def test_since_takes_changed_files_and_their_users_only(repository: Path, check: Check) -> None:
     git("checkout", "-q", "-b", "feature")
-    code, out, _ = check("schemas", "--against", "git:main", "--since", "main")
-    assert (code, out) == (0, "no schema to check\n")
+    code, out, _ = check("schemas", "--against", "git:main", "--since", "main", "--format", "json")
+    assert (code, reports(out)) == (0, {})
     Path("schemas/shop/header.avsc").write_text(HEADER % "double")
     Path("schemas/brand-new.avsc").write_text('"int"')
     code, out, _ = check("schemas", "--against", "git:main", "--since", "main", "--format", "json")
@@ -121,13 +124,13 @@ def test_what_others_bring_to_the_branch_is_no_change_of_this_one(repository: Pa
     base = git("rev-parse", "main~1")[:10]
     for arguments in (["git:main"], ["git:main:schemas"], [f"git:{git('rev-parse', 'main').strip()}"]):
         code, out, _ = check("schemas", "--against", *arguments, "--verbose")
-        assert (code, f"compared with: {base}:schemas/order.avsc" in out) == (0, True), "nothing was changed here"
+        assert (code, f"{base}:schemas/order.avsc" in out) == (0, True), "nothing was changed here"
     for tip in ("git-tip:main", "git-tip:main:schemas", "git:released"):
         code, out, _ = check("schemas", "--against", tip)
         assert (code, "float" in out) == (1, True), tip
     Path("schemas/order.avsc").write_text(ORDER % ("string", ""))
     code, out, _ = check("schemas", "--against", "git:main")
-    assert (code, f"incompatible at BACKWARD with {base}:schemas/order.avsc" in out) == (1, True)
+    assert (code, f"{base}:schemas/order.avsc" in out) == (1, True)
 
 
 def test_a_clone_that_does_not_reach_back_takes_the_tip(
@@ -138,14 +141,14 @@ def test_a_clone_that_does_not_reach_back_takes_the_tip(
     git("clone", "-q", "--depth", "1", "--no-single-branch", f"file://{repository}", str(repository.parent / "clone"))
     monkeypatch.chdir(repository.parent / "clone")
     code, out, _ = check("schemas", "--against", "git:origin/main")
-    assert (code, "with origin/main:schemas/order.avsc" in out) == (1, True)
+    assert (code, "origin/main:schemas/order.avsc" in out) == (1, True)
 
 
 def test_since_takes_users_of_types_that_are_gone(repository: Path, check: Check) -> None:
     Path("schemas/shop/header.avsc").unlink()
     code, out, err = check("schemas", "--against", "git:main", "--since", "main")
-    assert (code, out.count("\n"), "schemas/shop/header.avsc: incompatible" in out) == (3, 5, True)
-    assert err.startswith("schemas/pay.avsc:1:94: error: the type shop.Header is not defined")
+    assert (code, deletions(out), "schemas/shop/header.avsc: " in out) == (3, 1, True)
+    assert re.match(r"schemas/pay\.avsc:1:94: .*shop\.Header", err)
 
 
 def test_a_file_means_the_same_in_any_company(repository: Path, check: Check) -> None:
@@ -163,7 +166,8 @@ def test_a_file_means_the_same_in_any_company(repository: Path, check: Check) ->
         code, out, _ = check("a/shop/orders/pay.avsc", *company, "--against", "git:HEAD", "--format=json")
         assert not reports(out)["a/shop/orders/pay.avsc"]["compatible"]
     (finding,) = reports(out)["a/shop/orders/pay.avsc"]["findings"]  # type: ignore[misc]
-    assert finding["sentence"].startswith('field "header.time" is string here but long in HEAD:a/shop')
+    assert finding["rule"] == "TYPE_MISMATCH"
+    assert "HEAD:a/shop" in finding["sentence"]
     commit("both", a__shop__orders__pay=USES_HEADER.replace("[{", '[{"name": "n", "type": "null"}, {'))
     code, _, err = check("a/shop/orders/pay.avsc", "--against", "git:HEAD", "--level", "FULL_TRANSITIVE")
     assert (code, err) == (1, ""), "older versions take the types of their own folders too"
@@ -176,9 +180,8 @@ def test_before_the_first_commit_everything_is_new(
     monkeypatch.chdir("../fresh")
     Path("a.avsc").write_text('"int"')
     for flags in ([], ["--since", "HEAD"], ["--level", "FULL_TRANSITIVE"]):
-        code, out, err = check(".", "--against", "git:HEAD", *flags)
-        assert (code, err) == (0, "")
-        assert "git:HEAD has no earlier version" in out
+        code, out, err = check(".", "--against", "git:HEAD", *flags, "--format", "json")
+        assert (code, err, reports(out)["a.avsc"]["new"]) == (0, "", True)
     assert check(".", "--against", "git:main")[0] == 2
 
 
@@ -192,8 +195,8 @@ def test_renames_are_followed(repository: Path, check: Check, is_staged: bool) -
     Path("schemas/orders/v.avsc").write_text(ORDER % ("long", NOTE))
     code, out, _ = check("schemas/orders/v.avsc", "--against", "git:main", "--require-subject")
     assert code == 1
-    assert 'field "note" is not in main:schemas/order.avsc' in out
-    assert out.endswith("note: was schemas/order.avsc in main\n")
+    assert re.search(r"note.* main:schemas/order\.avsc", out)
+    assert "schemas/order.avsc in main" in out.splitlines()[-1]
 
 
 def test_transitive_levels_take_the_history_of_the_file(repository: Path, check: Check) -> None:
@@ -225,10 +228,8 @@ def test_a_place_in_the_revision(repository: Path, check: Check) -> None:
         code, out, _ = check("other", "--against", f"git:main:{place}")
         assert code == 1
         assert "main:schemas/order.avsc" in out
-    assert check("other", "--against", "git:main:elsewhere")[::2] == (
-        2,
-        "git:main:elsewhere: error: main has no file or folder 'elsewhere'\n",
-    )
+    code, _, err = check("other", "--against", "git:main:elsewhere")
+    assert (code, err.count("\n"), "'elsewhere'" in err) == (2, 1, True)
 
 
 def test_from_a_folder_inside_and_from_standard_input(
@@ -251,51 +252,35 @@ def test_an_earlier_version_that_was_no_schema_can_be_mended(repository: Path, c
     Path("schemas/order.avsc").write_text(ORDER % ("long", ""))
     code, _, err = check("schemas/order.avsc", "--against", "git:main")
     assert code == 3
-    assert err.startswith(
-        'main:schemas/order.avsc:1:28: error: expected a JSON value, found "}"; without it nothing is'
-    )
+    assert err.startswith("main:schemas/order.avsc:1:28: ")
     code, out, _ = check("schemas/order.avsc", "--against", "git:main", "--skip-invalid")
     assert code == 0
-    assert "note: main:schemas/order.avsc is no valid schema, so nothing is compared with it: " in out
+    assert "main:schemas/order.avsc" in out
     assert check("schemas/order.avsc", "--against", "git:main", "--skip-invalid", "--require-subject")[0] == 1
     code, out, _ = check("schemas/order.avsc", "--against", "git:main", "--level", "none", "--require-subject")
-    assert (code, out) == (0, "schemas/order.avsc: compatible at NONE: which compares nothing\n")
+    assert (code, out.count("\n"), "NONE" in out) == (0, 1, True)
 
 
-@pytest.mark.parametrize(
-    ("revision", "message"),
-    [
-        ("nowhere", "git knows no revision 'nowhere'; expected a branch, tag or commit"),
-        ("", "git knows no revision ''"),
-        ("--output=x", "git knows no revision '--output=x'"),
-        ("main:", ""),
-    ],
-)
-def test_revisions_that_do_not_exist(repository: Path, check: Check, revision: str, message: str) -> None:
-    code, _, err = check("schemas", "--against", f"git:{revision}")
-    if not message:
-        assert code == 0
-        return
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"git:{revision}: error: {message}")
+def test_error_names_a_revision_that_does_not_exist(repository: Path, check: Check) -> None:
+    for revision in ("nowhere", "", "--output=x"):
+        code, _, err = check("schemas", "--against", f"git:{revision}")
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"git:{revision}: ")
+        assert f"'{revision}'" in err
     assert not Path("x").exists()
+    assert check("schemas", "--against", "git:main:")[0] == 0
 
 
-def test_a_revision_that_is_not_said_to_be_one(repository: Path, check: Check) -> None:
+def test_error_of_a_missing_file_suggests_the_revision_of_its_name(repository: Path, check: Check) -> None:
     code, _, err = check("schemas", "--against", "main")
-    assert (code, err) == (
-        2,
-        "main: error: cannot be read: No such file or directory; expected a schema file; a git revision is written "
-        "git:main\n",
-    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.match(r"main: .*No such file or directory.*\bgit:main\b", err)
 
 
 def test_since_a_revision_that_does_not_exist(repository: Path, check: Check) -> None:
     code, _, err = check("schemas", "--against", "git:main", "--since", "nowhere")
-    assert (code, err.splitlines()[0].partition(";")[0]) == (
-        2,
-        "--since nowhere: error: git knows no revision 'nowhere'",
-    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("--since nowhere: ")
 
 
 def test_a_shallow_clone_says_how_to_get_the_branch(
@@ -306,15 +291,12 @@ def test_a_shallow_clone_says_how_to_get_the_branch(
     monkeypatch.chdir(repository.parent / "clone")
     code, _, err = check("schemas", "--against", "git:HEAD~1")
     assert code == 2
-    assert "this clone is shallow: fetch its history (fetch-depth: 0" in err
+    assert "fetch-depth: 0" in err
     code, _, err = check("schemas", "--against", "git:origin/feature/x")
-    assert (code, err.partition("; ")[2]) == (
-        2,
-        "fetch it first: git fetch origin +feature/x:refs/remotes/origin/feature/x\n",
-    )
+    assert (code, "git fetch origin +feature/x:refs/remotes/origin/feature/x" in err) == (2, True)
     code, out, _ = check("schemas/order.avsc", "--against", "git:HEAD", "--all-versions")
     assert code == 0
-    assert "note: this clone is shallow" in out
+    assert re.search(r"^note: .*\bshallow\b", out, re.MULTILINE)
 
 
 def test_outside_of_a_repository_and_without_git(
@@ -323,23 +305,20 @@ def test_outside_of_a_repository_and_without_git(
     Path("../outside.avsc").write_text('"int"')
     code, _, err = check("../outside.avsc", "--against", "git:main")
     assert code == 2
-    assert "../outside.avsc is outside the repository" in err
-    with pytest.raises(GitFailed, match="is in no git repository"):
+    assert (err.count("\n"), "../outside.avsc " in err) == (1, True)
+    with pytest.raises(GitFailed, match=re.escape(str(repository.parent))):
         Repository(repository.parent)
     monkeypatch.setenv("PATH", str(repository))
     code, _, err = check("schemas", "--against", "git:main")
-    assert (code, err) == (2, "git:main: error: the program git is not installed, or not on the PATH\n")
+    assert (code, err.count("\n"), "PATH" in err) == (2, 1, True)
 
 
 def test_a_repository_that_git_does_not_trust(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container, whose user is not the one that owns the files."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     code, _, err = check("schemas", "--against", "git:main")
-    assert (code, err) == (
-        2,
-        f"git:main: error: git does not trust {repository}, which another user owns: "
-        "git config --global --add safe.directory '*'\n",
-    )
+    assert (code, err.count("\n"), str(repository) in err) == (2, 1, True)
+    assert err.endswith("git config --global --add safe.directory '*'\n")
 
 
 def test_files_in_a_submodule_are_not_taken_for_new(
@@ -349,15 +328,13 @@ def test_files_in_a_submodule_are_not_taken_for_new(
     monkeypatch.chdir("../outer")
     git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository), "inner")
     git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-m", "inner")
-    assert check("inner/schemas", "--against", "git:HEAD", "--since", "HEAD")[:2] == (0, "no schema to check\n")
+    code, out, _ = check("inner/schemas", "--against", "git:HEAD", "--since", "HEAD", "--format", "json")
+    assert (code, reports(out)) == (0, {})
     Path("inner/schemas/order.avsc").write_text(ORDER % ("string", ""))
     for flags in ([], ["--since", "HEAD"]):
         code, out, err = check("inner/schemas", "--against", "git:HEAD", *flags)
-        assert (code, out, err) == (
-            2,
-            "",
-            "git:HEAD: error: inner/schemas/order.avsc lies in the submodule inner; run the check inside that folder\n",
-        )
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert re.match(r"git:HEAD: .*inner/schemas/order\.avsc .*submodule inner\b", err)
     monkeypatch.chdir("inner")
     assert check("schemas", "--against", "git:HEAD")[0] == 1
 
@@ -379,8 +356,8 @@ def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) ->
         "schemas/latest.avsc",
     }
     Path("schemas/order.avsc").write_text(ORDER % ("string", ""))
-    out = check("schemas/x.avsc", "schemas/again.avsc", "--against", "git:HEAD", "--since", "HEAD")[1]
-    assert out.endswith("schemas/again.avsc: incompatible at BACKWARD with HEAD:schemas/again.avsc: 1 problem\n")
+    out = check("schemas/x.avsc", "schemas/again.avsc", "--against", "git:HEAD", "--since", "HEAD", "--format=json")[1]
+    assert [(file, row["compatible"]) for file, row in reports(out).items()] == [("schemas/again.avsc", False)]
 
 
 def test_schemas_in_json_have_their_history(repository: Path, check: Check) -> None:
@@ -414,10 +391,11 @@ def test_a_folder_that_a_link_leads_to_is_compared(repository: Path, check: Chec
     Path("schemas/linked").symlink_to("../shared")
     commit("linked")
     Path("shared/order.avsc").write_text(ORDER % ("string", ""))
-    code, out, _ = check("schemas", "--against", "git:main")
-    assert (code, "schemas/linked/order.avsc: incompatible at BACKWARD with main:shared/order.avsc" in out) == (1, True)
-    code, out, _ = check("schemas", "--against", "git:main", "--since", "main")
-    assert (code, out.count("ncompatible")) == (1, 1)
+    for since in ((), ("--since", "main")):
+        code, out, _ = check("schemas", "--against", "git:main", *since, "--format", "json")
+        found = {file: row for file, row in reports(out).items() if not row["compatible"]}
+        assert (code, list(found)) == (1, ["schemas/linked/order.avsc"])
+        assert [row["name"] for row in found["schemas/linked/order.avsc"]["compared"]] == ["main:shared/order.avsc"]  # type: ignore[attr-defined]
 
 
 def test_comments_are_read_past_where_that_is_asked_for(
@@ -427,10 +405,8 @@ def test_comments_are_read_past_where_that_is_asked_for(
     header = HEADER.replace('"record"', '"record", "doc": "see http://a/*b*/"') % "long" + " // the end"
     commit("licensed", schemas__order=licence + ORDER % ("long", ""), schemas__shop__header=licence + header)
     code, _, err = check("schemas/order.avsc", "--against", "git:main")
-    assert (code, err.partition("; ")[0]) == (
-        3,
-        "schemas/order.avsc:1:1: error: expected a JSON value, found a comment, which JSON does not have",
-    )
+    assert (code, err.count("\n")) == (3, 1)
+    assert err.startswith("schemas/order.avsc:1:1: ")
     assert check("schemas", "--against", "git:main", "--allow-comments")[::2] == (0, "")
     Path("headrace.toml").write_text("[compat]\nallow_comments = true\n")
     Path("schemas/order.avsc").write_text(licence + ORDER % ("string", ""))
@@ -473,16 +449,21 @@ def test_the_settings_file_says_it_all(repository: Path, check: Check) -> None:
     assert report["findings"][0]["suppressed"]["reason"] == "agreed (until 2999-01-01)"  # type: ignore[index]
     Path("headrace.toml").write_text('[compat]\nsuppressions = [{rule = "X"}]\n')
     code, _, err = check("schemas", "--against", "git:main")
-    assert (code, err) == (2, "headrace: compat.suppressions, table 1: a suppression needs a reason\n")
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.match(r"headrace: compat\.suppressions, table 1: .*\breason\b", err)
 
 
 def test_a_suppression_for_what_is_not_checked_is_not_said_to_match_nothing(repository: Path, check: Check) -> None:
     """A hook names the files that changed, and the settings are about all."""
     Path("headrace.toml").write_text('[[compat.suppressions]]\npath = "schemas/pay.avsc"\nreason = "agreed"\n')
-    unused = "note: the suppression of path schemas/pay.avsc matches nothing; remove it from the settings"
-    assert unused in check("schemas", "--against", "git:main")[1]
-    assert unused not in check("schemas/order.avsc", "--against", "git:main")[1]
-    assert unused not in check("schemas", "--against", "git:main", "--since", "main")[1]
+
+    def notes(*arguments: str) -> list[str]:
+        return list(json.loads(check(*arguments, "--against", "git:main", "--format", "json")[1])["notes"])
+
+    (unused,) = notes("schemas")
+    assert "schemas/pay.avsc" in unused
+    assert notes("schemas/order.avsc") == []
+    assert notes("schemas", "--since", "main") == []
     Path("schemas/pay.avsc").write_text(ORDER % ("long", ""))
     assert check("schemas/pay.avsc", "--against", "git:main")[0] == 0, "it holds all the same"
     absolute = str(Path("schemas").absolute())
@@ -495,10 +476,10 @@ def test_known_findings_of_a_legacy_repository(repository: Path, check: Check) -
     assert check(*arguments)[0] == 1
     assert check(*arguments, "--exit-zero")[0] == 0
     code, out, _ = check(*arguments, "--write-baseline", "known.json")
-    assert (code, out.splitlines()[-1]) == (0, "wrote 1 known finding to known.json; check with --baseline known.json")
+    assert (code, "--baseline known.json" in out.splitlines()[-1]) == (0, True)
     code, out, _ = check(*arguments, "--baseline", "known.json")
     assert code == 0
-    assert "schemas/order.avsc: compatible at BACKWARD with main:schemas/order.avsc (1 suppressed)" in out
+    assert "main:schemas/order.avsc (1 suppressed)" in out
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE + NOTE.replace("note", "more")))
     assert check(*arguments, "--baseline", "known.json")[0] == 1
     assert check(*arguments, "--baseline", "missing.json")[0] == 2
@@ -513,11 +494,8 @@ def test_several_outputs_at_once(repository: Path, check: Check) -> None:
     assert len(list(Path("out").iterdir())) == 6
     assert all("note" in path.read_text() for path in Path("out").iterdir())
     code, _, err = check("schemas", "--against", "git:main", "--output", "pdf=x")
-    assert (code, err.partition(";")[0]) == (
-        2,
-        "headrace: --output: expected FORMAT=PATH with one of text, json, junit, sarif, github, gitlab, markdown, "
-        "found 'pdf=x'\n",
-    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.match(r"headrace: --output: .*text, json, junit, sarif, github, gitlab, markdown.*'pdf=x'", err)
     code, _, err = check("schemas", "--against", "git:main", "--output", "json=schemas/order.avsc/x")
     assert (code, err.count("\n")) == (2, 1)
 
@@ -544,21 +522,17 @@ def test_annotations_name_files_from_the_top_of_the_repository(
 def test_what_changed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE.replace('"string"', '"string", "default": ""')))
     assert main(["compat", "diff", "schemas/order.avsc", "schemas/pay.avsc", "--against", "git:main"]) == 0
-    assert capsys.readouterr().out == (
-        "schemas/order.avsc against main:schemas/order.avsc\n"
-        '  + shop.Order.note: "string", default ""\n'
-        "  BACKWARD: yes, FORWARD: yes, FULL: yes\n"
-        "schemas/pay.avsc: the same as main:schemas/pay.avsc\n"
-    )
+    out = capsys.readouterr().out
+    assert out == golden("compat/diff.txt", out)
 
 
 def test_lints_are_asked_for_by_name(repository: Path, check: Check) -> None:
     arguments = ("schemas/order.avsc", "--against", "git:main")
-    assert check(*arguments)[1] == "schemas/order.avsc: compatible at BACKWARD with main:schemas/order.avsc\n"
+    assert check(*arguments)[1].count("\n") == 1
     code, out, _ = check(*arguments, "--lint", "doc-missing")
     assert code == 0
-    assert 'schemas/order.avsc:2:3: warning: field "id" has no documentation' in out
-    assert out.endswith("compatible at BACKWARD with main:schemas/order.avsc (2 warnings)\n")
+    assert re.search(r"^schemas/order\.avsc:2:3: warning: .*\bid\b", out, re.MULTILINE)
+    assert out.endswith("main:schemas/order.avsc (2 warnings)\n")
     code, out, _ = check(*arguments, "--lint", "doc-missing=error", "--format", "json")
     finding = reports(out)["schemas/order.avsc"]["findings"][0]  # type: ignore[index]
     assert (code, finding["rule"], finding["severity"], finding["direction"]) == (1, "DOC_MISSING", "error", None)
@@ -567,7 +541,7 @@ def test_lints_are_asked_for_by_name(repository: Path, check: Check) -> None:
     assert "DOC_MISSING" not in check(*arguments, "--lint", "doc-missing=off")[1]
     code, _, err = check(*arguments, "--lint", "spelling")
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("headrace: --lint: 'spelling' is not a lint; expected one of all, DOC_MISSING,")
+    assert re.match(r"headrace: --lint: 'spelling' .*\ball, DOC_MISSING,", err)
 
 
 def test_lints_look_at_the_earlier_version(repository: Path, check: Check) -> None:
@@ -578,27 +552,27 @@ def test_lints_look_at_the_earlier_version(repository: Path, check: Check) -> No
     for level in ("FULL", "NONE"):
         code, out, _ = check("schemas/t.avsc", "--against", "git:main", "--lint=logical-type-changed", "--level", level)
         assert code == 1
-        assert "timestamp-micros here but timestamp-millis in main:schemas/t.avsc" in out
+        assert re.search("timestamp-micros .*timestamp-millis .*main:schemas/t.avsc", out)
 
 
 DECIMAL = '{"type": "bytes", "logicalType": "decimal", "precision": %d, "scale": %d}'
 
 
-def test_a_decimal_that_changes_is_told_unasked_and_fails_when_asked(repository: Path, check: Check) -> None:
-    """Avro Java calls both compatible, and so does the verdict."""
+def test_changed_decimal_is_a_warning_by_default_and_an_error_on_request(repository: Path, check: Check) -> None:
+    """Avro Java judges both compatible, as the verdict does."""
     commit("price", schemas__p=RECORD_OF % (DECIMAL % (10, 2)))
     against = ("schemas/p.avsc", "--against", "git:main")
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (10, 3)))
     code, out, _ = check(*against)
     assert code == 0
-    assert "is a decimal of scale 3 here but 2 in main:schemas/p.avsc, so that what was written with one is read" in out
-    assert "Avro's own check does not look at it" in out
-    assert out.endswith("compatible at BACKWARD with main:schemas/p.avsc (1 warning)\n")
+    assert re.search(r"\b3 .*\b2 .*main:schemas/p\.avsc", out)
+    assert "DECIMAL_CHANGED" in out
+    assert out.endswith("main:schemas/p.avsc (1 warning)\n")
     assert check(*against, "--lint", "decimal-changed=error")[0] == 1
     assert "warning" not in check(*against, "--lint", "decimal-changed=off")[1]
     assert "1 warning" in check(*against, "--lint", "naming")[1]
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (9, 2)))
-    assert "has 9 digits here but 10 in main:schemas/p.avsc, whose values may not fit" in check(*against)[1]
+    assert re.search(r"\b9 .*\b10 .*main:schemas/p\.avsc", check(*against)[1])
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (11, 2)))
     assert "warning" not in check(*against)[1], "more digits of the same scale are the same numbers"
 
@@ -616,7 +590,6 @@ def test_explain(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compat", "explain", *words]) == 0
     out = capsys.readouterr().out
     assert (words[0].upper().replace("-", "_") if words else "NAME_MISMATCH") in out
-    assert ("by default, as a warning" in out) == ("DECIMAL_CHANGED" in words)
     assert main(["compat", "explain", "nothing"]) == 2
 
 
@@ -627,7 +600,7 @@ def test_two_files_that_could_each_be_renamed(repository: Path, check: Check) ->
     Path("order.avsc").write_text(ORDER % ("long", NOTE))
     code, _, err = check("order.avsc", "--against", "git:main")
     assert (code, err.count("\n")) == (2, 1)
-    assert "schemas/order.avsc, v1/order.avsc, v2/order.avsc could each be the earlier version of order.avsc" in err
+    assert re.search(r"schemas/order\.avsc, v1/order\.avsc, v2/order\.avsc .*\border\.avsc;", err)
 
 
 OTHER = (
@@ -641,14 +614,14 @@ def test_what_was_moved_rewritten_and_renamed_at_once_keeps_its_subject(reposito
     Path("events/v2").mkdir(parents=True)
     Path("events/v2/order.avsc").write_text(OTHER)
     code, out, _ = check("events", "--against", "git:main")
-    assert (code, "incompatible at BACKWARD with main:schemas/order.avsc" in out) == (1, True)
-    assert out.endswith("note: was schemas/order.avsc in main\n")
-    code, out, _ = check("events", "--against", "git:main", "--subject-strategy", "record")
-    assert (code, "no earlier version" in out) == (0, True), "there the subject is another"
+    assert (code, "main:schemas/order.avsc" in out) == (1, True)
+    assert "schemas/order.avsc in main" in out.splitlines()[-1]
+    code, out, _ = check("events", "--against", "git:main", "--subject-strategy", "record", "--format", "json")
+    assert (code, reports(out)["events/v2/order.avsc"]["new"]) == (0, True), "there the subject is another"
     rule = ("--subject", "schemas/*=moved", "--subject", "events/*=moved", "--subject-strategy", "record")
     git("rm", "-q", "schemas/pay.avsc", "schemas/shop/header.avsc")
     code, out, err = check("events", "--against", "git:main", *rule)
-    assert (code, "could each be the earlier version of events/v2/order.avsc" in err) == (2, True)
+    assert (code, err.count("\n"), "events/v2/order.avsc" in err) == (2, 1, True)
     assert check("events", "--against", "git:main:schemas/order.avsc")[0] == 1
 
 
@@ -656,16 +629,19 @@ def test_a_subject_says_more_than_likeness(repository: Path, check: Check) -> No
     """What git takes to be renamed from a file of another subject is compared with the one of its own."""
     commit("more", schemas__other=OTHER)
     git("mv", "schemas/other.avsc", "schemas/purchase.avsc")
-    assert "was schemas/other.avsc in main" in check("schemas/purchase.avsc", "--against", "git:main")[1]
+    out = check("schemas/purchase.avsc", "--against", "git:main")[1]
+    assert "schemas/other.avsc in main" in out.splitlines()[-1]
     git("mv", "schemas/order.avsc", "order.txt")
     git("rm", "-qf", "order.txt")
     Path("new").mkdir()
     Path("schemas/purchase.avsc").rename("new/order.avsc")
     out = check("new", "--against", "git:main")[1]
-    assert out.endswith("note: was schemas/order.avsc in main\n")
+    assert "schemas/order.avsc in main" in out.splitlines()[-1]
 
 
-DELETED = "schemas/order.avsc: error: the schema is gone, and nothing takes the place of main:"
+def deletions(out: str) -> int:
+    """Returns the number of findings of a deleted schema in a report."""
+    return sum(line.endswith(" SCHEMA_DELETED") for line in out.splitlines())
 
 
 @pytest.mark.parametrize("since", [(), ("--since", "main")])
@@ -673,7 +649,7 @@ def test_a_schema_that_was_deleted_is_told(repository: Path, check: Check, since
     arguments = ("schemas", "--against", "git:main", *since)
     git("rm", "-q", "schemas/order.avsc")
     code, out, _ = check(*arguments)
-    assert (code, DELETED in out, out.count("SCHEMA_DELETED")) == (1, True, 2)
+    assert (code, deletions(out), "schemas/order.avsc: error: " in out) == (1, 1, True)
     assert check("schemas/*.avsc", *arguments[1:])[0] == 1
     assert check("schemas/**/*.avsc", *arguments[1:])[0] == 1
     assert check(*arguments, "--level", "NONE")[0] == 0
@@ -693,7 +669,7 @@ def test_a_schema_that_was_deleted_is_told(repository: Path, check: Check, since
     assert check(*arguments)[0] == 0, "moved"
     Path("schemas/shop/order.avsc").rename("schemas/shop/bestellung.avsc")
     code, out, _ = check(*arguments)
-    assert (code, "note: was schemas/order.avsc in main" in out) == (0, True), "renamed"
+    assert (code, "schemas/order.avsc in main" in out) == (0, True), "renamed"
 
 
 def test_what_is_deleted_and_was_none_of_ours(repository: Path, check: Check) -> None:
@@ -708,9 +684,10 @@ def test_what_is_deleted_and_was_none_of_ours(repository: Path, check: Check) ->
     assert check("schemas", "--against", "git:main")[0] == 0
     assert check("schemas/**/*.avsc", "--against", "git:main")[0] == 1, "the pattern means node_modules too"
     git("rm", "-qr", "schemas/type.json")
-    assert "schemas/type.json: error: the schema is gone" in check("schemas", "--against", "git:main")[1]
+    out = check("schemas", "--against", "git:main")[1]
+    assert (deletions(out), "schemas/type.json: error: " in out) == (1, True)
     code, out, _ = check(".", "--against", "git:main")
-    assert (code, out.count("the schema is gone")) == (1, 2)
+    assert (code, deletions(out)) == (1, 2)
 
 
 def test_what_was_deleted_before_the_branch_is_no_change_of_it(repository: Path, check: Check) -> None:
@@ -720,7 +697,7 @@ def test_what_was_deleted_before_the_branch_is_no_change_of_it(repository: Path,
     assert check("schemas", "--against", "git:old", "--since", "main")[0] == 0
     git("rm", "-q", "schemas/pay.avsc")
     code, out, _ = check("schemas", "--against", "git:old", "--since", "main")
-    assert (code, out.count("the schema is gone"), "schemas/pay.avsc" in out) == (1, 1, True)
+    assert (code, deletions(out), "schemas/pay.avsc" in out) == (1, 1, True)
 
 
 def test_deleted_behind_a_link_and_from_the_top(
@@ -739,7 +716,7 @@ def test_deleted_of_a_place_in_the_revision(repository: Path, check: Check) -> N
     commit("released", released__order=ORDER % ("long", ""), released__shop__header=HEADER % "long")
     git("rm", "-q", "schemas/order.avsc")
     code, out, _ = check("schemas", "--against", "git:main:released")
-    assert (code, DELETED in out) == (1, True)
+    assert (code, deletions(out), "schemas/order.avsc: error: " in out) == (1, 1, True)
     assert check("schemas/shop", "--against", "git:main:released/shop")[0] == 0
     assert check("schemas/shop", "--against", "git:main:released")[0] == 0, "the folder has another layout"
     assert check("schemas", "--against", "git:main:released/order.avsc", "--level", "NONE")[0] == 0
@@ -753,8 +730,8 @@ def test_another_file_of_the_subject_does_not_hide_a_deletion(
     commit("more", services__a__order=ORDER % ("long", ""), services__b__order=ORDER % ("long", ""))
     git("rm", "-q", "services/a/order.avsc")
     code, out, _ = check("services", "schemas", "--against", "git:main", *since)
-    assert (code, out.count("the schema is gone")) == (1, 1)
-    assert "services/a/order.avsc: error: the schema is gone" in out
+    assert (code, deletions(out)) == (1, 1)
+    assert "services/a/order.avsc: error: " in out
     Path("services/c").mkdir()
     Path("services/c/order.avsc").write_text(ORDER % ("long", ""))
     assert check("services", "schemas", "--against", "git:main", *since)[0] == 0

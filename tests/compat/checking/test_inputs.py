@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.subjects import SchemaPlace, subject_of
 from support.checkout import PACKAGES
+from support.examples import examples
+from support.golden import case_lines, golden
 
 RECORD = '{"type": "record", "name": "%s", "fields": [{"name": "f", "type": "%s"}]}'
 
@@ -135,15 +138,11 @@ def test_paths_of_windows_have_forward_slashes(folder: Path, monkeypatch: pytest
     assert found[2].key == "sub/c.avsc"
 
 
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    [("s/*.json", "the pattern matches no file"), ("empty", "the folder holds no schema file (.avsc)")],
-)
-def test_nothing_found_is_an_error(folder: Path, argument: str, words: str) -> None:
+@pytest.mark.parametrize("argument", ["s/*.json", "empty"])
+def test_argument_without_schema_files_is_an_error(folder: Path, argument: str) -> None:
     Path("empty").mkdir()
     (failure,) = find_files([argument]).failures
-    assert failure.message.startswith(words)
-    assert failure.exit_code == 2
+    assert (failure.file, failure.exit_code) == (argument, 2)
 
 
 def test_pipes_in_a_folder_are_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,8 +152,8 @@ def test_pipes_in_a_folder_are_left_alone(folder: Path, capsys: pytest.CaptureFi
     assert "s/pipe.avsc" not in paths("s")
     assert main(["schema", "validate", "s"]) == 2
     captured = capsys.readouterr()
-    assert "s/loop.avsc: error: cannot be read: Too many levels of symbolic links" in captured.err
-    assert "s/a.avsc:1:66: error: the type Missing is not defined" in captured.err
+    assert re.search(r"^s/loop\.avsc: .*Too many levels of symbolic links", captured.err, re.MULTILINE)
+    assert re.search(r"^s/a\.avsc:1:66: .*\bMissing\b", captured.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +178,11 @@ def test_where_a_folder_holds_the_earlier_version(
     for name in released:
         Path(f"released/{name}.avsc").parent.mkdir(parents=True, exist_ok=True)
         Path(f"released/{name}.avsc").write_text(RECORD % ("Order" if name == earlier else "Other", "long"))
-    code = main(["compat", "check", *arguments, "--against", "released", "--require-subject"])
+    code = main(["compat", "check", *arguments, "--against", "released", "--require-subject", "--format", "json"])
     captured = capsys.readouterr()
     assert (code, captured.err) == (0, "")
-    assert f"with released/{earlier}.avsc" in captured.out
+    (report,) = json.loads(captured.out)["reports"]
+    assert [version["name"] for version in report["compared"]] == [f"released/{earlier}.avsc"]
 
 
 @pytest.mark.parametrize("baseline", [".", "./", "..//new/../released", "./released"])
@@ -202,7 +202,7 @@ def test_files_that_could_each_be_the_earlier_version(folder: Path, capsys: pyte
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text('"int"')
     assert main(["compat", "check", "order.avsc", "--against", "released"]) == 2
-    assert capsys.readouterr().err.startswith("order.avsc: error: a/order.avsc, b/order.avsc could each be its earlier")
+    assert capsys.readouterr().err.startswith("order.avsc: error: a/order.avsc, b/order.avsc ")
 
 
 def test_a_file_that_was_moved_in_a_folder_keeps_its_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,13 +214,14 @@ def test_a_file_that_was_moved_in_a_folder_keeps_its_subject(folder: Path, capsy
     }.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(RECORD % (text, "int"))
-    assert main(["compat", "check", "new", "--against", "old"]) == 1
-    assert "new/c/x.avsc: incompatible at BACKWARD with old/a/x.avsc" in capsys.readouterr().out
-    assert main(["compat", "check", "new", "--against", "old", "--subject-strategy", "record"]) == 1
-    assert (
-        "new/a/x.avsc: error: the schema is gone, and nothing takes the place of old/a/x.avsc (subject Old)"
-        in capsys.readouterr().out
-    )
+
+    def incompatible(*arguments: str) -> dict[str, list[str]]:
+        assert main(["compat", "check", "new", "--against", "old", *arguments, "--format", "json"]) == 1
+        found = [row for row in json.loads(capsys.readouterr().out)["reports"] if not row["compatible"]]
+        return {row["file"]: [version["name"] for version in row["compared"]] for row in found}
+
+    assert incompatible() == {"new/c/x.avsc": ["old/a/x.avsc"]}
+    assert incompatible("--subject-strategy", "record") == {"new/a/x.avsc": ["old/a/x.avsc"]}
 
 
 def test_what_a_folder_has_and_the_new_one_has_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +246,7 @@ def test_what_a_folder_has_and_the_new_one_has_not(folder: Path, capsys: pytest.
     assert main(["compat", "check", "new", "--against", "old", "--subject", "*=all"]) == 1, "others were there before"
     capsys.readouterr()
     assert main(["compat", "check", "new", "--against", "old", "--quiet"]) == 1
-    assert capsys.readouterr().out.count("the schema is gone") == 2
+    assert capsys.readouterr().out.count(" SCHEMA_DELETED\n") == 2
     assert main(["compat", "check", "new/a.avsc", "--against", "old"]) == 0
     assert main(["compat", "check", "elsewhere", "--against", "old"]) == 2
 
@@ -254,8 +255,9 @@ def test_a_new_file_is_not_compared_with_another_topics(folder: Path, capsys: py
     for name, record in (("released/orders/value.avsc", "Order"), ("schemas/users/value.avsc", "User")):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(RECORD % (record, "long"))
-    assert main(["compat", "check", "schemas", "--against", "released", "--subject={folder}-value"]) == 0
-    assert "released/ has no earlier version" in capsys.readouterr().out
+    arguments = ("schemas", "--against", "released", "--subject={folder}-value", "--format=json")
+    assert main(["compat", "check", *arguments]) == 0
+    assert [row["new"] for row in json.loads(capsys.readouterr().out)["reports"]] == [True]
 
 
 def test_types_of_other_files_in_any_order() -> None:
@@ -278,7 +280,7 @@ def test_the_nearest_definition_is_taken() -> None:
     assert types.needs("a/order.avsc") == ("a/h.avsc",)
     assert types.needs("b/c/p.avsc") == ("b/h.avsc",)
     types = TypeSet({**texts, "top.avsc": RECORD % ("T", "Header")})
-    with pytest.raises(SchemaParseError, match=r"Header is defined differently in a/h.avsc and b/h.avsc; keep one"):
+    with pytest.raises(SchemaParseError, match=r"\bHeader\b.* a/h\.avsc .*b/h\.avsc"):
         types.schema("top.avsc")
     types = TypeSet({**texts, "b/h.avsc": here, "top.avsc": RECORD % ("T", "Header")})
     assert types.schema("top.avsc"), "the same definition twice is one"
@@ -296,7 +298,7 @@ def test_types_that_were_given_go_before_those_that_happen_to_be_named(
         assert main(["schema", "validate", using, "h.avsc", "--types", "types"]) == 3
         assert capsys.readouterr().err.count("\n") == 1, "h.avsc is no schema; its type is not the one used"
     assert main(["schema", "validate", "u/use.avsc"]) == 3
-    assert "u/use.avsc:1:68: error: uses a type of h.avsc, which is not a schema" in capsys.readouterr().err
+    assert re.search(r"^u/use\.avsc:1:68: .*\bh\.avsc", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_a_stale_copy_is_as_near_as_what_was_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,14 +308,14 @@ def test_a_stale_copy_is_as_near_as_what_was_named(folder: Path, capsys: pytest.
     Path("use.avsc").write_text(RECORD % ("Use", "Header"))
     assert main(["schema", "validate", "use.avsc", "types"]) == 0
     assert main(["schema", "validate", "use.avsc"]) == 3
-    assert "Header is defined differently in target/h.avsc and types/h.avsc" in capsys.readouterr().err
+    assert re.search(r"\bHeader\b.* target/h\.avsc .*types/h\.avsc", capsys.readouterr().err)
 
 
 def test_namespaces_of_other_files() -> None:
     header = '{"type": "enum", "name": "Kind", "namespace": "shop.common", "symbols": ["A"]}'
     using = '{"type": "record", "name": "R", "namespace": "shop", "fields": [{"name": "k", "type": "%s"}]}'
     assert TypeSet({"k": header, "r": using % "shop.common.Kind"}).schema("r")
-    with pytest.raises(SchemaParseError, match=r"the type shop.Kind is not defined"):
+    with pytest.raises(SchemaParseError, match=r"\bshop\.Kind\b"):
         TypeSet({"k": header, "r": using % "Kind"}).schema("r")
 
 
@@ -322,54 +324,50 @@ def test_circles_of_files_end() -> None:
         {"a": RECORD % ("A", "B"), "b": RECORD % ("B", "C"), "c": RECORD % ("C", "A"), "d": RECORD % ("D", "D")}
     )
     for path in ("a", "b", "c"):
-        with pytest.raises(SchemaParseError, match="need each other's types in a circle"):
+        with pytest.raises(SchemaParseError, match=r"\b(a -> b -> c -> a|b -> c -> a -> b|c -> a -> b -> c)\b"):
             types.schema(path)
     assert types.schema("d"), "a recursive record needs no other file"
 
 
-def test_what_is_wrong_with_the_file_that_is_used_is_told() -> None:
+def test_error_of_a_used_file_has_both_positions() -> None:
     types = TypeSet({"a": RECORD % ("A", "B"), "b": '{"type": "record", "name": "B", "fields": [{"name": "1"}]}'})
     with pytest.raises(SchemaParseError) as raised:
         types.schema("a")
-    assert str(raised.value).startswith(
-        'a:1:66: uses a type of b, which is not a schema: b:1:53: "1" is not a field name'
-    )
+    assert re.match(r'a:1:66: .*\bb:1:53: "1" ', str(raised.value))
 
 
 BAD = {
-    "broken": ('{"type": "record",\n  "name": }', "2:11: error: expected a JSON value"),
-    "comment": ('// about\n"int"', "1:1: error: expected a JSON value, found a comment, which JSON does not have"),
-    "inner": ('{"type": "int" /* why */}', '1:16: error: expected "," or "}"'),
-    "duplicate": ('{"type": "int",\n "type": "long"}', '2:2: error: duplicate key "type" in one object'),
-    "bom": ("\ufeff" + '"int"', "1:1: error: the text begins with a byte order mark"),
-    "deep": ('{"type":"array","items":' * 10_000 + '"int"' + "}" * 10_000, "1:4801: error: nested deeper than 200"),
-    "long": ('"' + "x" * 5_000_000 + '"', "1:1: error: the text has 5000002 characters; at most 4000000 are read"),
-    "missing": (RECORD % ("M", "Nowhere"), "1:66: error: the type Nowhere is not defined"),
-    "cycle": (RECORD % ("C1", "C2"), "1:67: error: files need each other's types in a circle"),
-    "empty": (" \n", "1:1: error: the file is empty"),
+    "broken": ('{"type": "record",\n  "name": }', "2:11"),
+    "comment": ('// about\n"int"', "1:1"),
+    "inner": ('{"type": "int" /* why */}', "1:16"),
+    "duplicate": ('{"type": "int",\n "type": "long"}', "2:2"),
+    "bom": ("\ufeff" + '"int"', "1:1"),
+    "deep": ('{"type":"array","items":' * 10_000 + '"int"' + "}" * 10_000, "1:4801"),
+    "long": ('"' + "x" * 5_000_000 + '"', "1:1"),
+    "missing": (RECORD % ("M", "Nowhere"), "1:66"),
+    "cycle": (RECORD % ("C1", "C2"), "1:67"),
+    "empty": (" \n", "1:1"),
 }
+"""Texts that are no schemas, and line and column of their errors."""
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_schemas_are_one_line_and_exit_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+def test_invalid_schema_is_one_line_with_its_position_and_exit_code_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("bad.avsc").write_text(BAD[name][0])
-    Path("good.avsc").write_text(RECORD % ("C2", "C1") if name == "cycle" else '"int"')
-    assert (
-        main(
-            ["compat", "check", "bad.avsc", "--against", "good.avsc"]
-            if name != "cycle"
-            else ["schema", "validate", "."]
-        )
-        == 3
-    )
-    captured = capsys.readouterr()
-    lines = captured.err.splitlines()
-    assert lines[0].startswith(f"bad.avsc:{BAD[name][1]}")
-    assert len(lines) == (2 if name == "cycle" else 1)
-    assert "Traceback" not in captured.err
+    errors = {}
+    for name, (text, _) in BAD.items():
+        Path("bad.avsc").write_text(text)
+        Path("good.avsc").write_text(RECORD % ("C2", "C1") if name == "cycle" else '"int"')
+        is_cycle = name == "cycle"
+        checked = ("schema", "validate", ".") if is_cycle else ("compat", "check", "bad.avsc", "--against", "good.avsc")
+        assert main([*checked]) == 3, name
+        errors[name] = capsys.readouterr().err
+        assert errors[name].count("\n") == (2 if is_cycle else 1), name
+    found = {name: ":".join(error.split(":")[:3]) for name, error in errors.items()}
+    assert found == {name: f"bad.avsc:{place}" for name, (_, place) in BAD.items()}
+    lines = case_lines(errors.items())
+    assert lines == golden("compat/invalid_schemas.txt", lines)
 
 
 def test_a_file_of_50_megabytes_is_refused_unparsed(
@@ -379,10 +377,7 @@ def test_a_file_of_50_megabytes_is_refused_unparsed(
     with Path("big.avsc").open("wb") as file:
         file.truncate(50_000_000)
     assert main(["schema", "validate", "big.avsc"]) == 3
-    assert (
-        capsys.readouterr().err
-        == f"big.avsc:1:1: error: longer than {FILE_BYTES_MAX} bytes; expected an Avro schema in JSON\n"
-    )
+    assert re.fullmatch(rf"big\.avsc:1:1: .*\b{FILE_BYTES_MAX}\b.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -393,10 +388,10 @@ def test_a_file_without_permission(
     Path("secret.avsc").write_text('"int"')
     Path("secret.avsc").chmod(0)
     assert main(["schema", "validate", "secret.avsc"]) == 2
-    assert "cannot be read: Permission denied" in capsys.readouterr().err
+    assert "Permission denied" in capsys.readouterr().err
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.one_of(
         st.binary(max_size=200), st.text(alphabet='{}[]",:\\ \nabtypenmfield0123', max_size=200).map(str.encode)
@@ -409,7 +404,7 @@ def test_no_bytes_end_in_a_traceback(tmp_path: Path, data: bytes) -> None:
 
 
 @given(st.lists(st.integers(), max_size=200), st.integers(1, 5))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.5))
 def test_answers_of_several_processes_are_in_order(items: list[int], processes: int) -> None:
     assert answers_of(lambda item: item * 2, items, processes) == [item * 2 for item in items]
 
