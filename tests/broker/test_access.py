@@ -55,7 +55,7 @@ from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.record_batch import read_batch_header
 from support.broker.broker_samples import NOW_MS, batch
-from support.golden import check_messages
+from support.golden import case_lines, golden
 from support.logs import logged
 
 PASSWORD = "p4ss, =w$rd!"
@@ -122,7 +122,8 @@ def test_errors_of_a_users_file_name_the_line_without_repeating_a_hash(tmp_path:
         assert error.value.path == str(path) and str(path) in said and "\n" not in said
         assert not any(str(verifier).split("$")[2] in said for verifier in verifiers().values())
         messages[case] = error.value.reason
-    check_messages("broker_users_file", messages)
+    found = case_lines(messages.items())
+    assert found == golden("messages/broker_users_file.txt", found)
 
 
 def test_a_changed_users_file_counts_and_one_with_a_mistake_changes_nothing(
@@ -196,7 +197,8 @@ def test_first_messages_of_scram_that_are_not_supported_are_refused_with_a_reaso
         with pytest.raises(LoginRefused) as refused:
             FirstMessage.parse(raw)
         messages[case] = str(refused.value)
-    check_messages("broker_scram", messages)
+    found = case_lines(messages.items())
+    assert found == golden("messages/broker_scram.txt", found)
 
 
 @given(st.binary(max_size=200) | st.from_regex(r"[cn]=.{0,20},[rn]=.{0,20}(,p=.{0,30})?").map(str.encode))
@@ -399,7 +401,8 @@ def test_a_login_out_of_turn_is_refused(tmp_path: Path, users: str) -> None:
             answers[case] = await client.say(message)
             assert await client.reader.read() == b""
         assert {told.error_code for told in answers.values()} == {ErrorCode.SASL_AUTHENTICATION_FAILED}
-        check_messages("broker_plain", {case: told.error_message for case, told in answers.items()})
+        found = case_lines((case, told.error_message) for case, told in answers.items())
+        assert found == golden("messages/broker_plain.txt", found)
 
     with_server(tmp_path, work, users=users)
 
