@@ -1,4 +1,4 @@
-"""What README and docs/ show exists: commands that parse, settings that are known, links that lead somewhere."""
+"""Commands, settings and links of README, docs/ and examples/ are valid."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from headrace.cli import _parser
-from headrace.settings import load_settings
+from headrace.settings import SettingsError, load_settings
 from support.checkout import ROOT
 from support.pages import blocks, page
 
@@ -20,7 +18,7 @@ PAGES = sorted(
     for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
 )
 
-INSTALLS = sorted(
+FILES_WITH_INSTALLS = sorted(
     {
         *(ROOT / path for path in PAGES),
         *(ROOT.glob("*.md")),
@@ -33,8 +31,10 @@ INSTALLS = sorted(
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words after `headrace` of each command of a page: whole in a block, and in a sentence asking for its help,
-    since there only what matters is said."""
+    """Yields the words after `headrace` of each command of a page.
+
+    A command in a block is complete. One in a sentence may lack arguments, so its words end in `--help`.
+    """
     typed = "\n".join(blocks(text, "(?:sh|console)"))
     for line in re.findall(r"^(?:\$ |[A-Z_]+=\S* )*(?:\S*/)?headrace (.*)", typed, re.MULTILINE):
         words = shlex.split(line, comments=True)
@@ -43,35 +43,47 @@ def commands(text: str) -> Iterator[list[str]]:
         yield [*shlex.split(named), "--help"]
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_command_is_one(path: str) -> None:
-    for words in commands(page(path)):
-        try:
-            _parser(words).parse_args(words)
-        except SystemExit as ended:
-            assert ended.code == 0, f"{path}: headrace {shlex.join(words)}"
+def is_command(words: list[str]) -> bool:
+    try:
+        _parser(words).parse_args(words)
+    except SystemExit as ended:
+        return ended.code == 0
+    return True
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_setting_is_one(path: str, tmp_path: Path) -> None:
-    for code in blocks(page(path), "toml"):
-        file = tmp_path / "headrace.toml"
+def test_commands_of_pages_parse() -> None:
+    shown = [(path, words) for path in PAGES for words in commands(page(path))]
+    assert [(path, shlex.join(words)) for path, words in shown if not is_command(words)] == []
+
+
+def test_settings_of_pages_load(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    errors = []
+    for path, code in ((each, code) for each in PAGES for code in blocks(page(each), "toml")):
         file.write_text(code)
-        load_settings(config=file)
+        try:
+            load_settings(config=file)
+        except SettingsError as error:
+            errors.append((path, str(error)))
+    assert errors == []
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_link_leads_somewhere(path: str) -> None:
-    for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)(#[^)\s]+)?\)", page(path)):
-        found = (ROOT / path).parent / target if target else ROOT / path
-        assert found.exists(), f"{path}: {target}"
-        if anchor:
-            headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
-            assert anchor[1:] in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+def test_links_of_pages_have_targets() -> None:
+    links = [(path, *link) for path in PAGES for link in re.findall(r"\]\((?!http)([^)#\s]*)(#[^)\s]+)?\)", page(path))]
+    assert [link for link in links if not has_target(*link)] == []
 
 
-def names_claimed_by_anybody(text: str) -> list[str]:
-    """The arguments of each `pip install` that takes Headrace by its name from an index."""
+def has_target(path: str, target: str, anchor: str) -> bool:
+    """Whether the file of a link in `path` exists and has the heading of its anchor ("": none)."""
+    file = (ROOT / path).parent / target if target else ROOT / path
+    if not file.exists() or not anchor:
+        return file.exists()
+    headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return anchor[1:] in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def installs_by_name(text: str) -> list[str]:
+    """Returns the arguments of each `pip install` that takes Headrace by its name from an index."""
     return [
         arguments
         for arguments in re.findall(r"\bpip3? install([^`\n]*)", text)
@@ -79,14 +91,14 @@ def names_claimed_by_anybody(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", INSTALLS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_takes_headrace_by_a_name_that_anybody_could_claim(path: Path) -> None:
-    assert names_claimed_by_anybody(path.read_text(errors="replace")) == []
+def test_no_file_installs_headrace_by_a_name_that_others_could_register() -> None:
+    found = {path: installs_by_name(path.read_text(errors="replace")) for path in FILES_WITH_INSTALLS}
+    assert {path: arguments for path, arguments in found.items() if arguments} == {}
 
 
-def test_what_counts_as_taking_it_by_its_name() -> None:
+def test_installs_by_name_are_recognized() -> None:
     taken = ("pip install headrace", "pip install -q 'headrace[all]'", "x: \"pip install 'headrace[{extra}]', or\"")
-    assert [len(names_claimed_by_anybody(each)) for each in taken] == [1, 1, 1]
+    assert [len(installs_by_name(each)) for each in taken] == [1, 1, 1]
     for other in (
         "pip install '.[all]'",
         "pip install 'headrace[all] @ git+https://HOST/PATH/headrace@COMMIT'",
@@ -96,4 +108,4 @@ def test_what_counts_as_taking_it_by_its_name() -> None:
         "pip install --no-index --find-links wheels 'headrace[all]'",
         "`pip install .` brings headrace",
     ):
-        assert names_claimed_by_anybody(other) == [], other
+        assert installs_by_name(other) == [], other

@@ -1,4 +1,4 @@
-"""What is read of an installation's metadata, held against the library that knows all of it."""
+"""Requirements in the metadata of an installation, compared with the library packaging."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ from headrace.cli.requirements import Requirement, admits, lacking_by_extra
 VERSIONS = ("0.7", "2.9.9", "3", "3.0.0", "3.0.12", "3.1", "3.9.1", "4.0", "4.3.0", "43.0.1", "2024.1")
 
 
-@pytest.mark.parametrize("line", importlib.metadata.requires("headrace") or ())
-def test_every_requirement_is_understood(line: str) -> None:
+def test_requirements_are_read_as_packaging_reads_them() -> None:
+    lines = importlib.metadata.requires("headrace") or []
+    assert lines
+    assert [line for line in lines if not is_read_alike(line)] == []
+
+
+def is_read_alike(line: str) -> bool:
     read, known = Requirement.parse(line), Packaging(line)
-    assert read.name == known.name
-    assert known.marker is not None
-    assert known.marker.evaluate({"extra": read.extra})
-    for version in VERSIONS:
-        assert admits(version, read.bounds) == known.specifier.contains(version), version
+    return (
+        read.name == known.name
+        and known.marker is not None
+        and known.marker.evaluate({"extra": read.extra})
+        and all(admits(version, read.bounds) == known.specifier.contains(version) for version in VERSIONS)
+    )
 
 
 def test_bounds() -> None:
     assert admits("3.14", "")
     assert admits("4.0.0rc1", ">=4"), "which people try before it is out"
-    with pytest.raises(ValueError, match="'~=3' is no bound"):
+    with pytest.raises(ValueError, match="'~=3'"):
         admits("3.1", "~=3")
-    with pytest.raises(ValueError, match="is not of the form"):
+    with pytest.raises(ValueError, match="python_version"):
         Requirement.parse("a>=1; python_version < '3.12'")
 
 
