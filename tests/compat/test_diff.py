@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
 from headrace.compat.diff import ChangeKind, changes
+from support.golden import case_lines, golden
 from support.schemas.strategies import schemas
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [%s]}'
@@ -18,32 +18,23 @@ def words(earlier: str, candidate: str) -> list[str]:
     return [change.words() for change in changes(parse_schema(earlier), parse_schema(candidate))]
 
 
-@pytest.mark.parametrize(
-    ("earlier", "candidate", "expected"),
-    [
-        (ID, ID, []),
-        (ID, ID.replace("long", "int"), ['~ shop.Order.id: type "long" -> "int"']),
-        (
-            ID,
-            ID.replace("}", ', "default": 1, "doc": "n"}'),
-            ["~ shop.Order.id: default none -> 1", "~ shop.Order.id: doc none -> n"],
-        ),
-        (
-            ID,
-            f'{ID}, {{"name": "n", "type": ["null", "string"], "default": null}}',
-            ['+ shop.Order.n: ["null", "string"], default null'],
-        ),
-        (f"{ID}, {STATUS % ''}", ID, ['- shop.Order.status: "shop.Status"', "- shop.Status: enum of NEW"]),
-        (STATUS % "", STATUS % ', "PAID"', ["~ shop.Status: symbols NEW -> NEW, PAID"]),
-        (
-            ID.replace('"long"', '{"type": "long", "logicalType": "timestamp-millis"}'),
-            ID,
-            ['~ shop.Order.id: type {"type": "long", "logicalType": "timestamp-millis"} -> "long"'],
-        ),
-    ],
-)
-def test_changes(earlier: str, candidate: str, expected: list[str]) -> None:
-    assert words(ORDER % earlier, ORDER % candidate) == expected
+CASES = [
+    (ID, ID, []),
+    (ID, ID.replace("long", "int"), ["~ shop.Order.id"]),
+    (ID, ID.replace("}", ', "default": 1, "doc": "n"}'), ["~ shop.Order.id", "~ shop.Order.id"]),
+    (ID, f'{ID}, {{"name": "n", "type": ["null", "string"], "default": null}}', ["+ shop.Order.n"]),
+    (f"{ID}, {STATUS % ''}", ID, ["- shop.Order.status", "- shop.Status"]),
+    (STATUS % "", STATUS % ', "PAID"', ["~ shop.Status"]),
+    (ID.replace('"long"', '{"type": "long", "logicalType": "timestamp-millis"}'), ID, ["~ shop.Order.id"]),
+]
+"""Fields of an earlier schema and of a candidate, and how the line of each change begins."""
+
+
+def test_changes() -> None:
+    found = [(earlier, candidate, words(ORDER % earlier, ORDER % candidate)) for earlier, candidate, _ in CASES]
+    assert [(*fields, [line.partition(":")[0] for line in lines]) for *fields, lines in found] == CASES
+    text = case_lines((f"{earlier} -> {candidate}", "\n".join(lines)) for earlier, candidate, lines in found)
+    assert text == golden("compat/changes.txt", text)
 
 
 def test_a_renamed_record_is_one_change() -> None:
@@ -61,8 +52,9 @@ def test_a_type_that_moves_within_the_text_has_not_changed() -> None:
 
 
 def test_other_kinds_of_schemas() -> None:
-    assert words('"int"', '"long"') == ['~ the schema: type "int" -> "long"']
-    assert words('["null", "int"]', '["null"]') == ['~ the schema: type ["null", "int"] -> ["null"]']
+    for earlier, candidate in (('"int"', '"long"'), ('["null", "int"]', '["null"]')):
+        (line,) = words(earlier, candidate)
+        assert line.startswith("~ ") and line.endswith(f"{earlier} -> {candidate}")
 
 
 def test_positions_are_in_the_text_that_has_it() -> None:

@@ -135,7 +135,8 @@ def test_markdown_keeps_what_is_hostile_inside_its_cells() -> None:
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5), line
     assert "<&>" not in text.replace("`a,b:c%d <&>", "")
-    assert re.match(r"### .*\b2 of 5 .*\b2 .*\n", text)
+    title, _, _ = text.partition("\n")
+    assert re.findall(r"\d+", title) == ["2", "5", "2"]
 
 
 def test_text_ends_in_a_count() -> None:

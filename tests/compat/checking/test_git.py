@@ -196,7 +196,7 @@ def test_renames_are_followed(repository: Path, check: Check, is_staged: bool) -
     code, out, _ = check("schemas/orders/v.avsc", "--against", "git:main", "--require-subject")
     assert code == 1
     assert re.search(r"note.* main:schemas/order\.avsc", out)
-    assert "schemas/order.avsc in main" in out.splitlines()[-1]
+    assert re.search(r"schemas/order\.avsc .*\bmain$", out.rstrip())
 
 
 def test_transitive_levels_take_the_history_of_the_file(repository: Path, check: Check) -> None:
@@ -334,7 +334,7 @@ def test_files_in_a_submodule_are_not_taken_for_new(
     for flags in ([], ["--since", "HEAD"]):
         code, out, err = check("inner/schemas", "--against", "git:HEAD", *flags)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert re.match(r"git:HEAD: .*inner/schemas/order\.avsc .*submodule inner\b", err)
+        assert re.match(r"git:HEAD: .*inner/schemas/order\.avsc .*\binner\b", err)
     monkeypatch.chdir("inner")
     assert check("schemas", "--against", "git:HEAD")[0] == 1
 
@@ -615,7 +615,7 @@ def test_what_was_moved_rewritten_and_renamed_at_once_keeps_its_subject(reposito
     Path("events/v2/order.avsc").write_text(OTHER)
     code, out, _ = check("events", "--against", "git:main")
     assert (code, "main:schemas/order.avsc" in out) == (1, True)
-    assert "schemas/order.avsc in main" in out.splitlines()[-1]
+    assert re.search(r"schemas/order\.avsc .*\bmain$", out.rstrip())
     code, out, _ = check("events", "--against", "git:main", "--subject-strategy", "record", "--format", "json")
     assert (code, reports(out)["events/v2/order.avsc"]["new"]) == (0, True), "there the subject is another"
     rule = ("--subject", "schemas/*=moved", "--subject", "events/*=moved", "--subject-strategy", "record")
@@ -630,13 +630,13 @@ def test_a_subject_says_more_than_likeness(repository: Path, check: Check) -> No
     commit("more", schemas__other=OTHER)
     git("mv", "schemas/other.avsc", "schemas/purchase.avsc")
     out = check("schemas/purchase.avsc", "--against", "git:main")[1]
-    assert "schemas/other.avsc in main" in out.splitlines()[-1]
+    assert re.search(r"schemas/other\.avsc .*\bmain$", out.rstrip())
     git("mv", "schemas/order.avsc", "order.txt")
     git("rm", "-qf", "order.txt")
     Path("new").mkdir()
     Path("schemas/purchase.avsc").rename("new/order.avsc")
     out = check("new", "--against", "git:main")[1]
-    assert "schemas/order.avsc in main" in out.splitlines()[-1]
+    assert re.search(r"schemas/order\.avsc .*\bmain$", out.rstrip())
 
 
 def deletions(out: str) -> int:
@@ -669,7 +669,7 @@ def test_a_schema_that_was_deleted_is_told(repository: Path, check: Check, since
     assert check(*arguments)[0] == 0, "moved"
     Path("schemas/shop/order.avsc").rename("schemas/shop/bestellung.avsc")
     code, out, _ = check(*arguments)
-    assert (code, "schemas/order.avsc in main" in out) == (0, True), "renamed"
+    assert (code, "schemas/order.avsc" in out) == (0, True), "renamed"
 
 
 def test_what_is_deleted_and_was_none_of_ours(repository: Path, check: Check) -> None:
