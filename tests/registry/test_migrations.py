@@ -62,7 +62,7 @@ def test_migrations_reach_the_models(new_empty_database: Callable[[], str]) -> N
 
 def test_upgrading_again_changes_nothing_and_check_agrees(empty_database_url: str) -> None:
     database = Database(empty_database_url)
-    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0006: run .*db upgrade"):
+    with pytest.raises(DatabaseUnusable, match=r"\b0006\b.*db upgrade"):
         database.check()
     database.upgrade()
     database.upgrade()
@@ -113,7 +113,7 @@ def test_a_failed_migration_leaves_nothing_behind(empty_database_url: str) -> No
     engine = engine_of(empty_database_url)
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE versions (x INTEGER)"))
-    with pytest.raises(DatabaseUnusable, match=r"(table|relation) \"?versions\"? already exists"):
+    with pytest.raises(DatabaseUnusable, match="versions"):
         Database(empty_database_url).upgrade()
     assert sa.inspect(engine).get_table_names() == ["versions"]
     engine.dispose()

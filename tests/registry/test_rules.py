@@ -8,53 +8,55 @@ import pytest
 
 from headrace.registry.errors import InvalidRuleSet
 from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet, check_rule_set, merged_rules, rules_without
+from support.cases import all_cases
 
 
 def rule(name: str | None, mode: str = "WRITE", **more: object) -> dict[str, object]:
     return {"name": name, "kind": "CONDITION", "mode": mode, "type": "CEL", **more}
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"domainRules": [rule("a"), rule("a")]}, "Found rule with duplicate name 'a'"),
-        ({"migrationRules": [rule("a", "UPDOWN")], "domainRules": [rule("a")]}, "Found rule with duplicate name 'a'"),
-        ({"domainRules": [rule("a")], "encodingRules": [rule("a")]}, "Found rule with duplicate name 'a'"),
-        ({"domainRules": [rule(None)]}, "Missing rule name"),
-        ({"domainRules": [rule("")]}, "Empty rule name"),
-        ({"domainRules": [rule("1a")]}, "Illegal initial character in rule name: 1a"),
-        ({"domainRules": [rule("a.b")]}, "Illegal character in rule name: a.b"),
-        ({"domainRules": [rule("-a")]}, "Illegal initial character in rule name: -a"),
-        ({"domainRules": [rule("a" * 65)]}, "Rule name too long"),
-        ({"domainRules": [rule("a", onFailure="A,B")]}, "Multiple actions only valid with WRITEREAD and UPDOWN"),
-        (
-            {"migrationRules": [rule("a", "UPGRADE", onSuccess=",")]},
-            "Multiple actions only valid with WRITEREAD and UPDOWN",
-        ),
-        ({"domainRules": [{"name": "a"}]}, "Missing rule type"),
-        ({"migrationRules": [rule("a", "READ")]}, "Migration rules can only be UPGRADE, DOWNGRADE, UPDOWN"),
-        ({"domainRules": [rule("a", "UPGRADE")]}, "Domain rules can only be WRITE, READ, WRITEREAD"),
-        ({"encodingRules": [rule("a", "UPDOWN")]}, "Encoding rules can only be WRITE, READ, WRITEREAD"),
-    ],
-)
-def test_what_is_wrong_with_a_rule_set_is_named(values, message):
-    with pytest.raises(InvalidRuleSet) as raised:
-        check_rule_set(RuleSet.of(values))
-    assert str(raised.value) == message
+def test_what_is_wrong_with_a_rule_set_is_named():
+    with all_cases() as case:
+        for values, message in [
+            ({"domainRules": [rule("a"), rule("a")]}, "Found rule with duplicate name 'a'"),
+            (
+                {"migrationRules": [rule("a", "UPDOWN")], "domainRules": [rule("a")]},
+                "Found rule with duplicate name 'a'",
+            ),
+            ({"domainRules": [rule("a")], "encodingRules": [rule("a")]}, "Found rule with duplicate name 'a'"),
+            ({"domainRules": [rule(None)]}, "Missing rule name"),
+            ({"domainRules": [rule("")]}, "Empty rule name"),
+            ({"domainRules": [rule("1a")]}, "Illegal initial character in rule name: 1a"),
+            ({"domainRules": [rule("a.b")]}, "Illegal character in rule name: a.b"),
+            ({"domainRules": [rule("-a")]}, "Illegal initial character in rule name: -a"),
+            ({"domainRules": [rule("a" * 65)]}, "Rule name too long"),
+            ({"domainRules": [rule("a", onFailure="A,B")]}, "Multiple actions only valid with WRITEREAD and UPDOWN"),
+            (
+                {"migrationRules": [rule("a", "UPGRADE", onSuccess=",")]},
+                "Multiple actions only valid with WRITEREAD and UPDOWN",
+            ),
+            ({"domainRules": [{"name": "a"}]}, "Missing rule type"),
+            ({"migrationRules": [rule("a", "READ")]}, "Migration rules can only be UPGRADE, DOWNGRADE, UPDOWN"),
+            ({"domainRules": [rule("a", "UPGRADE")]}, "Domain rules can only be WRITE, READ, WRITEREAD"),
+            ({"encodingRules": [rule("a", "UPDOWN")]}, "Encoding rules can only be WRITE, READ, WRITEREAD"),
+        ]:
+            with case(message):
+                with pytest.raises(InvalidRuleSet) as raised:
+                    check_rule_set(RuleSet.of(values))
+                assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"migrationRules": [rule("a", "UPGRADE"), rule("b", "DOWNGRADE"), rule("c", "UPDOWN")]},
-        {"domainRules": [rule("a" * 64), rule("a-", "WRITEREAD", onSuccess="A,B", onFailure="C,D")]},
-        {"migrationRules": [rule("a", "UPDOWN", onFailure="A,B")]},
-        {"domainRules": [rule("_a1"), rule("é", "READ"), rule("c", "WRITEREAD")], "encodingRules": [rule("d")]},
-    ],
-)
-def test_valid_rule_sets(values):
-    check_rule_set(RuleSet.of(values))
+def test_valid_rule_sets():
+    with all_cases() as case:
+        for values in [
+            {},
+            {"migrationRules": [rule("a", "UPGRADE"), rule("b", "DOWNGRADE"), rule("c", "UPDOWN")]},
+            {"domainRules": [rule("a" * 64), rule("a-", "WRITEREAD", onSuccess="A,B", onFailure="C,D")]},
+            {"migrationRules": [rule("a", "UPDOWN", onFailure="A,B")]},
+            {"domainRules": [rule("_a1"), rule("é", "READ"), rule("c", "WRITEREAD")], "encodingRules": [rule("d")]},
+        ]:
+            with case(values):
+                check_rule_set(RuleSet.of(values))
 
 
 def test_a_rule_is_written_in_the_api_s_order_without_what_it_does_not_say():

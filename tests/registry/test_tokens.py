@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from headrace.registry.access.rights import Right, Target
 from headrace.registry.access.tokens import KEYS_AGE_S, LEEWAY_S, REFRESH_S, TokenKeys, TokenRefused, TokenRules, Tokens
 from headrace.registry.access.users import Principal, UsersFileInvalid, parse_users, user_line
 from headrace.registry.errors import TokenKeysUnusable
+from support.cases import all_cases
+from support.golden import case_lines, golden
 
 ISSUER, AUDIENCE = "https://id.example.com/", "registry"
 NOW = time.time()
@@ -72,8 +73,9 @@ def test_a_token_that_names_no_key_means_the_only_one(tmp_path: Path) -> None:
     path.write_text(key_set(ES256=KEYS["ES256"]))
     assert Tokens(TokenKeys(str(path)), RULES).bearer(token(header={})).name == "shop"
     path.write_text(key_set(ES256=KEYS["ES256"], EdDSA=KEYS["EdDSA"]))
-    with pytest.raises(TokenRefused, match="no key of the issuer"):
+    with pytest.raises(TokenRefused) as refused:
         Tokens(TokenKeys(str(path)), RULES).bearer(token(header={}))
+    assert refused.value.__cause__ is None
 
 
 def unsigned() -> str:
@@ -82,40 +84,43 @@ def unsigned() -> str:
     return ".".join([*encoded, ""])
 
 
-@pytest.mark.parametrize(
-    ("made", "why"),
-    [
-        (lambda: token(key=OTHER_KEY), "Signature verification failed"),
-        (lambda: token(header={"kid": "unknown"}), "no key of the issuer"),
-        (lambda: token(header={}), "no key of the issuer"),
-        (lambda: token(exp=NOW - LEEWAY_S - 60), "expired"),
-        (lambda: token(nbf=NOW + LEEWAY_S + LIFE_S), "not yet valid"),
-        (lambda: token(exp=None), "exp"),
-        (lambda: token(aud="another"), "udience"),
-        (lambda: token(aud=None), "aud"),
-        (lambda: token(iss="https://id.example.org/"), "issuer"),
-        (lambda: token(iss=None), "iss"),
-        (lambda: token(sub=""), "names a user"),
-        (lambda: token(sub=None), "names a user"),
-        (lambda: token("RS256", header={"kid": "ES256"}), "."),
-        # A public key as the secret of a signature that whoever knows it could make.
-        (lambda: jwt.encode({"sub": "x"}, "x" * 32, algorithm="HS256", headers={"kid": "RS256"}), "."),
-        (unsigned, "."),
-        (lambda: "", "."),
-        (lambda: "a.b.c", "."),
-        (lambda: token()[:-4] + "AAAA", "ignature"),
-    ],
-)
-def test_others_are_refused(tokens: Tokens, made: Callable[[], str], why: str) -> None:
-    with pytest.raises(TokenRefused, match=why):
-        tokens.bearer(made())
+def test_others_are_refused(tokens: Tokens) -> None:
+    # A public key as the secret of a signature that whoever knows it could make.
+    by_public_key = jwt.encode({"sub": "x"}, "x" * 32, algorithm="HS256", headers={"kid": "RS256"})
+    cases: dict[str, tuple[str, type[Exception] | None]] = {
+        "other key": (token(key=OTHER_KEY), jwt.InvalidSignatureError),
+        "unknown key id": (token(header={"kid": "unknown"}), None),
+        "no key id": (token(header={}), None),
+        "expired": (token(exp=NOW - LEEWAY_S - 60), jwt.ExpiredSignatureError),
+        "not yet valid": (token(nbf=NOW + LEEWAY_S + LIFE_S), jwt.ImmatureSignatureError),
+        "no expiry": (token(exp=None), jwt.MissingRequiredClaimError),
+        "other audience": (token(aud="another"), jwt.InvalidAudienceError),
+        "no audience": (token(aud=None), jwt.MissingRequiredClaimError),
+        "other issuer": (token(iss="https://id.example.org/"), jwt.InvalidIssuerError),
+        "no issuer": (token(iss=None), jwt.MissingRequiredClaimError),
+        "empty user": (token(sub=""), None),
+        "no user": (token(sub=None), None),
+        "algorithm of another key": (token("RS256", header={"kid": "ES256"}), jwt.InvalidTokenError),
+        "signed by a public key": (by_public_key, jwt.InvalidTokenError),
+        "unsigned": (unsigned(), jwt.InvalidTokenError),
+        "empty": ("", jwt.DecodeError),
+        "no token": ("a.b.c", jwt.DecodeError),
+        "changed signature": (token()[:-4] + "AAAA", jwt.InvalidSignatureError),
+    }
+    with all_cases() as case:
+        for name, (made, cause) in cases.items():
+            with case(name):
+                with pytest.raises(TokenRefused) as refused:
+                    tokens.bearer(made)
+                found = refused.value.__cause__
+                assert found is None if cause is None else isinstance(found, cause)
 
 
 def test_shared_secrets_are_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     secret = {"kty": "oct", "kid": "s", "k": base64.urlsafe_b64encode(b"x" * 32).decode(), "alg": "HS256"}
     path.write_text(json.dumps({"keys": [secret]}))
-    with pytest.raises(TokenKeysUnusable, match="have no public key"):
+    with pytest.raises(TokenKeysUnusable, match=str(path)):
         TokenKeys(str(path))
     path.write_text(json.dumps({"keys": [secret, public("ES256", KEYS["ES256"], "ES256")]}))
     tokens = Tokens(TokenKeys(str(path)), RULES)
@@ -129,7 +134,7 @@ def test_a_file_without_keys_is_refused_at_once(tmp_path: Path, text: str) -> No
     path.write_text(text)
     with pytest.raises(TokenKeysUnusable, match=str(path)):
         TokenKeys(str(path))
-    with pytest.raises(TokenKeysUnusable, match="No such file"):
+    with pytest.raises(TokenKeysUnusable, match=str(tmp_path / "missing")):
         TokenKeys(str(tmp_path / "missing"))
 
 
@@ -262,15 +267,17 @@ def test_a_user_without_a_password_has_none_that_is_right(users: UsersFile) -> N
     assert users.authenticate(None) is not NO_CREDENTIALS
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("user @team -", "the name of no user"),
-        ("certificate nobody CN=a", "no line makes nobody a user"),
-        ("user a -\ncertificate a CN=a\ncertificate a CN=a", "is a's already"),
-        ("certificate a", "expected"),
-    ],
-)
-def test_lines_that_mean_nothing(line: str, why: str) -> None:
-    with pytest.raises(UsersFileInvalid, match=why):
-        parse_users(USERS + "\n" + line)
+def test_errors_of_roles_and_certificates_in_a_users_file_name_the_line() -> None:
+    texts = {
+        "role as a user": "user @team -",
+        "certificate of no user": "certificate nobody CN=a",
+        "certificate twice": "user a -\ncertificate a CN=a\ncertificate a CN=a",
+        "certificate without subject": "certificate a",
+    }
+    messages = {}
+    for case, text in texts.items():
+        with pytest.raises(UsersFileInvalid) as refused:
+            parse_users(USERS + "\n" + text)
+        messages[case] = str(refused.value)
+    found = case_lines(messages.items())
+    assert found == golden("messages/registry_users_file_roles.txt", found)

@@ -17,6 +17,7 @@ from headrace.registry.client.client import _context_prefix
 from headrace.registry.client.connections import Answer
 from headrace.registry.client.proxies import proxy_for
 from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, Call, is_passing, pause_s
+from support.cases import all_cases
 
 
 def test_servers_of_a_list() -> None:
@@ -36,7 +37,7 @@ def test_servers_of_a_list() -> None:
 
 def test_a_server_named_twice_is_one() -> None:
     assert len(parse_servers("http://a:1,http://a:1/")) == 1
-    with pytest.raises(errors.RegistryUnavailable, match=f"at most {SERVERS_MAX}"):
+    with pytest.raises(errors.RegistryUnavailable, match=f"{SERVERS_MAX}"):
         parse_servers([f"http://a:{port}" for port in range(1, 100)])
 
 
@@ -63,30 +64,29 @@ def test_only_deletions_are_not_repeatable() -> None:
     ]
 
 
-@pytest.mark.parametrize(("kind", "code"), [(kind, code) for kind, (_, code) in ERROR_CODES.items()])
-def test_every_error_comes_back_as_its_class(kind: type[errors.RegistryError], code: int) -> None:
-    assert ERRORS_BY_CODE[code] is kind
-    with pytest.raises(kind, match=r"^what the server said$") as caught:
-        value_of(
-            Answer(400, b'{"error_code":%d,"message":"what the server said"}' % code),
-            subject="s",
-            version=2,
-            schema_id=3,
-        )
-    assert (caught.value.subject, caught.value.version, caught.value.schema_id) == ("s", 2, 3)
+def test_every_error_comes_back_as_its_class_with_the_message_of_the_server() -> None:
+    with all_cases() as case:
+        for kind, (_, code) in ERROR_CODES.items():
+            with case(kind.__name__):
+                assert ERRORS_BY_CODE[code] is kind
+                answer = Answer(400, b'{"error_code":%d,"message":"of the server"}' % code)
+                with pytest.raises(kind) as caught:
+                    value_of(answer, subject="s", version=2, schema_id=3)
+                error = caught.value
+                assert (str(error), error.subject, error.version, error.schema_id) == ("of the server", "s", 2, 3)
 
 
 def test_an_answer_without_content() -> None:
     assert value_of(Answer(204, b"")) is None
 
 
-@pytest.mark.parametrize(
-    "location", ["", "/elsewhere", "//host", "http://[", "http://u:sesame@h\x00/x", "mailto:sesame@x"], ids=repr
-)
-def test_odd_redirects_show_nothing(location: str) -> None:
-    with pytest.raises(errors.ServiceError, match=r"address redirects \(HTTP 302\)") as caught:
-        value_of(Answer(302, b"", location=location))
-    assert "sesame" not in str(caught.value)
+def test_odd_redirects_show_nothing() -> None:
+    with all_cases() as case:
+        for location in ["", "/elsewhere", "//host", "http://[", "http://u:sesame@h\x00/x", "mailto:sesame@x"]:
+            with case(location):
+                with pytest.raises(errors.ServiceError, match="302") as caught:
+                    value_of(Answer(302, b"", location=location))
+                assert "sesame" not in str(caught.value)
 
 
 def kept(count_max: int, weight_max: int) -> Cache:
@@ -138,50 +138,49 @@ def test_contexts_of_subjects() -> None:
 HTTP = {"HTTP_PROXY": "http://proxy:3128", "HTTPS_PROXY": "secure-proxy:8080"}
 
 
-@pytest.mark.parametrize(
-    ("url", "environment", "proxy"),
-    [
-        ("http://registry:8081", {}, ""),
-        ("http://registry:8081", HTTP, "proxy:3128"),
-        ("https://registry", HTTP, "secure-proxy:8080"),
-        ("https://registry", {"HTTP_PROXY": "proxy:3128"}, ""),
-        ("http://registry", {"http_proxy": "other", **HTTP}, "other:80"),
-        ("http://registry", {"http_proxy": "", **HTTP}, ""),
-        ("http://registry", {**HTTP, "REQUEST_METHOD": "GET"}, ""),
-        ("http://registry", {"http_proxy": "p:1", "REQUEST_METHOD": "GET"}, "p:1"),
-        ("http://localhost:8081", HTTP, ""),
-        ("http://a.localhost", HTTP, ""),
-        ("http://127.0.0.9", HTTP, ""),
-        ("http://[::1]:8081", HTTP, ""),
-        ("http://registry", {**HTTP, "NO_PROXY": "*"}, ""),
-        ("http://registry.eu.example.com", {**HTTP, "NO_PROXY": "a, Example.com"}, ""),
-        ("http://registry.eu.example.com", {**HTTP, "no_proxy": ".eu.example.com"}, ""),
-        ("http://registry.eu.example.com", {**HTTP, "no_proxy": "*.example.com."}, ""),
-        ("http://registryexample.com", {**HTTP, "NO_PROXY": "example.com"}, "proxy:3128"),
-        ("http://registry", {**HTTP, "NO_PROXY": ",,"}, "proxy:3128"),
-        ("http://registry:8081", {**HTTP, "NO_PROXY": "registry:8081"}, ""),
-        ("http://registry:8082", {**HTTP, "NO_PROXY": "registry:8081"}, "proxy:3128"),
-        ("https://registry", {**HTTP, "NO_PROXY": "registry:443"}, ""),
-        ("http://10.1.2.3", {**HTTP, "NO_PROXY": "10.0.0.0/8"}, ""),
-        ("http://10.1.2.3:8081", {**HTTP, "NO_PROXY": "10.1.2.3:8081"}, ""),
-        ("http://11.1.2.3", {**HTTP, "NO_PROXY": "10.0.0.0/8"}, "proxy:3128"),
-        ("http://11.1.2.3", {**HTTP, "NO_PROXY": "2.3"}, "proxy:3128"),
-        ("http://[fd00::1]", {**HTTP, "NO_PROXY": "fd00::/8"}, ""),
-        ("http://[fd00::1]:81", {**HTTP, "NO_PROXY": "[fd00::1]:81"}, ""),
-    ],
-)
-def test_the_proxy_of_a_server(url: str, environment: dict[str, str], proxy: str) -> None:
-    (server,) = parse_servers(url)
-    assert str(proxy_for(server, environment) or "") == proxy
+def test_the_proxy_of_a_server() -> None:
+    with all_cases() as case:
+        for url, environment, proxy in [
+            ("http://registry:8081", {}, ""),
+            ("http://registry:8081", HTTP, "proxy:3128"),
+            ("https://registry", HTTP, "secure-proxy:8080"),
+            ("https://registry", {"HTTP_PROXY": "proxy:3128"}, ""),
+            ("http://registry", {"http_proxy": "other", **HTTP}, "other:80"),
+            ("http://registry", {"http_proxy": "", **HTTP}, ""),
+            ("http://registry", {**HTTP, "REQUEST_METHOD": "GET"}, ""),
+            ("http://registry", {"http_proxy": "p:1", "REQUEST_METHOD": "GET"}, "p:1"),
+            ("http://localhost:8081", HTTP, ""),
+            ("http://a.localhost", HTTP, ""),
+            ("http://127.0.0.9", HTTP, ""),
+            ("http://[::1]:8081", HTTP, ""),
+            ("http://registry", {**HTTP, "NO_PROXY": "*"}, ""),
+            ("http://registry.eu.example.com", {**HTTP, "NO_PROXY": "a, Example.com"}, ""),
+            ("http://registry.eu.example.com", {**HTTP, "no_proxy": ".eu.example.com"}, ""),
+            ("http://registry.eu.example.com", {**HTTP, "no_proxy": "*.example.com."}, ""),
+            ("http://registryexample.com", {**HTTP, "NO_PROXY": "example.com"}, "proxy:3128"),
+            ("http://registry", {**HTTP, "NO_PROXY": ",,"}, "proxy:3128"),
+            ("http://registry:8081", {**HTTP, "NO_PROXY": "registry:8081"}, ""),
+            ("http://registry:8082", {**HTTP, "NO_PROXY": "registry:8081"}, "proxy:3128"),
+            ("https://registry", {**HTTP, "NO_PROXY": "registry:443"}, ""),
+            ("http://10.1.2.3", {**HTTP, "NO_PROXY": "10.0.0.0/8"}, ""),
+            ("http://10.1.2.3:8081", {**HTTP, "NO_PROXY": "10.1.2.3:8081"}, ""),
+            ("http://11.1.2.3", {**HTTP, "NO_PROXY": "10.0.0.0/8"}, "proxy:3128"),
+            ("http://11.1.2.3", {**HTTP, "NO_PROXY": "2.3"}, "proxy:3128"),
+            ("http://[fd00::1]", {**HTTP, "NO_PROXY": "fd00::/8"}, ""),
+            ("http://[fd00::1]:81", {**HTTP, "NO_PROXY": "[fd00::1]:81"}, ""),
+        ]:
+            with case((url, environment, proxy)):
+                (server,) = parse_servers(url)
+                assert str(proxy_for(server, environment) or "") == proxy
 
 
-@pytest.mark.parametrize(
-    "text", ["socks5://proxy:1080", "https://proxy", "http://", "http://proxy:x", "http://a%0d:b@p"]
-)
-def test_proxies_that_cannot_be_used(text: str) -> None:
-    (server,) = parse_servers("http://registry")
-    with pytest.raises(errors.RegistryUnavailable, match=r"HTTP_PROXY: expected a proxy such as http://proxy"):
-        proxy_for(server, {"HTTP_PROXY": text})
+def test_proxies_that_cannot_be_used() -> None:
+    with all_cases() as case:
+        for text in ["socks5://proxy:1080", "https://proxy", "http://", "http://proxy:x", "http://a%0d:b@p"]:
+            with case(text):
+                (server,) = parse_servers("http://registry")
+                with pytest.raises(errors.RegistryUnavailable, match="HTTP_PROXY"):
+                    proxy_for(server, {"HTTP_PROXY": text})
 
 
 def test_the_password_of_a_proxy_is_not_shown() -> None:

@@ -46,31 +46,27 @@ def test_a_token_file_is_read_each_time(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="token"):
             auth.header()
     path.unlink()
-    with pytest.raises(RegistryUnavailable, match=r"token cannot be read: No such file"):
+    with pytest.raises(RegistryUnavailable, match=str(path)):
         registry_client(settings(client_token_file=str(path))).subjects()
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "named"),
     [
-        ({"client_password": "sesame"}, "registry.client_password: expected registry.client_user beside it"),
-        (
-            {"client_user": "a", "client_token": "sesame"},
-            "registry.client_user and registry.client_token: expected only",
-        ),
-        ({"client_user": "a:b", "client_password": "sesame"}, "registry.client_user: a user has no colon"),
-        ({"client_token": "open sesame"}, "registry.client_token: a bearer token is"),
+        ({"client_password": "sesame"}, r"registry\.client_password.*registry\.client_user"),
+        ({"client_user": "a", "client_token": "sesame"}, r"registry\.client_user.*registry\.client_token"),
+        ({"client_user": "a:b", "client_password": "sesame"}, r"registry\.client_user"),
+        ({"client_token": "open sesame"}, r"registry\.client_token"),
     ],
 )
-def test_what_cannot_be_sent_is_named(keys: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+def test_what_cannot_be_sent_is_named(keys: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named) as caught:
         registry_client(settings(**keys))
-    assert said in str(caught.value)
     assert "sesame" not in str(caught.value)
 
 
 def test_tls_files_are_looked_at_first() -> None:
-    with pytest.raises(RegistryUnavailable, match=r"the CA file missing\.pem cannot be used: No such file"):
+    with pytest.raises(RegistryUnavailable, match=r"missing\.pem"):
         registry_client(settings(url="https://127.0.0.1:1", client_ca="missing.pem"))
 
 
@@ -107,7 +103,7 @@ def test_a_checkout_does_not_say_who_gets_the_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, environment: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=r"working folder's headrace.toml and registry.client_\w+ is not") as caught:
+    with pytest.raises(SettingsError, match=r"headrace\.toml.*registry\.client_\w+") as caught:
         registry_client(of_folder(tmp_path, text, environment))
     assert "sesame" not in str(caught.value)
 
