@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
+from support.hive.session_of_process import SessionOfProcess
+from support.memory_directory import memory_directory
 from support.registry.registry_calls import RegistryInProcess, registry_in_process
 
+if TYPE_CHECKING:
+    from support.hive.hive_engines import ServerEngine, SparkEngine
+
 NUMBERS = itertools.count()
+USERS_OF_SESSION = frozenset({"session_of_process", "engine"})
+"""Fixtures of tests that take the Spark session of the process and open none themselves."""
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +43,37 @@ def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings
         registry=RegistrySettings(url=registry_url),
         kafka=KafkaSettings(bootstrap_servers=broker_address),
     )
+
+
+@pytest.fixture(scope="session")
+def session_holder() -> Iterator[SessionOfProcess]:
+    holder = SessionOfProcess()
+    yield holder
+    holder.close()
+
+
+@pytest.fixture(scope="module")
+def session_of_process(session_holder: SessionOfProcess) -> SessionOfProcess:
+    return session_holder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_session_at_a_time(request: pytest.FixtureRequest, session_holder: SessionOfProcess) -> None:
+    """Closes the session of the process before a module that may open its own."""
+    items = (item for item in request.session.items if item.path == request.path)
+    if not any(USERS_OF_SESSION & {*item.fixturenames} for item in items):
+        session_holder.close()
+
+
+@pytest.fixture(scope="module")
+def shared_engines(session_of_process: SessionOfProcess) -> tuple[SparkEngine, ServerEngine]:
+    """A Spark session for all modules without a metastore of their own, and a Spark Thrift Server on it. A database is
+    of one module."""
+    from support.hive.hive_engines import spark_engines  # pyspark takes a second to import
+
+    @contextmanager
+    def opening() -> Iterator[tuple[SparkEngine, ServerEngine]]:
+        with memory_directory("spark") as directory, spark_engines(directory) as engines:
+            yield engines
+
+    return session_of_process.get("shared engines", opening)

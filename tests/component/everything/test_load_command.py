@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,12 @@ from headrace.loader.decide.decision import Decision, DecisionKind
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.storage.local.lease import Lease
 from headrace.loader.storage.local.slots import LocalSlots
-from support.checkout import ROOT
 from support.loader.load_world import LoadWorld
+from support.loader.warm_commands import WarmCommands
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("load_command")]
+
+Headrace = Callable[..., subprocess.CompletedProcess[str]]
 
 NOBODY = "127.0.0.1:1"
 """A port that nothing listens on."""
@@ -31,17 +35,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
     world.close()
 
 
-def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "HEADRACE_LOG_LEVEL": "ERROR"},
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def headrace() -> Iterator[Headrace]:
+    """Runs commands in one process for all of them."""
+    commands = WarmCommands({"HEADRACE_LOG_LEVEL": "ERROR"})
+    yield partial(commands.run, timeout_s=120)
+    commands.close()
 
 
 def decide_nothing(warehouse: Path, slots: int) -> Path:
@@ -53,7 +52,7 @@ def decide_nothing(warehouse: Path, slots: int) -> Path:
     return warehouse / "_headrace" / "log" / f"{slots:09d}.json"
 
 
-def test_brokers_that_are_down_are_one_line_and_exit_2(tmp_path: Path) -> None:
+def test_brokers_that_are_down_are_one_line_and_exit_2(headrace: Headrace, tmp_path: Path) -> None:
     run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
     assert run.returncode == 2
     assert run.stdout == ""
@@ -61,7 +60,7 @@ def test_brokers_that_are_down_are_one_line_and_exit_2(tmp_path: Path) -> None:
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_an_unwritable_warehouse_is_one_line_and_exit_2(tmp_path: Path) -> None:
+def test_an_unwritable_warehouse_is_one_line_and_exit_2(headrace: Headrace, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = headrace("load", "--data-dir", str(tmp_path), "--warehouse", str(tmp_path / "file" / "warehouse"))
     assert run.returncode == 2
@@ -69,7 +68,7 @@ def test_an_unwritable_warehouse_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert "cannot write to the warehouse" in line
 
 
-def test_a_damaged_decision_stops_the_load_and_is_named(tmp_path: Path) -> None:
+def test_a_damaged_decision_stops_the_load_and_is_named(headrace: Headrace, tmp_path: Path) -> None:
     path = decide_nothing(tmp_path / "warehouse", 3)
     path.write_bytes(path.read_bytes().replace(b"c2", b"cX"))
     for verb in ([], ["status"]):
@@ -80,7 +79,7 @@ def test_a_damaged_decision_stops_the_load_and_is_named(tmp_path: Path) -> None:
         assert "checksum" in line
 
 
-def test_a_log_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+def test_a_log_of_a_newer_release_is_refused(headrace: Headrace, tmp_path: Path) -> None:
     decide_nothing(tmp_path / "warehouse", 1)
     (tmp_path / "warehouse" / "_headrace" / "format.json").write_text('{"format":9,"read_min":9,"write_min":9}')
     run = headrace("load", "--data-dir", str(tmp_path))
@@ -88,7 +87,7 @@ def test_a_log_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     assert "use a newer headrace" in run.stderr
 
 
-def test_the_second_of_two_loads_yields_at_once(tmp_path: Path) -> None:
+def test_the_second_of_two_loads_yields_at_once(headrace: Headrace, tmp_path: Path) -> None:
     decide_nothing(tmp_path / "warehouse", 1)
     lease = Lease(tmp_path / "warehouse" / "_headrace" / "lease.json")
     assert lease.acquire(time.time_ns() // 1_000_000) is None
@@ -103,7 +102,9 @@ def test_the_second_of_two_loads_yields_at_once(tmp_path: Path) -> None:
         lease.release()
 
 
-def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(world: LoadWorld, tmp_path: Path) -> None:
+def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(
+    headrace: Headrace, world: LoadWorld, tmp_path: Path
+) -> None:
     run = headrace(
         "load",
         "--data-dir",
@@ -120,7 +121,7 @@ def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(world: LoadW
     assert "nothing loaded, 22 messages held back" in run.stdout
 
 
-def test_the_plan_is_shown_and_nothing_is_changed(world: LoadWorld) -> None:
+def test_the_plan_is_shown_and_nothing_is_changed(headrace: Headrace, world: LoadWorld) -> None:
     run = headrace("load", "plan", *world.flags(), "--format", "json")
     assert run.returncode == 0, run.stderr
     plan = json.loads(run.stdout)
@@ -133,14 +134,14 @@ def test_the_plan_is_shown_and_nothing_is_changed(world: LoadWorld) -> None:
     assert "after decision 0: 22 offsets" in text.stdout
 
 
-def test_status_before_anything_was_decided(world: LoadWorld) -> None:
+def test_status_before_anything_was_decided(headrace: Headrace, world: LoadWorld) -> None:
     run = headrace("load", "status", *world.flags())
     assert run.returncode == 0, run.stderr
     assert "not loaded yet: orders" in run.stdout
     assert "nothing has been decided yet" in run.stdout
 
 
-def test_status_without_brokers_says_why_there_is_no_lag(tmp_path: Path) -> None:
+def test_status_without_brokers_says_why_there_is_no_lag(headrace: Headrace, tmp_path: Path) -> None:
     decide_nothing(tmp_path / "warehouse", 2)
     run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--format", "json")
     assert run.returncode == 0, run.stderr

@@ -19,6 +19,8 @@ from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.checkout import ROOT
 from support.loader.load_world import LoadWorld, rows_of
 
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("load_corrupt")]
+
 CAMUS_HISTORY = ROOT / "tests" / "golden" / "camus"
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}]}'
 T0 = 1_356_998_400_000
@@ -37,7 +39,7 @@ corrupt_batches = "skip"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
-    world = LoadWorld(tmp_path_factory.mktemp("corrupt"), metastore=False)
+    world = LoadWorld(tmp_path_factory.mktemp("corrupt"), metastore=False, keeps_spark=True)
     (world.data_dir / "headrace.toml").write_text(SETTINGS)
     yield world
     world.close()

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,51 +13,30 @@ from xml.etree import ElementTree
 import pytest
 
 from headrace.avro_schema import frame
-from headrace.hive_ddl.table import COMPLETE_UNTIL, local_location
+from headrace.hive_ddl.table import COMPLETE_UNTIL
 from headrace.loader.follow.complete import instant_text
 from support.checkout import ROOT
 from support.loader.load_world import FIELDS, NOTE, LoadWorld, event_schema
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("tables")]
 
 NOBODY = "127.0.0.1:1"
-LOADS_S = 150  # more than two loads take
+HOUR_MS = 3_600_000
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
-    world = LoadWorld(tmp_path_factory.mktemp("tables"))
-    yield world
-    world.close()
+@pytest.fixture
+def world(tables_world: LoadWorld) -> LoadWorld:
+    return tables_world
 
 
-@pytest.fixture(scope="module")
-def session(world: LoadWorld) -> Iterator[Any]:
-    """Another program on the same metastore, as an analyst's would be."""
-    from headrace.hive_ddl.executors.session import close_session, open_session
-
-    session = open_session(
-        app_name="analyst",
-        master="local[1]",
-        metastore_uri=world.addresses["metastore"],
-        data_dir=world.data_dir / "analyst",
-        warehouse_uri=local_location(world.warehouse),
-    )
-    yield session
-    close_session(session)
-
-
-def away_from_the_hour() -> int:
-    """Waits until no hour begins within the next loads, and says when the present one began, in ms since 1970."""
-    left_s = 3600 - time.time() % 3600
-    if left_s < LOADS_S:
-        time.sleep(left_s + 1)
-    return int(time.time() // 3600) * 3_600_000
-
-
-def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(world: LoadWorld, session: Any) -> None:
-    session.sql("CREATE DATABASE headrace")
-    session.sql("CREATE TABLE headrace.mine (a INT) STORED AS TEXTFILE")
+def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
+    world: LoadWorld, analyst: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A load that has nothing else to do notes a new hour in the tables, so all of these loads run in the same hour.
+    hour_ms = int(time.time() * 1000) // HOUR_MS * HOUR_MS
+    monkeypatch.setattr(world, "now_ms", hour_ms + 1)
+    analyst.sql("CREATE DATABASE IF NOT EXISTS headrace")
+    analyst.sql("CREATE TABLE headrace.mine (a INT) STORED AS TEXTFILE")
     world.produce("orders", 40)
     world.produce("mine", 10)
     world.produce("odd", 20)
@@ -75,9 +53,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     assert held.returncode == 1
     assert "schema files partitions audit" in held.stdout
 
-    session.sql("DROP TABLE headrace.mine")
-    # A new hour would be told to the tables by the load that has nothing else to do.
-    hour_ms = away_from_the_hour()
+    analyst.sql("DROP TABLE headrace.mine")
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("second", 10)  # of which, as of every topic here, less than a tenth is bad
     second = world.load("--format", "json")
@@ -88,7 +64,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     topics = ("orders", "mine", "second")
     for topic in topics:
         assert sorted(at for at, _ in world.published(topic)[0]) == sorted(world.produced[topic].rows)
-    (row,) = session.sql(
+    (row,) = analyst.sql(
         "SELECT count(*) AS n, count_if(note = 'none') AS old, count(DISTINCT kafka.partition, kafka.offset) AS places,"
         " count(DISTINCT dt, hr) AS buckets, (SELECT count(*) FROM headrace.mine) AS mine, "
         "(SELECT count(*) FROM headrace_quarantine.orders) AS bad FROM headrace.orders"
@@ -103,7 +79,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     }
 
     for topic in topics:
-        (said,) = session.sql(f"SHOW TBLPROPERTIES headrace.{topic} ('{COMPLETE_UNTIL}')").collect()
+        (said,) = analyst.sql(f"SHOW TBLPROPERTIES headrace.{topic} ('{COMPLETE_UNTIL}')").collect()
         assert said.value == instant_text(hour_ms)
 
     third = world.load()
@@ -112,7 +88,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     assert "phase=spark" not in third.stderr
 
 
-def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWorld, session: Any) -> None:
+def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWorld, analyst: Any) -> None:
     """Of a topic that begins with one, and of one that grows to it."""
 
     field = {"type": "string", "default": ""}
@@ -134,14 +110,14 @@ def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWor
         assert done.returncode == 0, done.stdout + done.stderr
     for topic in ("wide", "grown"):
         query = f"SELECT count(*), max(before.some_column_name_of_a_table_0999) FROM headrace.{topic}"
-        assert [tuple(found) for found in session.sql(query).collect()] == [(21, "9")]
+        assert [tuple(found) for found in analyst.sql(query).collect()] == [(21, "9")]
 
 
 def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWorld) -> None:
     world.produce("outage", 10)
     assert world.load().returncode == 0
     world.produce("outage", 10)
-    held = world.load("--metastore", f"thrift://{NOBODY}", "--registry-url", f"http://{NOBODY}")
+    held = world.cold_load("--metastore", f"thrift://{NOBODY}", "--registry-url", f"http://{NOBODY}")
     assert held.returncode == 2, held.stdout + held.stderr
     assert "PROBLEM: outage: the Hive metastore" in held.stdout
     assert "loads go on with the schemas known so far" in held.stderr.splitlines()[-1]
@@ -167,7 +143,7 @@ def test_a_spark_that_refuses_to_start_says_why_in_one_line(world: LoadWorld, mo
     """As in a container of YARN that was given no folders."""
     world.produce("refused", 10)
     monkeypatch.setenv("CONTAINER_ID", "container_1_0001_01_000001")
-    run = world.load()
+    run = world.cold_load()
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == "headrace: Spark did not start: Yarn Local dirs can't be empty"
     assert "Traceback" not in run.stderr
@@ -269,9 +245,9 @@ def test_oozie_runs_a_load_as_its_shell_action_does(
     assert sorted(path.name for path in folder.iterdir()) == brought
 
 
-def test_tasks_run_in_executors_of_a_cluster(world: LoadWorld) -> None:
-    """Processes of their own, which Spark's standalone cluster starts, here on one machine."""
+def test_tasks_run_in_an_executor_of_a_cluster(world: LoadWorld) -> None:
+    """A process of its own, which Spark's standalone cluster starts, here on one machine."""
     world.produce("clustered", 10)
-    done = world.load("--master", "local-cluster[2,1,1024]")
+    done = world.cold_load("--master", "local-cluster[1,1,1024]")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(at for at, _ in world.published("clustered")[0]) == sorted(world.produced["clustered"].rows)

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("tables")]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
-    world = LoadWorld(tmp_path_factory.mktemp("rewrites"))
-    yield world
-    world.close()
+@pytest.fixture
+def world(tables_world: LoadWorld) -> LoadWorld:
+    return tables_world
 
 
 def command(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -31,48 +29,45 @@ def command(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedPro
     return world.command(verb, *words, *(word for pair in flags.items() for word in pair))
 
 
-def queried(world: LoadWorld, topic: str = "orders") -> list[tuple[int, int]]:
-    """By SQL, in another process than any load's."""
-    flags = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"], "--format", "json"]
-    statement = f"SELECT kafka.partition AS p, kafka.offset AS o FROM headrace.{topic} ORDER BY p, o"
-    answer = world.command("sql", statement, *flags)
-    assert answer.returncode == 0, answer.stderr
-    return [(row["p"], row["o"]) for row in json.loads(answer.stdout)]
+def queried(analyst: Any, topic: str) -> list[tuple[int, int]]:
+    """By SQL of another process than the loads'."""
+    query = f"SELECT kafka.partition, kafka.offset FROM headrace.{topic} ORDER BY 1, 2"
+    return [tuple(row) for row in analyst.sql(query).collect()]
 
 
-def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: LoadWorld) -> None:
+def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: LoadWorld, analyst: Any) -> None:
     for fields in (FIELDS, FIELDS, [*FIELDS, NOTE]):
-        world.produce("orders", 30, fields=fields)
+        world.produce("bought", 30, fields=fields)
         assert world.load().returncode == 0
-    wanted = sorted(world.produced["orders"].rows)
-    assert queried(world) == wanted
+    wanted = sorted(world.produced["bought"].rows)
+    assert queried(analyst, "bought") == wanted
 
-    compacted = command(world, "compact", "orders", "--format", "json")
+    compacted = command(world, "compact", "bought", "--format", "json")
     assert compacted.returncode == 0, compacted.stderr
     report = json.loads(compacted.stdout)
     assert {row["bucket"] for row in report["buckets"] if row["kind"] == "data"} == {
         f"dt=2026-01-01/hr=0{hour}" for hour in range(3)
     }
-    assert queried(world) == wanted
-    merged = list((world.warehouse / "orders" / "_g1").rglob("*.avro"))
+    assert queried(analyst, "bought") == wanted
+    merged = list((world.warehouse / "bought" / "_g1").rglob("*.avro"))
     assert len(merged) == 6, "one file for each of the two schemas in each of the three hours"
 
-    world.produce("orders", 30, fields=[*FIELDS, NOTE])
+    world.produce("bought", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
-    wanted = sorted(world.produced["orders"].rows)
-    assert queried(world) == wanted, "late messages are where the partition is now"
-    verified = command_without(world, "verify", "orders", "--checksums")
+    wanted = sorted(world.produced["bought"].rows)
+    assert queried(analyst, "bought") == wanted, "late messages are where the partition is now"
+    verified = command_without(world, "verify", "bought", "--checksums")
     assert verified.returncode == 0, verified.stdout
 
-    retained = command(world, "retain", "orders", "--days", "1")
+    retained = command(world, "retain", "bought", "--days", "1")
     assert retained.returncode == 0, retained.stderr
-    assert queried(world) == []
-    world.produce("orders", 30, fields=[*FIELDS, NOTE])
+    assert queried(analyst, "bought") == []
+    world.produce("bought", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
-    assert queried(world) == sorted(set(world.produced["orders"].rows) - set(wanted))
+    assert queried(analyst, "bought") == sorted(set(world.produced["bought"].rows) - set(wanted))
 
 
-def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world: LoadWorld) -> None:
+def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world: LoadWorld, analyst: Any) -> None:
     for fields in (FIELDS, [*FIELDS, NOTE]):
         world.produce("payments", 30, fields=fields)
         assert world.load().returncode == 0
@@ -91,7 +86,7 @@ def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world
     report = json.loads(told.stdout)
     assert {row["bucket"] for row in report["buckets"] if row["kind"] == "data"} == set(hours)
     assert report["rows"] == len(wanted)
-    assert queried(world, "payments") == wanted, "every offset is there once"
+    assert queried(analyst, "payments") == wanted, "every offset is there once"
     verified = command_without(world, "verify", "payments", "--checksums")
     assert verified.returncode == 0, verified.stdout
 

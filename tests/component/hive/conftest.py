@@ -1,4 +1,4 @@
-"""One of each engine for a module: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
+"""One of each engine: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.hive.hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine, hive_engine, spark_engines
+from support.hive.hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine, hive_engine
 
 
-@pytest.fixture(scope="module")  # a process has one session at a time, and other modules have theirs
-def engines_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
-    with spark_engines(tmp_path_factory.mktemp("spark")) as engines:
-        yield {engine.name: engine for engine in engines}
+@pytest.fixture(scope="module")
+def engines_of_spark(shared_engines: tuple[Engine, Engine]) -> dict[str, Engine]:
+    return {engine.name: engine for engine in shared_engines}
 
 
 @pytest.fixture(scope="session")

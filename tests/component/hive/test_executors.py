@@ -36,6 +36,8 @@ from headrace.settings import HiveSettings, Settings
 from support.hive.hive_engines import SPARK, THRIFT_SERVER, Engine, ServerEngine, another
 from support.hive.hive_server import HiveServer
 
+pytestmark = pytest.mark.xdist_group("shared_spark")
+
 DATABASE = "executors"
 REVISIONS = itertools.count(1)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.avro_schema import Field
 from support.hive.hive_answers import check_answers
 from support.hive.hive_cases import (
@@ -21,6 +23,8 @@ from support.hive.hive_cases import (
 from support.hive.hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine
 from support.hive.hive_topics import DATABASE, FoldedTopic, expression
 from support.hive.hive_values import found, is_nested
+
+pytestmark = pytest.mark.xdist_group("shared_spark")
 
 FILES = {SPARK: "spark_sql", THRIFT_SERVER: "spark_thrift_server", HIVE: "hiveserver2"}
 

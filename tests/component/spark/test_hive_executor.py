@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,17 @@ from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors import metastore
-from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import folder_name, quote_literal, table_name
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.render import render
 from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TableState, desired_table, local_location
+from support.hive.hive_engines import SparkEngine
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 
-DATABASE = "headrace"
+DATABASE = "hive_executor"
 
 
 class Hive:
@@ -74,20 +74,8 @@ class Hive:
 
 
 @pytest.fixture(scope="module")
-def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hive]:
-    base = tmp_path_factory.mktemp("hive")
-    warehouse = base / "warehouse"
-    session = open_session(
-        app_name="tests",
-        master="local[2]",
-        metastore_uri=None,
-        data_dir=base / "data with blanks",
-        warehouse_uri=local_location(warehouse),
-        extra={"sql.shuffle.partitions": "1"},
-        short_lived=True,
-    )
-    yield Hive(session, warehouse)
-    close_session(session)
+def hive(shared_engines: tuple[SparkEngine, object], tmp_path_factory: pytest.TempPathFactory) -> Hive:
+    return Hive(shared_engines[0].session, tmp_path_factory.mktemp("hive") / "warehouse")
 
 
 def record(*fields: dict[str, Any], name: str = "Event") -> dict[str, Any]:

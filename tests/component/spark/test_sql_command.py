@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,31 +13,22 @@ from pyspark.sql import SparkSession
 
 from headrace.cli.sql import _print
 from headrace.hive_ddl.errors import ForeignTable, StatementRefused
-from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.plan import plan_view
 from headrace.pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
+from support.hive.hive_engines import SparkEngine
 from support.hive.topic_views import view_of
 from support.pages import page
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    base = tmp_path_factory.mktemp("sql")
-    opened = open_session(
-        app_name="tests",
-        master="local[1]",
-        metastore_uri=None,
-        data_dir=base,
-        warehouse_uri=f"file://{base}/warehouse",
-        short_lived=True,
-    )
-    opened.sql("create database shop")
-    opened.sql("create table shop.sales stored as avro as select 1 as id, 'a' as name")
-    yield opened
-    close_session(opened)
+def session(shared_engines: tuple[SparkEngine, object]) -> SparkSession:
+    session: SparkSession = shared_engines[0].session
+    session.sql("create database shop")
+    session.sql("create table shop.sales stored as avro as select 1 as id, 'a' as name")
+    return session
 
 
 EVERY_TYPE = """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.avro_schema import frame, parse_schema
-from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import quote_identifier
 from headrace.hive_ddl.plan import plan_partitions, plan_table
@@ -36,11 +35,12 @@ from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write.container import ContainerFormat
+from support.hive.hive_engines import SparkEngine
 from support.loader.loader_samples import POLICY
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 
-DATABASE = "headrace"
+DATABASE = "unreadable"
 SYNC = bytes(range(16))
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 DATE = {"type": "int", "logicalType": "date"}
@@ -239,19 +239,8 @@ class Tables:
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    base = tmp_path_factory.mktemp("unreadable")
-    session = open_session(
-        app_name="tests",
-        master="local[2]",
-        metastore_uri=None,
-        data_dir=base / "data",
-        warehouse_uri=local_location(base / "warehouse"),
-        extra={"sql.shuffle.partitions": "1"},
-        short_lived=True,
-    )
-    yield Tables(session, base / "warehouse")
-    close_session(session)
+def tables(shared_engines: tuple[SparkEngine, object], tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(shared_engines[0].session, tmp_path_factory.mktemp("unreadable") / "warehouse")
 
 
 def staged(folder: Path, result: UnitResult, kind: FileKind) -> dict[str, list[bytes]]:

@@ -7,20 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from support.simulation.year.analyst import analyst_of
+from support.hive.hive_engines import SparkEngine
+from support.simulation.year.analyst import Analyst
 from support.simulation.year.life import Life
 from support.simulation.year.plan import TO_ALL, TO_TOPICS, plan_year
 from support.simulation.year.world import unhurried
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 
 SEED = 1
 
 
-def test_sql_answers_between_any_two_loads(tmp_path: Path) -> None:
+def test_sql_answers_between_any_two_loads(shared_engines: tuple[SparkEngine, object], memory_path: Path) -> None:
+    spark, _ = shared_engines
+    spark.executor.ensure_database("headrace")
+    analyst = Analyst(spark.session)
     plan = plan_year(SEED, topics=10, days=14, rate=30, frequency=0.1)
-    with analyst_of(tmp_path) as (analyst, executor), unhurried():
-        life = Life(tmp_path, SEED, plan.topics, hive=executor, between=analyst.ask)
+    with unhurried():
+        life = Life(memory_path, SEED, plan.topics, hive=spark.executor, between=analyst.ask)
         life.live(14, plan.happenings, every=7)
         assert {*TO_TOPICS, *TO_ALL} <= {*life.met}
         for topic in life.topics:

@@ -12,14 +12,13 @@ from typing import Any
 
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.hiveserver import NOSASL, HiveServerAddress, HiveServerExecutor
-from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
-from headrace.hive_ddl.table import local_location
 from headrace.pipeline.sql_server import HOST_KEY, PORT_KEY, _start_thrift
 from headrace.settings import Address
 from support.free_ports import free_port
 from support.hive.hive_server import HiveServer
 from support.hive.hive_values import NestedBytes
+from support.hive.spark_sessions import spark_session
 
 SPARK = "Spark SQL"
 THRIFT_SERVER = "Spark Thrift Server"
@@ -91,25 +90,15 @@ def another(engine: Engine) -> Executor:
 
 
 @contextmanager
-def spark_engines(folder: Path) -> Iterator[tuple[Engine, Engine]]:
+def spark_engines(folder: Path) -> Iterator[tuple[SparkEngine, ServerEngine]]:
     """A Spark session, and the Spark Thrift Server in it, on one metastore; in one JVM, as `headrace up` has them."""
     listen = Address("127.0.0.1", free_port())
-    session = open_session(
-        app_name="tests",
-        master="local[1]",
-        metastore_uri=None,
-        data_dir=folder / "data",
-        warehouse_uri=local_location(folder / "warehouse"),
-        extra={"sql.shuffle.partitions": "1", HOST_KEY: listen.host, PORT_KEY: str(listen.port)},
-        short_lived=True,
-    )
-    _start_thrift(session, listen)
-    try:
+    extra = {HOST_KEY: listen.host, PORT_KEY: str(listen.port)}
+    with spark_session(folder / "data with blanks", folder / "warehouse", extra=extra) as session:
+        _start_thrift(session, listen)
         address = HiveServerAddress(listen.host, listen.port)
         server = ServerEngine(THRIFT_SERVER, HiveServerExecutor(address), address)
         yield SparkEngine(SPARK, SparkExecutor(session), session), server
-    finally:
-        close_session(session)
 
 
 @contextmanager

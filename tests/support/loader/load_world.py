@@ -25,6 +25,7 @@ from headrace.avro_schema import frame
 from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
 from headrace.registry.client import RegistryClient
 from support.checkout import ROOT
+from support.loader.warm_commands import WarmCommands
 from support.processes import command_line, descendants
 from support.running_service import Service
 
@@ -56,16 +57,30 @@ class Produced:
 
 
 class LoadWorld:
-    """One data folder with registry, broker and metastore running over it; `patience_s` is how long a command may
+    """One data directory with registry, broker and metastore running over it; `patience_s` is how long a command may
     take.
 
     Args:
         broker: settings of the broker as variables, besides `KEEPS_ALL`.
+        keeps_spark: whether `load` and `command` run in one process for all of them, of which only the first starts
+            Spark; for tests that start no load of this world beside another. `cold_command` always has a process of
+            its own.
+
+    Attributes:
+        now_ms: the time for loads and rewrites of a world that keeps Spark, None for the system's.
     """
 
     patience_s = LOAD_TIMEOUT_S
+    now_ms: int | None = None
 
-    def __init__(self, root: Path, *, metastore: bool = True, broker: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        metastore: bool = True,
+        broker: Mapping[str, str] = MappingProxyType({}),
+        keeps_spark: bool = False,
+    ) -> None:
         self.data_dir = root
         data = ["--data-dir", str(root)]
         servers = [
@@ -83,6 +98,9 @@ class LoadWorld:
             self.registry = begun.enter_context(closing(RegistryClient(self.addresses["registry"])))
             self.producer = KafkaProducer(bootstrap_servers=self.addresses["broker"], linger_ms=5)
             begun.callback(self.producer.close)
+            self._warm = WarmCommands() if keeps_spark else None
+            if self._warm is not None:
+                begun.callback(self._warm.close)
             self.close = begun.pop_all().close
         self.produced: dict[str, Produced] = {}
         self.warehouse = root / "warehouse"
@@ -134,7 +152,16 @@ class LoadWorld:
         """A normal `headrace load`."""
         return self.command("load", *self.flags(*more))
 
+    def cold_load(self, *more: str) -> subprocess.CompletedProcess[str]:
+        """A `headrace load` in a process of its own, which starts Spark."""
+        return self.cold_command("load", *self.flags(*more))
+
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        if self._warm is not None:
+            return self._warm.run(*words, timeout_s=self.patience_s, now_ms=self.now_ms)
+        return self.cold_command(*words)
+
+    def cold_command(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "headrace", *words],
             cwd=ROOT,

@@ -1,0 +1,32 @@
+"""A world for the modules of the group `tables`: its topics are of one test each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.hive.session_of_process import SessionOfProcess
+from support.hive.spark_sessions import spark_session
+from support.loader.load_world import LoadWorld
+from support.memory_directory import memory_directory
+
+
+@pytest.fixture(scope="session")
+def tables_world() -> Iterator[LoadWorld]:
+    """Registry, broker and metastore, and one process for the loads and rewrites, which keeps its Spark."""
+    with memory_directory("tables") as directory:
+        world = LoadWorld(directory, keeps_spark=True)
+        yield world
+        world.close()
+
+
+@pytest.fixture(scope="module")
+def analyst(tables_world: LoadWorld, session_of_process: SessionOfProcess) -> Any:
+    """A Spark session of another process than the loads', on the same metastore."""
+    world = tables_world
+    return session_of_process.get(
+        "analyst of the tables",
+        lambda: spark_session(world.data_dir / "analyst", world.warehouse, metastore=world.addresses["metastore"]),
+    )
