@@ -17,6 +17,7 @@ from headrace.registry.domain import Metadata, SchemaContent
 from headrace.registry.errors import InvalidRuleSet
 from headrace.registry.rules import RuleKind, RuleMode, RuleSet, check_rule_set
 from headrace.registry.tags import EntityKind, TaggedEntity, with_tags
+from support.examples import examples
 from support.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
 from support.schemas.strategies import schema_values
 
@@ -55,7 +56,7 @@ def ask(java: JavaOracle, request: dict[str, Any], change: dict[str, Any] | None
     return Verdict(*(decoded(field) for field in fields))
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(0.5), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(value=schema_values())
 def test_texts(java: JavaOracle, value: Any) -> None:
     text = json.dumps(value)
@@ -101,7 +102,6 @@ metadata = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(labels=st.none() | metadata, rule_set=st.none() | rule_sets)
 def test_identity_and_rules(java: JavaOracle, labels: Any, rule_set: Any) -> None:
     verdict = ask(java, {"schema": STRING, "metadata": labels, "ruleSet": rule_set})
@@ -130,7 +130,6 @@ entities = st.builds(
 changes = st.lists(entities, max_size=3, unique_by=lambda entity: entity.path.removeprefix("n."))
 
 
-@settings(deadline=None, max_examples=100)
 @given(add=changes, remove=changes)
 def test_tags(java: JavaOracle, add: list[TaggedEntity], remove: list[TaggedEntity]) -> None:
     change = {

@@ -17,6 +17,7 @@ from headrace.registry.api.services import Services
 from headrace.registry.domain import LATEST, SchemaRequest
 from headrace.registry.names import SubjectFilter
 from headrace.registry.storage.database import Database
+from support.examples import examples
 
 Operation = tuple[str, int]
 
@@ -122,7 +123,7 @@ def expected(model: Model, operation: Operation) -> Any:
 contexts = itertools.count(1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.5))
 @given(steps=operations)
 def test_histories(services: Services, steps: list[Operation]) -> None:
     # A context for each, whose ids begin at 1.

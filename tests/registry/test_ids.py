@@ -17,6 +17,7 @@ from headrace.registry.domain import Mode, SchemaRequest
 from headrace.registry.errors import RegistryError
 from headrace.registry.names import EVERYTHING, context_of
 from headrace.registry.storage.database import Database, sqlite_url
+from support.examples import examples
 
 SUBJECTS = ("a", "b", ":.c:a")
 CONTENTS = range(4)
@@ -93,7 +94,7 @@ def contents(services: Services) -> dict[tuple[str, int], str]:
     return {(item.schema.context, item.schema.schema_id): item.schema.content.text for item in stored}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(0.1))
 @given(steps)
 def test_ids(taken: list[tuple[str, str, int, int]]) -> None:
     given_ids: dict[str, set[int]] = {}
