@@ -205,6 +205,12 @@ def registry_database_url(request: pytest.FixtureRequest, tmp_path_factory: pyte
     return migrated_databases(request, tmp_path_factory.mktemp("registry"))()
 
 
+@pytest.fixture
+def sqlite_database_url(sqlite_template: SqliteTemplate, tmp_path: Path) -> str:
+    """A migrated SQLite database for the test, `registry.db` in its `tmp_path`."""
+    return sqlite_template.copy_to(tmp_path / "registry.db")
+
+
 @pytest.fixture(params=ON_EACH_DATABASE)
 def new_empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
     """Makes databases without tables for the test and returns their URLs."""

@@ -24,11 +24,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def registry(sqlite_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     folder = tmp_path / "work"
     (folder / "schemas").mkdir(parents=True)
     monkeypatch.chdir(folder)
-    with served(f"sqlite:///{tmp_path}/registry.db") as registry:
+    with served(sqlite_database_url) as registry:
         yield registry
 
 

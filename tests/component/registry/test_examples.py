@@ -67,6 +67,7 @@ def test_probes_ask_what_needs_no_user(probe: str) -> None:
     assert (asked["path"] == "/healthz") == (probe == "livenessProbe")
 
 
+@pytest.mark.servers
 def test_what_the_image_starts_serves(start_service: StartService, tmp_path: Path) -> None:
     """With the environment of image and pod, on a database of its own; the pod may write to two folders alone."""
     steps = dockerfile()

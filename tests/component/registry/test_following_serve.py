@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
+from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
+from support.registry.served_registry import served
 
 StartService = Callable[..., Any]
 
@@ -39,6 +41,7 @@ def behind_s(registry: Registry) -> float:
     return float(found[1])
 
 
+@pytest.mark.servers
 def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_lost(
     start_service: StartService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +90,7 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
 
 
 def test_what_cannot_be_followed_is_told_in_one_line(
-    registry_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sqlite_template: SqliteTemplate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told(*arguments: str) -> str:
         assert main(["registry", "follow", *arguments]) == 2
@@ -96,14 +99,14 @@ def test_what_cannot_be_followed_is_told_in_one_line(
 
     folder = str(tmp_path)
     assert "cannot be reached" in told("--data-dir", folder, "--registry-url", "http://127.0.0.1:9")
-    Registry(registry_url).registered("s", fixed(1))
-    path = "/no/such"
-    assert "expected a registry of Headrace" in told("--data-dir", folder, "--registry-url", registry_url + path)
+    with served(sqlite_template.copy_to(tmp_path / "other.db")) as other:
+        assert "expected a registry of Headrace" in told("--data-dir", folder, "--registry-url", other.url + "/no/such")
     with pytest.raises(SystemExit):
         main(["registry", "follow", "--pause", "0"])
     assert "expected seconds, more than 0 and at most 3600, found '0'" in capsys.readouterr().err
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(
     start_service: StartService, registry_url: str, tmp_path: Path, number: signal.Signals

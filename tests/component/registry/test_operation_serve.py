@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
 import json
 import os
 import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 import urllib.error
@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.cli import main
 from headrace.cli.command import CommandError
 from headrace.cli.registry_access import check_access, tls_of
 from headrace.registry.access.passwords import Cost, PasswordHash
@@ -66,6 +67,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) 
     yield found
 
 
+@pytest.mark.servers
 def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> None:
     path = "/subjects/team-a/versions/latest"
     for _ in range(10):
@@ -77,6 +79,7 @@ def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> No
         assert served.registry.call("GET", "/schemas/ids/1", headers=basic("team")).status == 200
 
 
+@pytest.mark.servers
 def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served: Served) -> None:
     """By id too, although that rests on which subjects use the schema."""
     path = "/schemas/ids/1"
@@ -93,6 +96,7 @@ def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served
     assert kept
 
 
+@pytest.mark.servers
 def test_who_is_refused_is_told_before_the_body_and_can_go_on_after_it(served: Served) -> None:
     body = b" " * 3_000_000
     connection = http.client.HTTPConnection(served.registry.host, served.registry.port, timeout=60)
@@ -131,6 +135,7 @@ def workers_counted(served: Served) -> int:
     return sum(int(sample.value) for sample in samples(served) if sample.name == "headrace_registry_workers")
 
 
+@pytest.mark.servers
 def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
     deadline = time.monotonic() + 60
     while workers_counted(served) != WORKERS and time.monotonic() < deadline:
@@ -155,6 +160,7 @@ def workers_of(served: Served) -> set[int]:
     return {int(pid) for pid in Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split()}
 
 
+@pytest.mark.servers
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 def test_counts_outlive_a_killed_worker(served: Served) -> None:
     before = requests_counted(served)
@@ -172,6 +178,7 @@ def test_counts_outlive_a_killed_worker(served: Served) -> None:
     assert workers_counted(served) == WORKERS
 
 
+@pytest.mark.servers
 def test_the_log_names_users_and_no_secret(served: Served) -> None:
     served.registry.call("GET", "/subjects/team-a%2Fx?deleted=true", headers=basic("team"))
     deadline = time.monotonic() + 60
@@ -185,6 +192,7 @@ def test_the_log_names_users_and_no_secret(served: Served) -> None:
     assert all(header not in text for name in ("root", "team") for header in basic(name).values())
 
 
+@pytest.mark.servers
 def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served: Served) -> None:
     path = "/subjects/team-a/versions"
     assert served.registry.call("GET", path, headers=basic("team")).status == 200
@@ -204,27 +212,23 @@ def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served:
         served.users.write_text(text)
 
 
-def test_a_line_for_the_users_file() -> None:
-    made = user_command("alice", "wonder\n")
-    assert made.returncode == 0, made.stderr
-    kind, name, text = made.stdout.split()
+def test_a_line_for_the_users_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("wonder\n"))
+    assert main(["registry", "user", "alice"]) == 0
+    kind, name, text = capsys.readouterr().out.split()
     assert (kind, name) == ("user", "alice")
     assert PasswordHash.parse(text).matches("wonder")
-    refused = user_command("alice", "")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "the password is empty" in refused.stderr
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["registry", "user", "alice"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "the password is empty" in err
 
 
-def user_command(name: str, text: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headrace", "registry", "user", name]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
-
-
-def test_an_open_registry_is_refused_to_a_network(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "headrace", "registry", "serve", "--data-dir", str(tmp_path)]
-    ended = subprocess.run([*command, "--registry-listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert ended.stderr == (
+@pytest.mark.timeout(60)
+def test_an_open_registry_is_refused_to_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "0.0.0.0:0"]) == 2
+    assert capsys.readouterr().err == (
         "headrace: registry.listen is 0.0.0.0:0, where whoever reaches it could change schemas; name the users in a "
         "file with --users, or set registry.open_to to network if that is meant\n"
     )
@@ -266,6 +270,7 @@ def test_passwords_in_clear_are_warned_of(tmp_path: Path, caplog: pytest.LogCapt
     assert "passwords go over the network in clear" in caplog.text
 
 
+@pytest.mark.servers
 def test_tls(tmp_path: Path, start_service: Any) -> None:
     authority = Authority(tmp_path / "pki")
     certificate, key = authority.certificate("server")
@@ -298,6 +303,7 @@ def certificate_in(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(path.read_text())
 
 
+@pytest.mark.servers
 def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_service: Any) -> None:
     authority = Authority(tmp_path / "pki")
     certificates = {name: authority.certificate(name) for name in ("first", "second")}

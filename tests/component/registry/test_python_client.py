@@ -20,6 +20,8 @@ from schema_registry.client.errors import ClientError  # noqa: E402
 from schema_registry.client.schema import AvroSchema  # noqa: E402
 from schema_registry.serializers import AsyncAvroMessageSerializer, AvroMessageSerializer  # noqa: E402
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:

@@ -162,6 +162,7 @@ def test_a_standby(steps: Steps, serve: Callable[[str], Registry], servers: Call
     steps.run("Afterwards")
 
 
+@pytest.mark.servers
 def test_a_follower(
     steps: Steps, serve: Callable[[str], Registry], start_service: StartService, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_follower(
     steps.run("Afterwards")
 
 
+@pytest.mark.servers
 def test_sqlite(steps: Steps, serve: Callable[[str], Registry], tmp_path: Path) -> None:
     (tmp_path / "headrace-data").mkdir()
     registry = serve(f"sqlite:///{tmp_path / 'headrace-data' / 'registry.db'}")

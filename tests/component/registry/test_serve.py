@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli import main
 from headrace.registry.api.server import TakenPort
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryUnavailable
@@ -26,24 +27,25 @@ SERVE = ("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "-
 StartService = Callable[..., Any]
 
 
-def refused(*arguments: str) -> str:
-    """The one line of a server that must not start."""
-    process = subprocess.run(
-        [sys.executable, "-m", "headrace", "registry", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert process.returncode == 2, process.stderr
-    assert process.stdout == ""
-    lines = [line for line in process.stderr.splitlines() if " INFO " not in line]
-    assert len(lines) == 1, process.stderr
-    return lines[0]
+Refused = Callable[..., str]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a `headrace registry` command that must fail at once, and returns its error message."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(["registry", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        (line,) = [line for line in err.splitlines() if " INFO " not in line]
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.servers)])
 def test_stops_cleanly_and_keeps_everything(start_service: StartService, tmp_path: Path, stop: int) -> None:
     service = start_service(*SERVE, str(tmp_path))
     registry = Registry(service.addresses["registry"])
@@ -55,6 +57,7 @@ def test_stops_cleanly_and_keeps_everything(start_service: StartService, tmp_pat
     assert again.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
 
 
+@pytest.mark.servers
 def test_ctrl_c_reaches_every_process_and_still_ends_cleanly(tmp_path: Path) -> None:
     for _ in range(2):
         process = subprocess.Popen(
@@ -73,7 +76,8 @@ def test_ctrl_c_reaches_every_process_and_still_ends_cleanly(tmp_path: Path) -> 
         assert [line for line in errors.splitlines() if " INFO " not in line] == []
 
 
-def test_taken_port(tmp_path: Path) -> None:
+@pytest.mark.timeout(60)
+def test_taken_port(refused: Refused, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused("serve", "--data-dir", str(tmp_path), "--registry-listen", f"127.0.0.1:{port}")
@@ -90,7 +94,8 @@ def test_an_address_is_one_registrys_alone() -> None:
     TakenPort("127.0.0.1", taken.port).close()
 
 
-def test_unusable_databases(tmp_path: Path) -> None:
+@pytest.mark.timeout(60)
+def test_unusable_databases(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     assert "cannot be made" in refused(*SERVE[2:], str(tmp_path / "file" / "sub"))
     (tmp_path / "registry.db").write_text("not a database, but long enough to be taken for one" * 100)
@@ -101,11 +106,12 @@ def test_unusable_databases(tmp_path: Path) -> None:
     assert "no usable database URL" in refused(*SERVE[2:], str(tmp_path), "--database-url", "nonsense")
 
 
-def test_database_of_a_newer_version(tmp_path: Path) -> None:
+@pytest.mark.timeout(60)
+def test_database_of_a_newer_version(refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = tmp_path / "registry.db"
-    upgrade = [sys.executable, "-m", "headrace", "registry", "db", "upgrade", "--data-dir", str(tmp_path)]
     for _ in range(2):
-        assert "up to date" in subprocess.run(upgrade, capture_output=True, text=True, check=True).stdout
+        assert main(["registry", "db", "upgrade", "--data-dir", str(tmp_path)]) == 0
+        assert "up to date" in capsys.readouterr().out
     with sqlite3.connect(database) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.execute("UPDATE registry_migrations SET serves_from = '9999'")
@@ -113,6 +119,7 @@ def test_database_of_a_newer_version(tmp_path: Path) -> None:
     assert "is at migration 9999, which this version of headrace does not know" in refused(*SERVE[2:], str(tmp_path))
 
 
+@pytest.mark.servers
 def test_nothing_listens_beyond_the_address(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path))
     port = int(service.addresses["registry"].rpartition(":")[2])
@@ -179,6 +186,7 @@ def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, i
     acknowledged.update(own)
 
 
+@pytest.mark.servers
 def test_a_killed_front_process_takes_its_workers_along(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path), "--workers", "2")
     workers = children(service.process.pid)
@@ -189,6 +197,7 @@ def test_a_killed_front_process_takes_its_workers_along(start_service: StartServ
         RegistryClient(service.addresses["registry"], timeout_s=1).subjects()
 
 
+@pytest.mark.servers
 def test_a_killed_worker_is_replaced(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path), "--workers", "2")
     registry = Registry(service.addresses["registry"])
@@ -201,6 +210,7 @@ def test_a_killed_worker_is_replaced(start_service: StartService, tmp_path: Path
     assert service.stop() == 0
 
 
+@pytest.mark.servers
 def test_a_request_under_way_is_answered_at_a_stop(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path))
     registry = Registry(service.addresses["registry"])
@@ -218,6 +228,7 @@ def test_a_request_under_way_is_answered_at_a_stop(start_service: StartService, 
     assert again.get("/subjects/late/versions").json == [1]
 
 
+@pytest.mark.servers
 def test_bodies_that_are_too_large_are_refused_and_the_answer_arrives(
     start_service: StartService, tmp_path: Path
 ) -> None:
@@ -236,6 +247,7 @@ def test_bodies_that_are_too_large_are_refused_and_the_answer_arrives(
                 assert connection.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
 
 
+@pytest.mark.servers
 def test_a_client_that_is_gone_costs_nothing(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path))
     registry = Registry(service.addresses["registry"])

@@ -114,6 +114,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any)
     yield Secured(str(service.addresses["registry"]), port, folder, authority, service)
 
 
+@pytest.mark.servers
 def test_tokens_certificates_and_strangers(secured: Secured) -> None:
     registered = {"schema": USER_1}
     assert secured.call("POST", "/subjects/a/versions", registered).status == 401
@@ -134,6 +135,7 @@ def test_tokens_certificates_and_strangers(secured: Secured) -> None:
     assert secured.call("PUT", "/config/a", {"compatibility": "FULL"}, token(), certificate="shop").status == 200
 
 
+@pytest.mark.servers
 def test_a_certificate_of_another_authority_makes_no_connection(secured: Secured, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     for name in ("shop of others", ""):
@@ -142,6 +144,7 @@ def test_a_certificate_of_another_authority_makes_no_connection(secured: Secured
             connection.getresponse()
 
 
+@pytest.mark.servers
 def test_the_audit_log_says_who_changed_what(secured: Secured) -> None:
     before = len(secured.audited())
     headers = {**token(sub="ann"), "X-Request-ID": "r1"}
@@ -186,6 +189,7 @@ def test_the_audit_log_says_who_changed_what(secured: Secured) -> None:
     assert secured.audit_log.stat().st_mode & 0o007 == 0
 
 
+@pytest.mark.servers
 def test_checks_are_made_by_processes_of_their_own(secured: Secured) -> None:
     path, checked = "/compatibility/subjects/a/versions?verbose=true", {"schema": '"string"'}
     answer = secured.call("POST", path, checked, token())
@@ -195,6 +199,7 @@ def test_checks_are_made_by_processes_of_their_own(secured: Secured) -> None:
     assert secured.call("POST", path, {"schema": "{"}, token()).json["is_compatible"] is False
 
 
+@pytest.mark.servers
 def test_a_client_that_sends_too_many_is_told_when_to_come_back(secured: Secured) -> None:
     headers = token(sub="hasty")
     answers = [secured.call("GET", "/subjects", headers=headers) for _ in range(3)]
@@ -214,6 +219,7 @@ def test_a_client_that_sends_too_many_is_told_when_to_come_back(secured: Secured
     assert secured.call("GET", "/subjects", headers=token(sub="patient")).status == 200
 
 
+@pytest.mark.servers
 def test_authorities_that_cannot_be_read_change_nothing(secured: Secured) -> None:
     text = secured.authorities.read_text()
     try:

@@ -26,7 +26,6 @@ from headrace.registry.api.front import LEFT_MAX, THREADS
 from headrace.registry.api.services import services_of
 from headrace.registry.domain import SchemaRequest
 from headrace.registry.service.compatibility import Comparison, Compatibility, WorkedOut
-from headrace.registry.storage.database import Database, sqlite_url
 from support.registry.registry_calls import STRING
 from support.registry.registry_front import RegistryBehindFront
 
@@ -42,14 +41,10 @@ ROOT = {"Authorization": basic("root", "root")}
 
 
 @pytest.fixture
-def front(tmp_path: Path) -> Iterator[RegistryBehindFront]:
+def front(sqlite_database_url: str, tmp_path: Path) -> Iterator[RegistryBehindFront]:
     users = tmp_path / "users"
     users.write_text(user_line("root", PasswordHash.of("root", b"salt", Cost(4, 1, 1))) + "\n" + GRANTS)
-    url = sqlite_url(tmp_path / "registry.db")
-    database = Database(url)
-    database.upgrade()
-    database.close()
-    front = RegistryBehindFront(url, users=UsersFile(users))
+    front = RegistryBehindFront(sqlite_database_url, users=UsersFile(users))
     assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
     yield front
     front.close()

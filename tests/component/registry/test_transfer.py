@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
+from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
+from support.registry.served_registry import served
 from support.servers.postgres_server import PostgresServer
 
 FIXED = '{{"type":"fixed","name":"F{0}","size":{0}}}'
@@ -51,16 +55,25 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def start_registry(start_service: Callable[..., Any], tmp_path: Path) -> Callable[[], Registry]:
-    """Starts an empty registry of its own."""
-    names = iter(range(100))
+def start_registry(
+    sqlite_template: SqliteTemplate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Registry]]:
+    """Starts an empty registry of its own, in this process."""
+    folder, numbers = tmp_path_factory.mktemp("registries"), itertools.count()
+    with ExitStack() as stack:
 
-    def start() -> Registry:
-        folder = tmp_path / f"registry-{next(names)}"
-        arguments = ["registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"]
-        return Registry(start_service("headrace", *arguments).addresses["registry"])
+        def start() -> Registry:
+            url = sqlite_template.copy_to(folder / f"{next(numbers)}.db")
+            return Registry(stack.enter_context(served(url)).url)
 
-    return start
+        yield start
+
+
+@pytest.fixture(scope="module")
+def registry_url(sqlite_template: SqliteTemplate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry in this process."""
+    with served(sqlite_template.copy_to(tmp_path_factory.mktemp("registry") / "registry.db")) as registry:
+        yield registry.url
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +187,7 @@ def test_a_registry_moves_from_sqlite_to_postgresql_and_back(
     assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
 
 
+@pytest.mark.servers
 def test_an_import_that_is_killed_goes_on(start_registry: Callable[[], Registry], run: Run, tmp_path: Path) -> None:
     busy = start_registry()
     put(busy, "/config", {"compatibility": "NONE"})

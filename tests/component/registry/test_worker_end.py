@@ -16,6 +16,8 @@ import pytest
 
 from support.processes import is_running
 
+pytestmark = pytest.mark.servers
+
 GRACEFUL_STOP_S = 2  # in place of the server's own, so that nobody waits for long
 SERVER = textwrap.dedent(
     """
