@@ -1,22 +1,18 @@
 """The HiveQL of whole cases: `tests/golden/hive_ddl/<case>/` holds the schemas and the script expected.
 
-`HEADRACE_REWRITE_GOLDEN=1 pytest tests/hive_ddl/test_golden.py` rewrites the scripts; their difference is read
-like code.
+`HEADRACE_REWRITE_GOLDEN=1 pytest tests/hive_ddl/test_golden.py` rewrites the scripts; their diff is reviewed like code.
 """
 
 from __future__ import annotations
-
-import os
-
-import pytest
 
 from headrace.hive_ddl.ops import Op
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.render import render_script
 from headrace.hive_ddl.table import TableState, desired_table
 from support.checkout import GOLDEN
+from support.golden import golden
 
-CASES = GOLDEN / "hive_ddl"
+CASES = tuple(GOLDEN.glob("hive_ddl/*/desired.avsc"))
 LITERAL_CHARS_MAX = 1200  # so that a case can go beyond it without being a page long
 
 
@@ -34,9 +30,13 @@ def table(text: str, topic: str, version: int) -> TableState:
     )
 
 
-@pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir()))
-def test_script(case: str) -> None:
-    folder = CASES / case
+def test_scripts() -> None:
+    scripts = {f"hive_ddl/{case}/expected.hql": script(case) for case in sorted(each.parent.name for each in CASES)}
+    assert scripts == {path: golden(path, text) for path, text in scripts.items()}
+
+
+def script(case: str) -> str:
+    folder = GOLDEN / "hive_ddl" / case
     topic = f"shop.{case}"
     current = None
     if (folder / "current.avsc").exists():
@@ -49,8 +49,4 @@ def test_script(case: str) -> None:
         asked[day, "06"] = f"{prefix}/_g2/dt={day}/hr=06"
     gone = [(day, "04"), (day, "05")] if case == "dropped_partitions" else []
     ops: tuple[Op, ...] = (*plan_table(current, desired), *plan_partitions(desired, there, asked, gone))
-    script = render_script(ops)
-    expected = folder / "expected.hql"
-    if os.environ.get("HEADRACE_REWRITE_GOLDEN"):
-        expected.write_text(script, encoding="utf-8")
-    assert script == expected.read_text(encoding="utf-8")
+    return render_script(ops)

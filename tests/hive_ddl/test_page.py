@@ -43,13 +43,13 @@ def answered(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_page_without_an_engine_is_not_made(module: ModuleType, answered: Path) -> None:
     (answered / "pig.histories.json").unlink()
-    with pytest.raises(SystemExit, match=r"pig\.histories\.json is not there"):
+    with pytest.raises(SystemExit, match=r"pig\.histories\.json"):
         module.changes()
 
 
 def test_a_page_with_an_engine_that_was_not_asked_all_is_not_made(module: ModuleType, answered: Path) -> None:
     (answered / "hiveserver2.histories.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(SystemExit, match="HiveServer2 has answered other cases than the rest: added"):
+    with pytest.raises(SystemExit, match=r"\bHiveServer2\b.*\badded\b"):
         module.changes()
 
 

@@ -219,7 +219,7 @@ def test_a_connection_that_broke_is_asked_no_more(
         waits += metastore.calls.count(call)
         assert metastore.calls[-1:] in ([call], [])
         metastore.calls.clear()
-        assert str(caught.value).startswith(f"the Hive metastore {WHERE} cannot be used: ")
+        assert caught.value.where == WHERE
     assert waits == 1
 
 
@@ -239,9 +239,11 @@ def test_a_file_system_that_does_not_answer_is_no_metastore_that_does_not(
     path = MagicMock()
     path.getFileSystem.side_effect = java_error("ConnectException", "Connection refused")
     monkeypatch.setattr(executor._jvm.org.apache.hadoop.fs, "Path", lambda *_: path)
-    with pytest.raises(StatementRefused, match=f"the schema file {op.url}: Connection refused"):
+    with pytest.raises(StatementRefused) as refused:
         executor.execute(op)
+    assert refused.value.subject.endswith(op.url)
+    assert refused.value.reason == "Connection refused"
     executor.ensure_database("headrace")
     path.getFileSystem.side_effect = Py4JNetworkError("Answer from Java side is empty")
-    with pytest.raises(MetastoreUnavailable, match="Spark's JVM has ended"):
+    with pytest.raises(MetastoreUnavailable, match="JVM"):
         executor.execute(op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.errors import UnsupportedColumn
 from headrace.hive_ddl.types import COMMENT_CHARS_MAX, Column, column_problems, hive_type, table_columns
+from support.golden import case_lines, golden
 
 SUIT = {"type": "enum", "name": "Suit", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "F", "size": 16}
@@ -20,67 +22,68 @@ def logical(base: str, name: str, **more: Any) -> dict[str, Any]:
     return {"type": base, "logicalType": name, **more}
 
 
-@pytest.mark.parametrize(
-    ("avro", "expected"),
-    [
-        ("null", "void"),
-        ("boolean", "boolean"),
-        ("int", "int"),
-        ("long", "bigint"),
-        ("float", "float"),
-        ("double", "double"),
-        ("bytes", "binary"),
-        ("string", "string"),
-        (["null", "long"], "bigint"),
-        (["long", "null"], "bigint"),
-        (SUIT, "string"),
-        (FIXED, "binary"),
-        ({"type": "array", "items": ["null", "int"]}, "array<int>"),
-        ({"type": "map", "values": {"type": "array", "items": "bytes"}}, "map<string,array<binary>>"),
-        (POINT, "struct<x:int,y:string>"),
-        ({"type": "record", "name": "E", "fields": []}, "struct<>"),
-        (logical("int", "date"), "date"),
-        (logical("int", "time-millis"), "int"),
-        (logical("long", "time-micros"), "bigint"),
-        (logical("long", "timestamp-millis"), "timestamp"),
-        (logical("long", "timestamp-micros"), "bigint"),
-        (logical("long", "timestamp-nanos"), "bigint"),
-        (logical("long", "local-timestamp-millis"), "bigint"),
-        (logical("bytes", "decimal", precision=9, scale=2), "decimal(9,2)"),
-        (logical("bytes", "decimal", precision=38, scale=0), "decimal(38,0)"),
-        (FIXED | {"logicalType": "decimal", "precision": 9, "scale": 2}, "binary"),
-        (logical("string", "uuid"), "string"),
-        (logical("string", "varchar", maxLength=20), "varchar(20)"),
-        (logical("string", "char", maxLength=3), "char(3)"),
-        (logical("string", "of-our-own"), "string"),
-        (logical("int", "timestamp-millis"), "int"),
-    ],
-    ids=str,
-)
-def test_type(avro: Any, expected: str) -> None:
-    schema = parse_schema(json.dumps(avro), strict=False)
-    assert hive_type(schema, schema.root) == expected
+TYPES = [
+    ("null", "void"),
+    ("boolean", "boolean"),
+    ("int", "int"),
+    ("long", "bigint"),
+    ("float", "float"),
+    ("double", "double"),
+    ("bytes", "binary"),
+    ("string", "string"),
+    (["null", "long"], "bigint"),
+    (["long", "null"], "bigint"),
+    (SUIT, "string"),
+    (FIXED, "binary"),
+    ({"type": "array", "items": ["null", "int"]}, "array<int>"),
+    ({"type": "map", "values": {"type": "array", "items": "bytes"}}, "map<string,array<binary>>"),
+    (POINT, "struct<x:int,y:string>"),
+    ({"type": "record", "name": "E", "fields": []}, "struct<>"),
+    (logical("int", "date"), "date"),
+    (logical("int", "time-millis"), "int"),
+    (logical("long", "time-micros"), "bigint"),
+    (logical("long", "timestamp-millis"), "timestamp"),
+    (logical("long", "timestamp-micros"), "bigint"),
+    (logical("long", "timestamp-nanos"), "bigint"),
+    (logical("long", "local-timestamp-millis"), "bigint"),
+    (logical("bytes", "decimal", precision=9, scale=2), "decimal(9,2)"),
+    (logical("bytes", "decimal", precision=38, scale=0), "decimal(38,0)"),
+    (FIXED | {"logicalType": "decimal", "precision": 9, "scale": 2}, "binary"),
+    (logical("string", "uuid"), "string"),
+    (logical("string", "varchar", maxLength=20), "varchar(20)"),
+    (logical("string", "char", maxLength=3), "char(3)"),
+    (logical("string", "of-our-own"), "string"),
+    (logical("int", "timestamp-millis"), "int"),
+]
+"""An Avro type and its Hive type."""
 
 
-@pytest.mark.parametrize(
-    ("avro", "reason"),
-    [
-        (["int"], "a union of a single branch"),
-        (["null"], "a union of a single branch"),
-        (["int", "string"], "a union of 2 types"),
-        (["null", "int", "string"], "a union of 2 types"),
-        (logical("bytes", "decimal", precision=39, scale=2), "at most 38 digits"),
-        (logical("bytes", "decimal", precision=9), "does not say its scale"),
-        (logical("bytes", "decimal", precision=2, scale=3), "between 0 and its precision"),
-        (logical("bytes", "decimal", scale=3), "whole precision"),
-        (logical("string", "varchar"), "maxLength"),
-    ],
-    ids=str,
-)
-def test_type_that_cannot_be_a_column(avro: Any, reason: str) -> None:
-    schema = parse_schema(json.dumps(avro), strict=False)
-    with pytest.raises(UnsupportedColumn, match=reason):
-        hive_type(schema, schema.root)
+def test_hive_types() -> None:
+    schemas = [parse_schema(json.dumps(avro), strict=False) for avro, _ in TYPES]
+    found = [hive_type(schema, schema.root) for schema in schemas]
+    assert list(zip((avro for avro, _ in TYPES), found, strict=True)) == TYPES
+
+
+def test_types_without_a_hive_type_are_refused_with_a_reason() -> None:
+    types: tuple[Any, ...] = (
+        ["int"],
+        ["null"],
+        ["int", "string"],
+        ["null", "int", "string"],
+        logical("bytes", "decimal", precision=39, scale=2),
+        logical("bytes", "decimal", precision=9),
+        logical("bytes", "decimal", precision=2, scale=3),
+        logical("bytes", "decimal", scale=3),
+        logical("string", "varchar"),
+    )
+    reasons = []
+    for avro in types:
+        schema = parse_schema(json.dumps(avro), strict=False)
+        with pytest.raises(UnsupportedColumn) as refused:
+            hive_type(schema, schema.root)
+        reasons.append((json.dumps(avro), refused.value.reason))
+    lines = case_lines(reasons)
+    assert lines == golden("hive_ddl/unsupported_types.txt", lines)
 
 
 def record(*fields: dict[str, Any]) -> str:
@@ -104,10 +107,9 @@ def test_a_record_used_twice_is_no_recursion() -> None:
 @pytest.mark.parametrize(
     "link", [["null", "R"], {"type": "array", "items": "R"}, {"type": "map", "values": ["null", "R"]}], ids=str
 )
-def test_recursion_is_named(link: Any) -> None:
+def test_recursive_type_is_a_problem_of_the_field_that_closes_the_circle(link: Any) -> None:
     problems = column_problems(parse_schema(record({"name": "id", "type": "int"}, {"name": "next", "type": link})))
     assert [problem.path.rstrip("[]{}") for problem in problems] == ["next"]
-    assert "contains itself" in problems[0].reason
 
 
 def test_every_problem_is_found_with_its_place() -> None:
@@ -126,7 +128,7 @@ def test_every_problem_is_found_with_its_place() -> None:
         ("u[]", 5),
         ("s.X", 7),
     ]
-    assert "partition column dt" in problems[1].reason
+    assert re.search(r"\bdt\b", problems[1].reason)
 
 
 def test_a_type_may_be_as_long_as_it_is() -> None:
