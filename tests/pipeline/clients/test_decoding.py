@@ -16,6 +16,7 @@ from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import UndecodableMessage
 from headrace.registry.errors import SubjectNotFound
 from headrace.settings import LoaderSettings
+from support.golden import case_lines, golden
 from support.schemas.body_edges import EDGES
 
 NODE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
@@ -60,27 +61,34 @@ def test_what_lies_just_beyond_an_edge_is_refused(edge: str) -> None:
     for its_decoder in (decoder(text), decoder(text, '{"type": "record", "name": "R", "fields": []}')):
         its_decoder.decode(message(within))
         for wrong in (beyond, within + b"\x00", within[:-1]):
-            with pytest.raises(UndecodableMessage, match="it does not match schema 1"):
+            with pytest.raises(UndecodableMessage, match=r"\b1\b"):
                 its_decoder.decode(message(wrong))
 
 
+BAD_BODIES = [
+    ('"int"', b"\x02garbage"),
+    ('["null", "int"]', b"\x01\x02"),
+    ('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', b"\x01"),
+    ('"boolean"', b"\x07"),
+    ('"int"', b"\xff\xff\xff\xff\xff\xff\x01"),
+    ('{"type": "array", "items": "null"}', encode_long(200_000_000) + b"\0"),
+    (NODE, b"\x02" * 97 + b"\0"),
+]
+"""A schema, and a body that is no value of it."""
+
+
 @pytest.mark.usefixtures("_with_and_without_the_core")
-@pytest.mark.parametrize(
-    ("kind", "body", "said"),
-    [
-        ('"int"', b"\x02garbage", "7 bytes follow the value"),
-        ('["null", "int"]', b"\x01\x02", "a union has the index -1 of 2 branches"),
-        ('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', b"\x01", "an enum has the index -1 of 2 symbols"),
-        ('"boolean"', b"\x07", "a boolean is the byte 7"),
-        ('"int"', b"\xff\xff\xff\xff\xff\xff\x01", "an int is beyond 32 bits"),
-        ('{"type": "array", "items": "null"}', encode_long(200_000_000) + b"\0", "65536 items that take no bytes"),
-        (NODE, b"\x02" * 97 + b"\0", "values are nested deeper than 96 levels"),
-    ],
-)
-def test_the_error_says_where_and_why(kind: str, body: bytes, said: str) -> None:
-    with pytest.raises(UndecodableMessage, match=f"^topic t partition 3 offset 7: .* schema 1: .*{said}") as caught:
-        decoder(kind).decode(message(body))
-    assert (caught.value.key, caught.value.value, caught.value.offset) == (b"key", frame(1, body), 7)
+def test_error_of_a_message_has_its_place_bytes_and_reason() -> None:
+    errors = []
+    for kind, body in BAD_BODIES:
+        with pytest.raises(UndecodableMessage) as refused:
+            decoder(kind).decode(message(body))
+        error = refused.value
+        assert (error.topic, error.partition, error.offset) == ("t", 3, 7)
+        assert (error.key, error.value) == (b"key", frame(1, body))
+        errors.append((f"{kind} {body[:20]!r}", error))
+    lines = case_lines(errors)
+    assert lines == golden("clients/undecodable_messages.txt", lines)
 
 
 def test_a_body_that_nests_without_end_does_not_end_the_process() -> None:
@@ -105,17 +113,11 @@ def test_nested_values_are_decoded_as_deep_as_loads_take_them() -> None:
     assert value == {"next": None}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('"no type"', "the registry's schema 1 is none"),
-        ('{"type": "record", "name": "R"}', "the registry's schema 1 is none"),
-    ],
-)
-def test_a_schema_that_cannot_be_used_is_said_of_its_messages(text: str, said: str) -> None:
+@pytest.mark.parametrize("text", ['"no type"', '{"type": "record", "name": "R"}'])
+def test_messages_of_an_invalid_schema_are_undecodable(text: str) -> None:
     its_decoder = decoder(text)
     for _ in range(2):
-        with pytest.raises(UndecodableMessage, match=said):
+        with pytest.raises(UndecodableMessage, match=r"\b1\b"):
             its_decoder.decode(message(b"\0"))
 
 
@@ -130,5 +132,5 @@ def test_the_time_is_the_writer_s_number_whatever_is_read() -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
 def test_what_is_no_reader_schema_is_refused(schema: Any) -> None:
-    with pytest.raises(ValueError, match="expected reader_schema to be JSON text or None, found"):
+    with pytest.raises(ValueError, match="reader_schema"):
         Decoder(Registry('"string"'), schema, LoaderSettings())  # type: ignore[arg-type]

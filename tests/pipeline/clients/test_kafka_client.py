@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
@@ -18,6 +19,7 @@ from headrace.pipeline.clients.audit_publisher import spool_folders
 from headrace.pipeline.clients.kafka_client import KAFKA_LOGGER, NotReached, error_text, made, merged, reach_brokers
 from headrace.settings import KafkaSettings, Settings, home
 from support.certificates import Authority
+from support.golden import case_lines, golden
 
 
 def options(**kafka: str) -> dict[str, object]:
@@ -69,7 +71,7 @@ def test_a_token_is_read_again_before_it_may_have_expired(tmp_path: Path, monkey
 
 def test_no_broker_is_said_after_the_time_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(NotReached, match=r"no Kafka broker answers at 127\.0\.0\.1:1 .*; start one, or set kafka"):
+    with pytest.raises(NotReached, match=r"127\.0\.0\.1:1 .*\bkafka\.bootstrap_servers\b"):
         reach_brokers(settings, 0.2)
 
 
@@ -77,62 +79,63 @@ def test_options_that_promises_rest_on_are_refused() -> None:
     assert merged({"a": 1, "b": 2}, {"b": 3, "topic.c": 4}, {"a": "no"}) == {"a": 1, "b": 3, "topic.c": 4}
     assert merged({"a": 1}, None, {"a": "no"}) == {"a": 1}
     for name in ("a", "topic.a"):
-        with pytest.raises(ValueError, match=rf"^options\['{name}'\] cannot be given: for a reason$"):
+        with pytest.raises(ValueError, match=rf"^options\['{name}'\] .*for a reason$"):
             merged({"a": 1}, {name: 1}, {"a": "for a reason"})
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("bootstrap.servers", "give kafka.bootstrap_servers in the settings"),
-        ("metadata.broker.list", "give kafka.bootstrap_servers in the settings"),
-        ("test.mock.num.brokers", "brokers that are none"),
-        ("default.topic.config", "as options by themselves"),
-    ],
-)
-def test_neither_client_takes_other_brokers_or_options_within_options(name: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"cannot be given: .*{said}"):
-        merged({}, {name: "x"}, {})
+OF_BOTH = [
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "test.mock.num.brokers",
+    "default.topic.config",
+]
+"""Options that neither client takes."""
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("acks", "once all replicas in sync have it"),
-        ("topic.acks", "once all replicas in sync have it"),
-        ("request.required.acks", "once all replicas in sync have it"),
-        ("enable.idempotence", "double or reorder"),
-        ("delivery.timeout.ms", "give delivery_timeout_s"),
-        ("topic.message.timeout.ms", "give delivery_timeout_s"),
-        ("message.timeout.ms", "give delivery_timeout_s"),
-        ("delivery.report.only.error", "flush would wait in vain"),
-        ("transactional.id", "use confluent_kafka.Producer, counted by ProducerCounter"),
-        ("on_delivery", "give on_delivery to the producer or to send"),
-        ("dr_cb", "give on_delivery to the producer or to send"),
-        ("dr_msg_cb", "give on_delivery to the producer or to send"),
-    ],
-)
-def test_what_would_break_a_promise_is_refused_by_producers(name: str, said: str) -> None:
-    with pytest.raises(ValueError, match=rf"^options\['{name}'\] cannot be given: .*{said}"):
-        Producer(Settings(), app="shop", options={name: "all"})
+OF_PRODUCERS = [
+    "acks",
+    "topic.acks",
+    "request.required.acks",
+    "enable.idempotence",
+    "delivery.timeout.ms",
+    "topic.message.timeout.ms",
+    "message.timeout.ms",
+    "delivery.report.only.error",
+    "transactional.id",
+    "on_delivery",
+    "dr_cb",
+    "dr_msg_cb",
+]
+"""Options that producers do not take either."""
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("group.id", "give group"),
-        ("enable.auto.commit", "give auto_commit"),
-        ("auto.commit.enable", "give auto_commit"),
-        ("topic.auto.commit.enable", "give auto_commit"),
-        ("enable.auto.offset.store", "give auto_commit"),
-        ("enable.partition.eof", "give until_end"),
-        ("isolation.level", "an aborted transaction"),
-        ("allow.auto.create.topics", "makes no topics"),
-    ],
-)
-def test_what_would_break_a_promise_is_refused_by_consumers(name: str, said: str) -> None:
-    with pytest.raises(ValueError, match=rf"^options\['{name}'\] cannot be given: .*{said}"):
-        Consumer(Settings(), topics=["t"], options={name: "all"})
+OF_CONSUMERS = [
+    "group.id",
+    "enable.auto.commit",
+    "auto.commit.enable",
+    "topic.auto.commit.enable",
+    "enable.auto.offset.store",
+    "enable.partition.eof",
+    "isolation.level",
+    "allow.auto.create.topics",
+]
+"""Options that consumers do not take either."""
+
+
+def test_options_that_would_break_a_promise_are_refused() -> None:
+    clients: tuple[tuple[list[str], Callable[[dict[str, object]], object]], ...] = (
+        (OF_BOTH, lambda options: merged({}, options, {})),
+        (OF_PRODUCERS, lambda options: Producer(Settings(), app="shop", options=options)),
+        (OF_CONSUMERS, lambda options: Consumer(Settings(), topics=["t"], options=options)),
+    )
+    errors = []
+    for names, make in clients:
+        for name in names:
+            with pytest.raises(ValueError, match=rf"^options\['{name}'\] ") as refused:
+                make({name: "all"})
+            errors.append((name, refused.value))
+    lines = case_lines(errors)
+    assert lines == golden("clients/refused_options.txt", lines)
 
 
 def test_errors_are_one_line() -> None:
@@ -175,5 +178,5 @@ def test_counts_are_kept_in_the_data_folder_or_at_home(tmp_path: Path, monkeypat
 
 def test_what_is_missing_for_kerberos_is_said() -> None:
     config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
-    with pytest.raises(ValueError, match=r"No provider for SASL mechanism GSSAPI.*pip install --no-binary"):
+    with pytest.raises(ValueError, match=r"GSSAPI.*pip install --no-binary"):
         made(confluent_kafka.Producer, config)

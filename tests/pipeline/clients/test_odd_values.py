@@ -6,6 +6,7 @@ import datetime
 import enum
 import io
 import json
+import re
 import threading
 import time
 import uuid
@@ -84,7 +85,7 @@ def test_numbers_that_are_no_time_are_refused(kind: Any, least: int, most: int, 
     for number in (least, most):
         read_again(schema, {"f": number})
     for number in (least - 1, most + 1):
-        with pytest.raises(ValueRefused, match=r"is outside the range of .*; is it of another unit") as refused:
+        with pytest.raises(ValueRefused, match=rf"{number}\b") as refused:
             encoding(schema).encode({"f": number})
         assert refused.value.field == "f"
 
@@ -125,7 +126,7 @@ def test_datetimes_outside_of_the_years_of_utc_are_refused(unit: str, place: str
     for moment in (LAST, LAST.replace(tzinfo=WEST), FIRST.replace(tzinfo=EAST)):
         with pytest.raises(ValueRefused) as refused:
             encoding(schema).encode(given(moment))
-        assert "outside of the years 1 to 9999 in UTC" in str(refused.value) or place.startswith("beside")
+        assert re.search(r"\b1 .*\b9999\b", str(refused.value)) or place.startswith("beside")
         assert refused.value.field.startswith("f")
     for moment in (LAST.replace(tzinfo=EAST), FIRST.replace(tzinfo=WEST)):
         instant = moment.replace(microsecond=moment.microsecond // 1000 * 1000) if "millis" in unit else moment
@@ -143,7 +144,7 @@ def test_datetimes_without_a_zone_have_all_years() -> None:
 
 def test_a_datetime_is_no_date_where_it_would_be_a_time() -> None:
     kind = [DATE, {"type": "long", "logicalType": "timestamp-nanos"}]
-    with pytest.raises(ValueRefused, match="expected timestamp-nanos, found datetime") as refused:
+    with pytest.raises(ValueRefused, match="timestamp-nanos") as refused:
         encoding(record(kind)).encode({"f": NOON})
     assert refused.value.field == "f"
 
@@ -164,82 +165,78 @@ def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
     for text in (str(UUID), str(UUID).upper(), UUID.hex, f"{{{UUID}}}", UUID):
         assert read_again(record(kind), given(text)) == given(UUID)
     for text in ("", "nonsense", str(UUID)[:-1], f"{UUID}0"):
-        with pytest.raises(ValueRefused, match="expected uuid, found str"):
+        with pytest.raises(ValueRefused, match=r"\buuid\b") as refused:
             encoding(record(kind)).encode(given(text))
+        assert refused.value.field.startswith("f")
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        (["double", "long"], 2**53 + 1, 2**53 + 1),
-        (["null", "float", "int", "long"], 2**31 - 1, 2**31 - 1),
-        (["null", "float", "int", "long"], 2**31, 2**31),
-        (["double", "int"], -(2**31) - 1, float(-(2**31) - 1)),  # of no whole number there
-        (["double", "long"], 0.5, 0.5),
-        (["double", "boolean", "long"], True, True),
-        (["null", "double", "long"], Whole.LARGE, 2**53 + 1),
-        (["double", "long"], Whole.SMALL, 5),
-        (["float", "double", "long"], Share(0.1), 0.1),
-        (["null", MILLIS, "double"], 10**17, 1e17),
-        (["double", DATE], 5, datetime.date(1970, 1, 6)),
-        ([DATE, "long"], 10**8, 10**8),
-        ([DATE, "double"], 10**8, 1e8),
-        ([DATE, "long"], 5, datetime.date(1970, 1, 6)),
-        ([UUIDS, LETTERS], "A", "A"),
-        ([LETTERS, UUIDS], str(UUID), UUID),
-        ([DATE, "string"], "2026-01-01", "2026-01-01"),
-        ([DATE, LETTERS], "A", "A"),
-        ([{"type": "array", "items": "int"}, "bytes"], b"ab", b"ab"),
-        (
-            [decimals(4), {**decimals(9), "type": "fixed", "name": "F", "size": 8}],
-            Decimal("12345.25"),
-            Decimal("12345.25"),
-        ),
-        (
-            [record(["double", "long"]) | {"name": "I"}, record("string") | {"name": "J"}],
-            {"f": 2**53 + 1},
-            {"f": 2**53 + 1},
-        ),
-        ([named("I", "float"), named("J", "double")], {"f": 1e39}, {"f": 1e39}),
-        ([named("I", "float"), named("J", "long")], {"f": 2**53 + 1}, {"f": 2**53 + 1}),
-        ([named("I", DATE), named("J", "long")], {"f": 10**8}, {"f": 10**8}),
-        ([named("I", UUIDS), named("J", "string")], {"f": "x"}, {"f": "x"}),
-        ([named("I", {"type": "array", "items": "int"}), named("J", "bytes")], {"f": b"ab"}, {"f": b"ab"}),
-        ([{"type": "map", "values": "float"}, named("I", "double")], {"f": 1e39}, {"f": 1e39}),
-        ([DATE, MILLIS], NOON, NOON),
-        ([DATE, MILLIS], NOON.date(), NOON.date()),
-        ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
-        ([DATE, "long"], NOON, NOON.date()),  # no time there
-        (["double", "long"], ("double", 7), 7.0),  # the branch that was said
-        ({"type": "array", "items": ["double", "long"]}, [1, 2**60 + 1, 0.5], [1, 2**60 + 1, 0.5]),
-        (["null", {**record(["double", "long"]), "name": "I"}], ("I", {"f": 2**53 + 1}), {"f": 2**53 + 1}),
-        ([{"type": "array", "items": ["double", "long"]}, "null"], ("array", [2**53 + 1]), [2**53 + 1]),
-        ([{"type": "array", "items": ["double", "long"]}, "null"], (2**53 + 1, 2), [2**53 + 1, 2]),
-        (["null", {"type": "map", "values": ["double", "long"]}], ("map", {"a": 2**53 + 1}), {"a": 2**53 + 1}),
-        (["null", {**record([DATE, MILLIS]), "name": "I"}], ("I", {"f": NOON}), {"f": NOON}),
-        (
-            {"type": "map", "values": ["null", "double", "long"]},
-            {"a": 2**60 + 1, "b": None},
-            {"a": 2**60 + 1, "b": None},
-        ),
-        (["null", {"type": "array", "items": ["double", "long"]}], [2**60 + 1], [2**60 + 1]),
-        (["null", {"type": "array", "items": [DATE, MILLIS]}], [NOON], [NOON]),
-        (["null", {"type": "map", "values": [DATE, "long"]}], {"a": 10**8}, {"a": 10**8}),
-        (["null", {**record([DATE, MILLIS]), "name": "I"}], {"f": NOON}, {"f": NOON}),
-        (["null", {**record(["double", "long"]), "name": "I"}], {"f": 2**60 + 1}, {"f": 2**60 + 1}),
-    ],
-)
-def test_a_union_has_the_branch_that_a_value_survives(kind: Any, value: Any, expected: Any) -> None:
-    found = read_again(record(kind), {"f": value})["f"]
-    assert found == expected
-    assert type(found) is type(expected)
+SURVIVING = [
+    (["double", "long"], 2**53 + 1, 2**53 + 1),
+    (["null", "float", "int", "long"], 2**31 - 1, 2**31 - 1),
+    (["null", "float", "int", "long"], 2**31, 2**31),
+    (["double", "int"], -(2**31) - 1, float(-(2**31) - 1)),
+    (["double", "long"], 0.5, 0.5),
+    (["double", "boolean", "long"], True, True),
+    (["null", "double", "long"], Whole.LARGE, 2**53 + 1),
+    (["double", "long"], Whole.SMALL, 5),
+    (["float", "double", "long"], Share(0.1), 0.1),
+    (["null", MILLIS, "double"], 10**17, 1e17),
+    (["double", DATE], 5, datetime.date(1970, 1, 6)),
+    ([DATE, "long"], 10**8, 10**8),
+    ([DATE, "double"], 10**8, 1e8),
+    ([DATE, "long"], 5, datetime.date(1970, 1, 6)),
+    ([UUIDS, LETTERS], "A", "A"),
+    ([LETTERS, UUIDS], str(UUID), UUID),
+    ([DATE, "string"], "2026-01-01", "2026-01-01"),
+    ([DATE, LETTERS], "A", "A"),
+    ([{"type": "array", "items": "int"}, "bytes"], b"ab", b"ab"),
+    ([decimals(4), {**decimals(9), "type": "fixed", "name": "F", "size": 8}], Decimal("12345.25"), Decimal("12345.25")),
+    (
+        [record(["double", "long"]) | {"name": "I"}, record("string") | {"name": "J"}],
+        {"f": 2**53 + 1},
+        {"f": 2**53 + 1},
+    ),
+    ([named("I", "float"), named("J", "double")], {"f": 1e39}, {"f": 1e39}),
+    ([named("I", "float"), named("J", "long")], {"f": 2**53 + 1}, {"f": 2**53 + 1}),
+    ([named("I", DATE), named("J", "long")], {"f": 10**8}, {"f": 10**8}),
+    ([named("I", UUIDS), named("J", "string")], {"f": "x"}, {"f": "x"}),
+    ([named("I", {"type": "array", "items": "int"}), named("J", "bytes")], {"f": b"ab"}, {"f": b"ab"}),
+    ([{"type": "map", "values": "float"}, named("I", "double")], {"f": 1e39}, {"f": 1e39}),
+    ([DATE, MILLIS], NOON, NOON),
+    ([DATE, MILLIS], NOON.date(), NOON.date()),
+    ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
+    ([DATE, "long"], NOON, NOON.date()),
+    (["double", "long"], ("double", 7), 7.0),
+    ({"type": "array", "items": ["double", "long"]}, [1, 2**60 + 1, 0.5], [1, 2**60 + 1, 0.5]),
+    (["null", {**record(["double", "long"]), "name": "I"}], ("I", {"f": 2**53 + 1}), {"f": 2**53 + 1}),
+    ([{"type": "array", "items": ["double", "long"]}, "null"], ("array", [2**53 + 1]), [2**53 + 1]),
+    ([{"type": "array", "items": ["double", "long"]}, "null"], (2**53 + 1, 2), [2**53 + 1, 2]),
+    (["null", {"type": "map", "values": ["double", "long"]}], ("map", {"a": 2**53 + 1}), {"a": 2**53 + 1}),
+    (["null", {**record([DATE, MILLIS]), "name": "I"}], ("I", {"f": NOON}), {"f": NOON}),
+    ({"type": "map", "values": ["null", "double", "long"]}, {"a": 2**60 + 1, "b": None}, {"a": 2**60 + 1, "b": None}),
+    (["null", {"type": "array", "items": ["double", "long"]}], [2**60 + 1], [2**60 + 1]),
+    (["null", {"type": "array", "items": [DATE, MILLIS]}], [NOON], [NOON]),
+    (["null", {"type": "map", "values": [DATE, "long"]}], {"a": 10**8}, {"a": 10**8}),
+    (["null", {**record([DATE, MILLIS]), "name": "I"}], {"f": NOON}, {"f": NOON}),
+    (["null", {**record(["double", "long"]), "name": "I"}], {"f": 2**60 + 1}, {"f": 2**60 + 1}),
+]
+"""A union, a value and what is read again."""
+
+
+def test_union_is_written_in_the_branch_that_preserves_the_value() -> None:
+    wrong = []
+    for kind, value, expected in SURVIVING:
+        found = read_again(record(kind), {"f": value})["f"]
+        if found != expected or type(found) is not type(expected):
+            wrong.append((kind, value, expected, found))
+    assert wrong == []
 
 
 def test_each_of_several_records_is_looked_at() -> None:
     numbers = {"name": "g", "type": {"type": "array", "items": "int"}}
     larger = {**named("J", "int"), "fields": [*record("int")["fields"], numbers]}
     assert read_again([named("I", "int"), larger], {"f": 1, "g": [2]}) == {"f": 1, "g": [2]}
-    with pytest.raises(ValueRefused, match="expected one of the branches I, J"):
+    with pytest.raises(ValueRefused, match=r"\bI, J\b"):
         encoding([named("I", "int"), larger]).encode({"f": 1, "g": b"ab"})
 
 
@@ -276,7 +273,7 @@ def test_no_branch_is_said_where_fastavro_finds_it(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [["null", "string"], ["null", TEXTS], {"type": "array", "items": ["null", TEXTS]}])
 def test_a_pair_whose_value_is_not_of_its_branch_is_refused(kind: Any) -> None:
     value: Any = ("null", "b")
-    with pytest.raises(ValueRefused, match="expected null, found str 'b'") as refused:
+    with pytest.raises(ValueRefused, match=r"\bnull\b.*'b'") as refused:
         encoding(record(kind)).encode({"f": [value] if isinstance(kind, dict) else value})
     assert refused.value.field.startswith("f")
 
@@ -337,11 +334,11 @@ def test_values_inside_each_other_too_often_are_refused_and_end_nothing() -> Non
     assert read_again(LIST, nested(90)) == nested(90)
     encode = encoding(LIST).encode
     for times in (97, 400, 900, 2_000, 100_000):
-        with pytest.raises(ValueRefused, match=r"nested deeper than 96 levels|inside each other too many times"):
+        with pytest.raises(ValueRefused):
             encode(nested(times))
     itself: dict[str, Any] = {}
     itself["n"] = itself
-    with pytest.raises(ValueRefused, match="inside each other too many times"):
+    with pytest.raises(ValueRefused):
         encode(itself)
 
 

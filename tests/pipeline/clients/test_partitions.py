@@ -15,7 +15,7 @@ from headrace.pipeline.clients.partitions import at_time, known_partitions
 def test_a_topic_without_partitions_does_not_exist() -> None:
     empty = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
     kafka = SimpleNamespace(list_topics=lambda topic, timeout_s: SimpleNamespace(topics={topic: empty}))
-    with pytest.raises(SourceUnavailable, match="topic orders does not exist") as raised:
+    with pytest.raises(SourceUnavailable, match=r"\borders\b") as raised:
         known_partitions(kafka, "orders")
     assert raised.value.topic == "orders"
 
@@ -26,6 +26,6 @@ def test_a_partition_whose_offset_of_a_time_is_not_told_is_named() -> None:
         return [SimpleNamespace(topic="orders", partition=number, offset=-1, error=error) for number in (0, 1)]
 
     kafka = SimpleNamespace(offsets_for_times=offsets_for_times)
-    with pytest.raises(SourceUnavailable, match="topic orders partition 0: no offset of the time 5 ms: ") as raised:
+    with pytest.raises(SourceUnavailable, match=r"\b5 ms\b") as raised:
         at_time(kafka, [("orders", 0), ("orders", 1)], 5)
     assert (raised.value.topic, raised.value.partition) == ("orders", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -126,15 +127,13 @@ def test_schemas_made_anew_for_each_message_do_not_fill_the_memory(monkeypatch: 
 def test_what_is_no_topic_is_refused(topic: Any) -> None:
     encodings = Encodings(OneSubject(), LoaderSettings())
     for schema in (None, '"int"'):
-        with pytest.raises(ProducerError, match="expected topic to be text, found") as refused:
+        with pytest.raises(ProducerError, match=re.escape(repr(topic))):
             encodings.of(topic, schema)
-        assert repr(topic) in str(refused.value)
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
 def test_what_is_no_schema_is_refused(schema: Any) -> None:
     encodings = Encodings(OneSubject(), LoaderSettings())
-    with pytest.raises(SchemaRefused, match="topic t: expected schema to be JSON text or None, found") as refused:
+    with pytest.raises(SchemaRefused, match=re.escape(repr(schema))) as refused:
         encodings.of("t", schema)
-    assert repr(schema) in str(refused.value)
     assert (refused.value.topic, refused.value.subject) == ("t", "t-value")
