@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from headrace.cli import main
 from headrace.registry.client import RegistryClient, SchemaReference
 from headrace.registry.errors import IncompatibleSchema, SubjectNotFound, VersionNotFound
+from support.examples import examples
 from support.registry.served_registry import Served, served
 
 TYPES = (
@@ -208,7 +209,8 @@ TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup"
 )
 @given(worlds())
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(0.2),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Path, world: World) -> None:
     made = Made(world, RegistryClient(registry.url))
@@ -355,8 +357,7 @@ class Crowd:
 
 @given(crowds())
 @settings(
-    max_examples=6,
-    deadline=None,
+    max_examples=examples(0.05),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to make a crowd smaller takes minutes
 )

@@ -23,6 +23,7 @@ from headrace.registry.transfer.lines import read_snapshot, write_snapshot
 from headrace.registry.transfer.plan import plan_import
 from headrace.registry.transfer.remote import Remote
 from headrace.registry.transfer.snapshot import Selection
+from support.examples import examples
 from support.registry.registry_calls import RegistryInProcess, registry_in_process
 
 SUBJECTS = ("a", "b/c", ":.x:a", ":.x:d")
@@ -52,7 +53,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield path
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.1), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_history_is_copied(data: st.DataObject, empty_database: Path) -> None:
     with ExitStack() as stack:

@@ -5,7 +5,6 @@ Each has its own kept answers, schemas and views; what one changes the other mus
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.registry.storage.database import Database
+from support.examples import examples
 from support.registry.registry_calls import Answer
 from support.registry.registry_front import LEASE_S, RegistryBehindFront
 from support.registry.registry_model import (
@@ -34,8 +34,8 @@ from support.registry.registry_model import (
     request,
 )
 
-EXAMPLES = int(os.environ.get("HEADRACE_INTERLEAVINGS", "6"))
-SHARE_ON_POSTGRES = 3  # one in so many, since each step there takes some times as long
+EXAMPLES_ON_SQLITE = 0.1  # of the profile
+EXAMPLES_ON_POSTGRES = 0.05  # each step there takes some times as long
 FRONTS = 2
 
 fronts = st.integers(0, FRONTS - 1)
@@ -127,8 +127,8 @@ def copies_of(url: str) -> Copies:
 
 def histories_of(url: str) -> settings:
     """How many histories are tried on a kind of database, and how long they are."""
-    examples = EXAMPLES if url.startswith("sqlite") else -(-EXAMPLES // SHARE_ON_POSTGRES)
-    return settings(max_examples=examples, stateful_step_count=25, deadline=None)
+    fraction = EXAMPLES_ON_SQLITE if url.startswith("sqlite") else EXAMPLES_ON_POSTGRES
+    return settings(max_examples=examples(fraction), stateful_step_count=25)
 
 
 class Interleavings(RuleBasedStateMachine):
