@@ -29,6 +29,8 @@ from support.broker.held_batches import (
 )
 from support.free_ports import free_port
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 BACKOFF = {"retry_backoff_ms": 50}
 

@@ -15,6 +15,8 @@ from headrace.audit.store import AuditStore
 from headrace.cli import main
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
+pytestmark = pytest.mark.servers
+
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}]}'
 T0 = 1_356_998_400_000
 

@@ -20,6 +20,8 @@ from kafka.structs import OffsetAndMetadata
 from headrace.kafka_wire.cluster import KafkaCluster
 from support.certificates import Authority
 
+pytestmark = pytest.mark.servers
+
 MESSAGES = 10_000
 PATIENCE_S = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

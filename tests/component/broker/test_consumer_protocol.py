@@ -17,6 +17,8 @@ from support.broker.broker_kills import serve, start_again
 from support.broker.broker_talk import fresh
 from support.free_ports import free_port
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 QUICK = {"consumer_heartbeat_interval": "200ms", "consumer_session_timeout": "3s"}
 PATIENT = {**QUICK, "consumer_session_timeout": "30s"}

@@ -147,6 +147,7 @@ def test_a_range_beyond_the_end_gives_back_what_there_is(
     assert found.done.end == 50 and "OFFSET_OUT_OF_RANGE" in found.error
 
 
+@pytest.mark.servers
 def test_a_tail_without_records_is_read_as_a_gap(start_service: StartService, tmp_path: Path) -> None:
     serve = ("headrace", "broker", "serve", "--data-dir", str(tmp_path / "b"), "--broker-listen", "127.0.0.1:0")
     service = start_service(*serve)
@@ -182,6 +183,7 @@ def test_another_incarnation_of_the_topic_is_refused(
     assert found.done.end == 0 and "TOPIC_ID" in found.error
 
 
+@pytest.mark.servers
 def test_a_broker_that_dies_is_an_error_of_the_range(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(
         "headrace", "broker", "serve", "--data-dir", str(tmp_path / "b"), "--broker-listen", "127.0.0.1:0"

@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.loader.loads_in_process import Loads, check_taken_up
 from support.running_service import Service, StartService
 
+pytestmark = pytest.mark.servers
+
 
 def serve(start_service: StartService, data_dir: Path) -> Service:
     return start_service("headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0")

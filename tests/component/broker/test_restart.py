@@ -18,6 +18,8 @@ from kafka.structs import OffsetAndMetadata
 from support.broker.broker_kills import ends, serve, start_again
 from support.free_ports import free_port
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 
 

@@ -13,6 +13,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 
 

@@ -21,6 +21,8 @@ from headrace.loader.read.range_reader import BatchKind, TransactionFilter
 from support.broker.broker_kills import ends, serve, start_again
 from support.free_ports import free_port
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 BATCH = 20
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}

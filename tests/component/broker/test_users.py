@@ -31,6 +31,8 @@ from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.security import KafkaSecurity
 from support.certificates import Authority
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 PASSWORD = "p4ss, =w$rd!"
 GRANTS = """

@@ -13,6 +13,8 @@ import pytest
 
 from support.checkout import ROOT
 
+pytestmark = pytest.mark.servers
+
 pytest.importorskip("pre_commit", reason="needs pre-commit, which the extra dev brings")
 
 HEADER = '{"type": "record", "name": "Header", "fields": [{"name": "time", "type": "%s"}]}\n'

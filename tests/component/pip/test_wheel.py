@@ -14,7 +14,7 @@ import pytest
 from headrace.loader.build import current_build
 from support.checkout import ROOT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from headrace.pipeline.clients import aio
 from headrace.pipeline.clients.consumer import Nothing
 from headrace.pipeline.clients.delivery import Delivery
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 30
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 

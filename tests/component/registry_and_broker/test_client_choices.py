@@ -28,6 +28,8 @@ from headrace import (
 from headrace.avro_schema import frame
 from headrace.pipeline.clients.delivery import Delivery
 
+pytestmark = pytest.mark.servers
+
 T0 = 1_356_998_400_000
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 

@@ -37,6 +37,8 @@ from support.broker.audit_topic import audit_rows
 from support.checkout import ROOT
 from support.running_service import Service, StartService
 
+pytestmark = pytest.mark.servers
+
 T0 = 1_356_998_400_000
 SCHEMA = json.dumps(
     {

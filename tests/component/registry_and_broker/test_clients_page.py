@@ -9,6 +9,8 @@ import pytest
 
 from support.pages import blocks, page
 
+pytestmark = pytest.mark.servers
+
 
 def test_the_code_runs_from_top_to_bottom(
     tmp_path: Path,

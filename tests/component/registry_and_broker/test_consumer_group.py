@@ -20,6 +20,8 @@ from headrace.audit.row import Tier
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.broker.audit_topic import audit_rows
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 60
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 

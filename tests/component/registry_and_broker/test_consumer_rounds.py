@@ -20,6 +20,8 @@ from headrace.pipeline.clients.consumer import Message
 from headrace.settings import Settings
 from support.broker.audit_topic import audit_rows
 
+pytestmark = pytest.mark.servers
+
 PATIENCE_S = 30  # below the session timeout of 45 s, after which the broker would put a silent member out
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 OFTEN = {"heartbeat.interval.ms": 200}

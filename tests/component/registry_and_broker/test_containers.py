@@ -19,6 +19,8 @@ from headrace.settings import load_settings
 from support.checkout import ROOT
 from support.running_service import StartService
 
+pytestmark = pytest.mark.servers
+
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'

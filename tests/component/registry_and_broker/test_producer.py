@@ -304,6 +304,7 @@ def test_threads_may_share_a_producer(settings: Settings) -> None:
     assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (1600, 1600)
 
 
+@pytest.mark.servers
 def test_flush_says_how_many_messages_of_which_topics_failed(
     tmp_path: Path, registry_url: str, start_service: Any
 ) -> None:
@@ -326,6 +327,7 @@ def test_flush_says_how_many_messages_of_which_topics_failed(
     assert list((tmp_path / SPOOL_FOLDER).iterdir()) != []
 
 
+@pytest.mark.servers
 def test_close_raises_for_what_is_still_under_way(tmp_path: Path, registry_url: str, start_service: Any) -> None:
     broker = start_service("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
     settings = Settings(

@@ -14,6 +14,8 @@ import pytest
 from support.checkout import ROOT
 from support.loader import core_corpus
 
+pytestmark = pytest.mark.simulation
+
 SECONDS = 12
 
 
