@@ -204,6 +204,7 @@ def no_rule_of_offsets(state: LoaderState, decision: Decision) -> Conflict | Non
     return None if conflict is not None and conflict.rule is ConflictRule.OFFSETS_DECIDED else conflict
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("careless", [no_rule_of_incarnations, no_rule_of_offsets])
 def test_without_either_rule_an_interleaving_breaks(careless: Rules) -> None:
     with pytest.raises(AssertionError, match="is loaded as"):

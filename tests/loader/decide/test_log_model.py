@@ -236,7 +236,15 @@ def explore(name: str, patch: pytest.MonkeyPatch) -> tuple[int, int]:
     return count, wanted.fewest
 
 
-@pytest.mark.parametrize("name", [REFUSED, CHUNKS, VOIDED, PACKED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(REFUSED, marks=pytest.mark.simulation),
+        pytest.param(CHUNKS, marks=pytest.mark.simulation),
+        VOIDED,  # the small case for every hour
+        pytest.param(PACKED, marks=pytest.mark.simulation),
+    ],
+)
 def test_in_every_interleaving_the_log_says_each_thing_once_and_for_ever(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -292,6 +300,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
 BREAKS = "decided twice|are lost|has changed|is not so|than was told|nobody else|not in the log|not go on|ended with"
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("rule", RULES)
 def test_without_any_of_the_rules_an_interleaving_breaks(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     name, function, line, instead = RULES[rule]

@@ -21,7 +21,10 @@ from headrace.loader.rewrite.run import CompactSettings, compact, forget
 from headrace.loader.work_unit import FileKind
 from support.loader.backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
 from support.loader.task_world import HOLE
+from support.simulation.extent import IS_FULL
+from support.simulation.remembered import keep_journal_in_memory, remember_results
 
+MEMORY = "/dev/shm"
 MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "null")
 
 
@@ -97,13 +100,32 @@ def histories(losses: tuple[Callable[[History, int], None], ...]) -> st.SearchSt
     return st.lists(st.tuples(acts, st.integers(0, 30)), min_size=1, max_size=7)
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(LOSSES).flatmap(histories), st.integers(0, 30))
-def test_a_backfill_changes_no_row_whatever_happened_before(
-    history: list[tuple[Callable[[History, int], None], int]], at: int
-) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+Acts = list[tuple[Callable[[History, int], None], int]]
+PASTS = st.sampled_from(LOSSES).flatmap(histories)
+HOURLY_EXAMPLES = 4
+EXAMPLES = 300 if IS_FULL else 30
+
+
+@settings(max_examples=HOURLY_EXAMPLES, suppress_health_check=list(HealthCheck))
+@given(PASTS, st.integers(0, 30))
+def test_a_backfill_changes_no_row_after_some_histories(history: Acts, at: int) -> None:
+    """The small case for every hour."""
+    backfill_after(history, at)
+
+
+@pytest.mark.simulation
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@given(PASTS, st.integers(0, 30))
+def test_a_backfill_changes_no_row_whatever_happened_before(history: Acts, at: int) -> None:
+    backfill_after(history, at)
+
+
+def backfill_after(history: Acts, at: int) -> None:
+    in_memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=in_memory) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        remember_results(patch)
+        keep_journal_in_memory(patch)
         past = History(Path(folder))
         for act, number in history:
             act(past, number)

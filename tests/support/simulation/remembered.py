@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import sys
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,12 @@ RESULTS_MAX = 4096  # of each function
 
 
 def remember_results(patch: pytest.MonkeyPatch) -> None:
-    """Replaces the functions wherever they are imported by name, and reads the installed release once."""
+    """Replaces the functions wherever they are imported by name, and reads the installed release once.
+
+    Python 3.11 lists the attributes of a protocol again for each `isinstance`; later releases remember them too.
+    """
+    if sys.version_info < (3, 12):
+        patch.setattr(typing, "_get_protocol_attrs", functools.cache(typing._get_protocol_attrs))
     patch.setattr(importlib.metadata, "version", functools.cache(importlib.metadata.version))
     ours = [module for name, module in sys.modules.items() if name.startswith("headrace.")]
     for plain in PURE_FUNCTIONS:
