@@ -65,22 +65,24 @@ def test_parsed_fetches_references(client: RegistryClient, subject: str) -> None
 
 
 def test_errors_come_back_as_they_were(client: RegistryClient, subject: str) -> None:
-    with pytest.raises(errors.SubjectNotFound, match="not found") as unknown:
+    with pytest.raises(errors.SubjectNotFound) as unknown:
         client.version(subject, "latest")
     assert unknown.value.subject == subject
-    with pytest.raises(errors.SchemaNotFound, match="Schema 999999 not found") as missing:
+    with pytest.raises(errors.SchemaNotFound) as missing:
         client.schema_by_id(999_999)
     assert missing.value.schema_id == 999_999
-    with pytest.raises(errors.InvalidSchema, match="line 1, column 2: expected a key"):
+    with pytest.raises(errors.InvalidSchema, match="line 1, column 2"):
         client.register(subject, "{")
     client.register(subject, USER_1)
-    with pytest.raises(errors.SchemaNotFound, match="Schema not found"):
+    with pytest.raises(errors.SchemaNotFound) as missing:
         client.lookup(subject, STRING)
-    with pytest.raises(errors.VersionNotFound, match="Version 7"):
+    assert (missing.value.subject, missing.value.schema_id) == (subject, None)
+    with pytest.raises(errors.VersionNotFound) as no_version:
         client.version(subject, 7)
+    assert no_version.value.version == 7
     with pytest.raises(errors.InvalidVersion):
         client.version(subject, 0)
-    with pytest.raises(errors.IncompatibleSchema, match="'age' at path '/fields/1'"):
+    with pytest.raises(errors.IncompatibleSchema, match=r"'age'.*/fields/1"):
         client.register(subject, USER_INCOMPATIBLE)
     with pytest.raises(errors.InvalidCompatibilityLevel):
         client.set_compatibility("SIDEWAYS")
@@ -165,7 +167,7 @@ def test_modes(client: RegistryClient, subject: str) -> None:
         client.set_mode("IMPORT", subject)
     client.set_mode("READONLY", subject)
     assert client.mode(subject, inherited=False) == "READONLY"
-    with pytest.raises(errors.OperationNotPermitted, match="read-only"):
+    with pytest.raises(errors.OperationNotPermitted):
         client.register(subject, USER_2)
     client.delete_mode(subject)
     with pytest.raises(errors.SubjectNotFound):

@@ -15,20 +15,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.registry import errors
 from headrace.registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
 from headrace.registry.client.access import parse_servers
 from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
+from support.cases import all_cases
 from support.certificates import Authority
+from support.logs import logged
 from support.registry.registry_calls import STRING
 from support.registry.scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
 
 PASSWORD = "open ,@: sesame"
 ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
 STORE_FAILED = (500, {"error_code": 50001, "message": "Error while listing"})
+
+
+def is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error was raised from one of that class, directly or through others."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kind):
+        cause = cause.__cause__
+    return cause is not None
 
 
 @pytest.fixture
@@ -116,8 +126,10 @@ def test_passing_refusals_are_tried_again(serve: Any, status: int) -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 501, 505])
 def test_lasting_refusals_are_not(serve: Any, status: int) -> None:
     server = serve([(status, {"error_code": status * 100 + 99, "message": "no"})])
-    with pytest.raises(errors.AccessRefused if status == 403 else errors.ServiceError, match="no"):
+    with pytest.raises(errors.AccessRefused if status == 403 else errors.ServiceError) as refused:
         RegistryClient(server.url).subjects()
+    if isinstance(refused.value, errors.ServiceError):
+        assert (refused.value.status, refused.value.error_code) == (status, status * 100 + 99)
     assert len(server.asked) == 1
 
 
@@ -126,8 +138,9 @@ def test_what_lasts_is_reported(serve: Any, nobody: str) -> None:
     with pytest.raises(errors.StoreError, match="Error while listing"):
         RegistryClient(server.url).subjects()
     assert len(server.asked) == ATTEMPTS_MAX
-    with pytest.raises(errors.RegistryUnavailable, match=f"schema registry at {nobody} cannot be reached: "):
+    with pytest.raises(errors.RegistryUnavailable, match=nobody) as unavailable:
         RegistryClient(nobody).subjects()
+    assert unavailable.value.url == nobody
     for wrong in ("ftp://x", "127.0.0.1:8081", "http://x:99999", "", "http://", "http://x?y=1", ","):
         with pytest.raises(errors.RegistryUnavailable):
             RegistryClient(wrong)
@@ -147,8 +160,7 @@ def test_a_deletion_that_may_have_been_done_is_not_tried_again(serve: Any, first
     with pytest.raises(errors.RegistryError) as caught:
         client.delete_version("s", "latest")
     assert server.lines[1:] == ["DELETE /subjects/s/versions/latest"]
-    if first is BREAK_OFF:
-        assert "may have been done, so it was not asked again" in str(caught.value)
+    assert isinstance(caught.value, errors.RegistryUnavailable) == (first is BREAK_OFF)
 
 
 @pytest.mark.parametrize("status", [408, 429])
@@ -159,15 +171,15 @@ def test_a_deletion_that_was_not_done_is_tried_again(serve: Any, nobody: str, st
 
 
 def test_other_servers_are_recognized(serve: Any) -> None:
-    for answer, words in [
-        ((404, "<html>"), "HTTP 404"),
-        ((200, "<html>"), "HTTP 200"),
-        ((404, "[" * 100_000), "HTTP 404"),
-        ((401, {"error_code": 40101, "message": "Unauthorized"}), "Unauthorized"),
+    for answer, error_code in [
+        ((404, "<html>"), 0),
+        ((200, "<html>"), 0),
+        ((404, "[" * 100_000), 0),
+        ((401, {"error_code": 40101, "message": "Unauthorized"}), 40101),
     ]:
-        with pytest.raises(errors.ServiceError, match=words) as refused:
+        with pytest.raises(errors.ServiceError) as refused:
             RegistryClient(serve([answer]).url).subjects()
-        assert refused.value.status == answer[0]
+        assert (refused.value.status, refused.value.error_code) == (answer[0], error_code)
 
 
 def test_an_answer_that_ends_early_is_none(serve: Any) -> None:
@@ -181,8 +193,9 @@ def test_redirects_are_refused_and_named(serve: Any) -> None:
     target = elsewhere.url.replace("//", "//user:secret@") + "/subjects"
     for status in (301, 302, 307, 308):
         server = serve([(status, "", {"Location": target})])
-        with pytest.raises(errors.ServiceError, match=f"redirects to {elsewhere.url} .HTTP {status}.") as refused:
+        with pytest.raises(errors.ServiceError, match=elsewhere.url) as refused:
             RegistryClient(server.url, auth=BasicAuth("shop", PASSWORD)).subjects()
+        assert refused.value.status == status
         assert "secret" not in str(refused.value)
     assert elsewhere.asked == []
 
@@ -243,8 +256,9 @@ def test_a_server_that_stays_silent_is_asked_three_times() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         asking = Transport(parse_servers(url), timeout_s=0.05)
-        with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
+        with pytest.raises(errors.RegistryUnavailable) as unavailable:
             asking.answer(Call.of("GET", "/subjects"))
+        assert is_caused_by(unavailable.value, TimeoutError)
         silent.setblocking(False)
         with contextlib.ExitStack() as accepted, pytest.raises(BlockingIOError):
             for _ in range(TIMEOUTS_MAX):
@@ -303,14 +317,14 @@ def test_credentials_that_cannot_be_sent_are_refused() -> None:
         lambda: BearerAuth("sesame\n"),
         lambda: BearerAuth(""),
     ):
-        with pytest.raises(ValueError, match="a ") as caught:
+        with pytest.raises(ValueError) as caught:
             make()
         assert "sesame" not in str(caught.value)
 
 
 def test_credentials_over_plain_http_are_warned_of(caplog: Any) -> None:
     RegistryClient("http://registry.example:8081", auth=BearerAuth("sesame"))
-    assert [record.getMessage().split()[0] for record in caplog.records] == ["credentials_unprotected"]
+    assert len(logged(caplog, "registry.client.transport", "http://registry.example:8081")) == len(caplog.records) == 1
     caplog.clear()
     RegistryClient("https://registry.example:8081", auth=BearerAuth("sesame"))
     RegistryClient("http://localhost:8081", auth=BearerAuth("sesame"))
@@ -341,8 +355,9 @@ def test_own_authority(serve: Any, authority: Authority, tmp_path: Path) -> None
         kept += connections._idle
     assert len(set(kept)) == 1
     for tls in (None, Tls(str(Authority(tmp_path, "somebody else").ca_file))):
-        with pytest.raises(errors.RegistryUnavailable, match="its certificate is not trusted"):
+        with pytest.raises(errors.RegistryUnavailable) as unavailable:
             RegistryClient(server.url, tls=tls).subjects()
+        assert is_caused_by(unavailable.value, ssl.SSLCertVerificationError)
     with pytest.raises(errors.RegistryUnavailable):
         RegistryClient(server.url.replace("https", "http")).subjects()
     assert len(server.asked) == 3
@@ -352,8 +367,9 @@ def test_host_names_are_checked(serve: Any, authority: Authority) -> None:
     server = serve([(200, [])], tls=server_tls(authority, hosts=("localhost",)))
     tls = Tls(str(authority.ca_file))
     assert RegistryClient(server.url.replace("127.0.0.1", "localhost"), tls=tls).subjects() == []
-    with pytest.raises(errors.RegistryUnavailable, match="not trusted"):
+    with pytest.raises(errors.RegistryUnavailable) as unavailable:
         RegistryClient(server.url, tls=tls).subjects()
+    assert is_caused_by(unavailable.value, ssl.SSLCertVerificationError)
 
 
 def test_client_certificate(serve: Any, authority: Authority) -> None:
@@ -363,24 +379,24 @@ def test_client_certificate(serve: Any, authority: Authority) -> None:
     assert "sesame" not in repr(tls)
     assert RegistryClient(server.url, tls=tls).subjects() == []
     # In TLS 1.3 the refusal comes after the handshake, and a closed connection may be faster than its alert.
-    with pytest.raises(errors.RegistryUnavailable, match=r"certificate required|EOF occurred|reset by peer"):
+    with pytest.raises(errors.RegistryUnavailable) as unavailable:
         RegistryClient(server.url, tls=Tls(str(authority.ca_file))).subjects()
-    for wrong in (
-        Tls("missing.pem"),
-        Tls(key),
-        Tls("", "missing.pem"),
-        Tls("", certificate, key, "wrong"),
-        Tls("", certificate, key),
-        Tls("", certificate),
+    assert not is_caused_by(unavailable.value, ssl.SSLCertVerificationError)
+    for wrong, named in (
+        (Tls("missing.pem"), "missing.pem"),
+        (Tls(key), key),
+        (Tls("", "missing.pem"), "missing.pem"),
+        (Tls("", certificate, key, "wrong"), certificate),
+        (Tls("", certificate, key), certificate),
+        (Tls("", certificate), certificate),
     ):
-        with pytest.raises(errors.RegistryUnavailable, match="cannot be used: ") as caught:
+        with pytest.raises(errors.RegistryUnavailable, match=named) as caught:
             RegistryClient(server.url, tls=wrong)
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "answer"),
-    [
+def test_answers_of_another_shape_are_errors(serve: Any) -> None:
+    calls: list[tuple[Callable[[RegistryClient], Any], Any]] = [
         (lambda client: client.subjects(), {}),
         (lambda client: client.contexts(), "null"),
         (lambda client: client.versions("s"), 3),
@@ -395,12 +411,14 @@ def test_client_certificate(serve: Any, authority: Authority) -> None:
         (lambda client: client.mode("s"), {"mode": 3}),
         (lambda client: client.check_compatibility("s", STRING), {"is_compatible": "yes"}),
         (lambda client: client.delete_version("s", 1), []),
-    ],
-)
-def test_answers_of_another_shape(serve: Any, call: Callable[[RegistryClient], Any], answer: Any) -> None:
-    server = serve([(200, answer)])
-    with pytest.raises(errors.ServiceError, match="not one of a schema registry"):
-        call(RegistryClient(server.url))
+    ]
+    with all_cases() as case:
+        for number, (call, answer) in enumerate(calls):
+            with case((number, answer)):
+                server = serve([(200, answer)])
+                with pytest.raises(errors.ServiceError) as refused:
+                    call(RegistryClient(server.url))
+                assert (refused.value.status, refused.value.error_code) == (200, 0)
 
 
 def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
@@ -418,8 +436,9 @@ def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
         dripping = pool.submit(drip)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         asking = Transport(parse_servers(url), timeout_s=0.05)
-        with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
+        with pytest.raises(errors.RegistryUnavailable) as unavailable:
             asking.answer(Call.of("DELETE", "/subjects/s"))
+        assert is_caused_by(unavailable.value, TimeoutError)
         dripping.result()
 
 
@@ -484,7 +503,6 @@ JSON_PIECES = st.sampled_from(
 
 
 @given(HEADS, JSON_PIECES | st.binary(max_size=40))
-@settings(max_examples=60, deadline=None)
 def test_whatever_comes_is_an_answer_or_an_error_of_the_tree(head: bytes, rest: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 

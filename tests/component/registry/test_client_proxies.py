@@ -90,8 +90,9 @@ def test_plain_requests_name_the_server_to_the_proxy(no_proxies: pytest.MonkeyPa
 def test_a_proxy_that_wants_other_credentials_says_so(no_proxies: pytest.MonkeyPatch) -> None:
     with scripted_server(lambda _: (407, "<html>who are you?</html>")) as proxy:
         no_proxies.setenv("http_proxy", proxy.url)
-        with pytest.raises(ServiceError, match="the proxy asks for other credentials"):
+        with pytest.raises(ServiceError, match="HTTP_PROXY") as refused:
             RegistryClient("http://registry.test").subjects()
+        assert refused.value.status == 407
 
 
 def test_https_goes_through_a_tunnel_to_the_server_itself(no_proxies: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,12 +118,12 @@ def test_a_proxy_that_refuses_or_is_not_there_is_named(no_proxies: pytest.Monkey
         tunnel(port_of(server), refusal="403 Forbidden") as (port, heads),
     ):
         no_proxies.setenv("HTTPS_PROXY", f"http://me:sesame@127.0.0.1:{port}")
-        with pytest.raises(RegistryUnavailable, match=r"403 Forbidden \(through the proxy 127.0.0.1:\d+\)"):
+        with pytest.raises(RegistryUnavailable, match=rf"403 Forbidden.*127\.0\.0\.1:{port}"):
             RegistryClient("https://registry.test").subjects()
         assert len(heads) == 1, "what a proxy forbids it forbids again"
     no_proxies.setenv("HTTP_PROXY", "127.0.0.1:1")
     no_proxies.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
-    with pytest.raises(RegistryUnavailable, match=r"refused \(through the proxy 127.0.0.1:1\)"):
+    with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1\b"):
         RegistryClient("http://registry.test").subjects()
 
 

@@ -88,7 +88,7 @@ def test_questions_whose_connection_breaks_every_time(
         return repository.revision()
 
     for one_view in (True, False):
-        with pytest.raises(ConnectionLost, match=r"the connection was lost$") as caught:
+        with pytest.raises(ConnectionLost) as caught:
             database.read(work, one_view=one_view)
         assert not caught.value.is_undecided
 
@@ -108,7 +108,7 @@ def break_at_commit(database: Database, break_connections: Callable[[], None]) -
 def test_a_connection_that_breaks_at_the_commit(database: Database, break_connections: Callable[[], None]) -> None:
     """Whether it was committed cannot be known, so it is not done again behind the caller's back."""
     break_at_commit(database, break_connections)
-    with pytest.raises(ConnectionLost, match="whether the change was made is not known") as caught:
+    with pytest.raises(ConnectionLost) as caught:
         database.write(bump)
     assert caught.value.is_undecided
     assert database.write(bump) == 2
@@ -146,8 +146,10 @@ def test_waits_are_bounded(url: str, database: Database) -> None:
     impatient = Database(f"{url}?options=-c%20statement_timeout%3D200")
     with psycopg.connect(url) as other:
         other.execute("SELECT revision FROM registry_state WHERE id = %s FOR UPDATE", (STATE_ID,))
-        with pytest.raises(StoreError, match="it took too long"):
+        with pytest.raises(StoreError) as refused:
             impatient.write(bump)
+        assert isinstance(refused.value.__cause__, sa.exc.DBAPIError)
+        assert isinstance(refused.value.__cause__.orig, psycopg.errors.QueryCanceled)
     assert impatient.write(bump) == 2
     impatient.close()
 
@@ -176,8 +178,9 @@ def test_waits_for_a_connection_are_bounded(url: str, monkeypatch: pytest.Monkey
     def both(_: Repository) -> int:
         return narrow.read(Repository.revision)
 
-    with pytest.raises(StoreError, match="all connections are in use"):
+    with pytest.raises(StoreError) as refused:
         narrow.read(both)
+    assert isinstance(refused.value.__cause__, sa.exc.TimeoutError)
     assert narrow.read(Repository.revision) == 1
     narrow.close()
 
@@ -223,8 +226,10 @@ def test_what_cannot_be_opened(
             use()
         assert "\n" not in str(caught.value)
         assert sa.make_url(url).password not in str(caught.value)  # type: ignore[operator]
-    with pytest.raises(StoreError, match="cannot be reached"):
+    with pytest.raises(StoreError) as refused:
         database.read(Repository.revision)
+    assert isinstance(refused.value.__cause__, sa.exc.OperationalError)
+    assert sa.make_url(url).database not in str(refused.value)  # type: ignore[operator]
     assert "***@" in database.name
     assert "psycopg" not in database.name
 
@@ -233,5 +238,5 @@ def test_what_cannot_be_opened(
     "url", ["mysql://u@h/d", "postgresql+asyncpg://u@h/d", "sqlite+aiosqlite:///f", "postgresql", "sqlite://", ""]
 )
 def test_urls_of_no_use(url: str) -> None:
-    with pytest.raises(DatabaseUnusable, match=r"registry\.database_url is no usable database URL"):
+    with pytest.raises(DatabaseUnusable, match=r"registry\.database_url"):
         Database(url)

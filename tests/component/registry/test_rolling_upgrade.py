@@ -154,7 +154,7 @@ def test_a_release_is_not_started_on_tables_that_were_changed(
     next_release('op.create_table("later", sa.Column("name", sa.Text, primary_key=True))', True)(database_url)
     for start in (Database.check, Database.upgrade):
         database = Database(database_url)
-        with pytest.raises(DatabaseUnusable, match=r"does not know .* install the version that made it"):
+        with pytest.raises(DatabaseUnusable, match=r"\bmigration \w+"):
             start(database)
         database.close()
 
