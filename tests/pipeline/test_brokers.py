@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -16,27 +17,21 @@ LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "user
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"ca": "x"}, "kafka.ca: expected kafka.security_protocol SSL or SASL_SSL beside it, found PLAINTEXT"),
-        ({"security_protocol": "SSL", "key": "x"}, "kafka.key: expected kafka.certificate beside it"),
-        (
-            {"security_protocol": "SASL_SSL"},
-            "kafka.security_protocol SASL_SSL: expected a kafka.sasl_mechanism beside it",
-        ),
-        ({"sasl_mechanism": "PLAIN", "user": "u"}, "PLAINTEXT: expected no kafka.sasl_mechanism beside it"),
-        ({**LOGIN, "user": ""}, "kafka.sasl_mechanism PLAIN: expected kafka.user beside it"),
-        ({**LOGIN, "sasl_mechanism": "OAUTHBEARER"}, "OAUTHBEARER: expected kafka.token_file beside it"),
-        (
-            {**LOGIN, "password": "s3cret", "password_file": "x"},
-            "kafka.password and kafka.password_file: expected only",
-        ),
+        ({"ca": "x"}, ["kafka.ca", "kafka.security_protocol", "PLAINTEXT"]),
+        ({"security_protocol": "SSL", "key": "x"}, ["kafka.key", "kafka.certificate"]),
+        ({"security_protocol": "SASL_SSL"}, ["kafka.security_protocol", "SASL_SSL", "kafka.sasl_mechanism"]),
+        ({"sasl_mechanism": "PLAIN", "user": "u"}, ["PLAINTEXT", "kafka.sasl_mechanism"]),
+        ({**LOGIN, "user": ""}, ["kafka.sasl_mechanism", "PLAIN", "kafka.user"]),
+        ({**LOGIN, "sasl_mechanism": "OAUTHBEARER"}, ["OAUTHBEARER", "kafka.token_file"]),
+        ({**LOGIN, "password": "s3cret", "password_file": "x"}, ["kafka.password ", "kafka.password_file"]),
     ],
 )
-def test_settings_that_contradict_each_other_are_named(given: dict[str, str], said: str) -> None:
+def test_error_names_settings_that_contradict_each_other(given: dict[str, str], named: list[str]) -> None:
     with pytest.raises(SettingsError) as caught:
         kafka_security(Settings(kafka=KafkaSettings(**given)))
-    assert said in str(caught.value)
+    assert [name for name in named if name not in str(caught.value)] == []
     assert "s3cret" not in str(caught.value)
 
 
@@ -55,7 +50,7 @@ def test_a_task_reads_its_secret_from_the_file_else_from_the_environment(
 ) -> None:
     security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password="s3cret"))).for_tasks()
     monkeypatch.delenv("HEADRACE__KAFKA__PASSWORD", raising=False)
-    with pytest.raises(UnusableSecurity, match=r"no kafka\.password: neither kafka\.password_file, on every machine"):
+    with pytest.raises(UnusableSecurity, match=r"\bkafka\.password\b.*\bkafka\.password_file\b"):
         security.sasl_options()
     monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", "from there")
     assert security.sasl_options()["sasl_plain_password"] == "from there"
@@ -68,7 +63,7 @@ def test_a_task_reads_its_secret_from_the_file_else_from_the_environment(
         assert security.sasl_options()["sasl_plain_password"] == content.strip()
     for content in ("", "two\nlines"):
         file.write_text(content)
-        with pytest.raises(UnusableSecurity, match=r"password: expected one line$"):
+        with pytest.raises(UnusableSecurity, match=re.escape(str(file))):
             security.sasl_options()
 
 
@@ -110,9 +105,7 @@ def test_a_checkout_does_not_say_who_gets_the_credentials(
     monkeypatch.chdir(tmp_path)
     settings = of_folder(tmp_path, text, elsewhere)
     for build in (kafka_security, client_options):
-        with pytest.raises(
-            SettingsError, match=f"is set in the working folder's headrace.toml and {kept} is not"
-        ) as no:
+        with pytest.raises(SettingsError, match=rf"\bheadrace\.toml\b.*\b{kept}\b") as no:
             build(settings)
         assert "s3cret" not in str(no.value)
 

@@ -36,31 +36,28 @@ def test_a_server_is_reached_as_the_settings_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hive", "said"),
+    ("hive", "named"),
     [
-        ({"server_password": "p"}, "hive.server_password: expected hive.server_auth LDAP or CUSTOM"),
-        ({"server_auth": "LDAP", "server_user": "u"}, "expected hive.server_user and hive.server_password_file"),
-        ({"server_auth": "CUSTOM", "server_password": "p"}, "expected hive.server_user and hive.server_password_file"),
+        ({"server_password": "p"}, r"hive\.server_password\b.*hive\.server_auth LDAP"),
+        ({"server_auth": "LDAP", "server_user": "u"}, r"hive\.server_user\b.*hive\.server_password_file"),
+        ({"server_auth": "CUSTOM", "server_password": "p"}, r"hive\.server_user\b.*hive\.server_password_file"),
         (
             {"server_auth": "LDAP", "server_user": "u", "server_password": "p", "server_password_file": "f"},
-            "expected only one of them",
+            r"hive\.server_password\b.*hive\.server_password_file",
         ),
-        ({"server_auth": "LDAP", "server_user": "u", "server_password_file": "/none"}, "cannot read /none: No such"),
-        (
-            {"server_auth": "LDAP", "server_user": "u", "server_password_file": "/dev/null"},
-            "expected a password in /dev/null, found nothing",
-        ),
-        ({"server_auth": "KERBEROS", "server_user": "u"}, "hive.server_user: expected none"),
+        ({"server_auth": "LDAP", "server_user": "u", "server_password_file": "/none"}, "/none: No such file"),
+        ({"server_auth": "LDAP", "server_user": "u", "server_password_file": "/dev/null"}, "/dev/null"),
+        ({"server_auth": "KERBEROS", "server_user": "u"}, r"hive\.server_user\b"),
     ],
 )
-def test_what_contradicts_itself_is_refused_before_a_run(hive: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_settings_that_contradict_each_other_are_refused_before_a_run(hive: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
         SparkEdge(settings(**hive), STORAGE, io.StringIO())
 
 
 @pytest.mark.parametrize("text", ["hive", "hive://", "hive://host", "hive://u:p@host:1", "hive://host:1/db", "jdbc:x"])
 def test_other_executors_are_refused_by_name(text: str) -> None:
-    with pytest.raises(SettingsError, match="expected spark, print or hive://host:port"):
+    with pytest.raises(SettingsError, match=r"hive\.executor\b.*spark, print"):
         load_settings(flags={"hive.executor": text})
 
 
@@ -70,7 +67,7 @@ def test_a_server_that_is_down_is_asked_once_and_said_in_one_line(caplog: pytest
         trial.bind(("127.0.0.1", 0))
         port = trial.getsockname()[1]
         edge = SparkEdge(Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), STORAGE, io.StringIO())
-        with pytest.raises(MetastoreUnavailable, match=f"hive://127.0.0.1:{port} cannot be used: Connection refused"):
+        with pytest.raises(MetastoreUnavailable, match=f"hive://127.0.0.1:{port} .*Connection refused"):
             edge.executor()
         trial.listen()
         trial.setblocking(False)

