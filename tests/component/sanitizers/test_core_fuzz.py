@@ -6,6 +6,7 @@ mutated batches for a short while.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -22,7 +23,8 @@ SECONDS = 12
 @pytest.mark.timeout(180)
 def test_mutated_batches_come_out_as_by_the_reference_and_break_nothing() -> None:
     command = [sys.executable, str(ROOT / "tests" / "support" / "loader" / "core_fuzz.py"), str(SECONDS), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no finding" in done.stdout
     assert f"{len(core_corpus.inputs())} kept inputs" in done.stdout
