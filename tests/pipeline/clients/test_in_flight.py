@@ -353,13 +353,13 @@ def test_calls_begin_until_there_is_no_time_left(counter: ProducerCounter) -> No
     told: list[Delivery] = []
 
     def slow(delivery: Delivery) -> None:
-        time.sleep(0.1)
+        time.sleep(0.02)
         told.append(delivery)
 
     for _ in range(20):
         sent(in_flight, counter, on_delivery=slow).decide(None, Message())
     in_flight.settle()
-    assert not in_flight.wait_told(0.25)
+    assert not in_flight.wait_told(0.05)
     assert 1 <= len(told) < 20
     assert in_flight.wait_told(30)
     assert len(set(told)) == len(told) == 20
