@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
+from headrace.registry.client import transport
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
 from support.registry.served_registry import served
@@ -90,8 +91,13 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
 
 
 def test_what_cannot_be_followed_is_told_in_one_line(
-    sqlite_template: SqliteTemplate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sqlite_template: SqliteTemplate,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(transport, "PAUSE_FIRST_S", 0.001)
+
     def told(*arguments: str) -> str:
         assert main(["registry", "follow", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()

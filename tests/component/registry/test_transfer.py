@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
+from headrace.registry.client import transport
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
 from support.registry.served_registry import served
@@ -262,7 +263,8 @@ def test_a_file_that_is_none_ends_2(
     assert ran.err.count("\n") == 1
 
 
-def test_a_registry_that_does_not_answer_ends_2(run: Run, tmp_path: Path) -> None:
+def test_a_registry_that_does_not_answer_ends_2(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PAUSE_FIRST_S", 0.001)
     nobody = Registry("http://127.0.0.1:9")
     file = tmp_path / "e.jsonl"
     ran = run("export", file, nobody)
