@@ -22,7 +22,7 @@ from support.broker.stalling_proxy import StallingProxy
 from support.free_ports import free_port
 from support.loader.load_world import LoadWorld
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("speculation")]
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.2", "127.0.0.3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,17 @@ from thrift.Thrift import TException
 
 from headrace.cli.load_serving import EXIT_RENEW
 from headrace.pipeline.clients.producer import Producer
-from headrace.pipeline.sql_socket import BEGUN
+from headrace.pipeline.sql_server import QUERIES_MAX
+from headrace.pipeline.sql_socket import BEGUN, Question, ask
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
 from support.checkout import ROOT
 from support.free_ports import free_port
+from support.loader.warm_commands import WarmCommands
+from support.memory_directory import memory_directory
 from support.processes import command_line, descendants, is_running, started
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_parts")]
 
 FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
 ID = {"name": "id", "type": "long"}
@@ -64,10 +68,11 @@ class Up:
         output, errors = process.communicate(timeout=300)
         return process.returncode, output, errors
 
-    def rows(self, query: str) -> Any:
-        code, output, errors = self.run("sql", "--format", "json", query)
-        assert code == 0, errors
-        return json.loads(output)
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """As `headrace sql` gets them: by a SQL that may just be starting again."""
+        question = Question(query, "headrace", with_values=True)
+        answer = ask(self.data_dir / "sql.sock", question, lambda: self.service.process.poll() is None)
+        return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
 
     def part(self, name: str) -> int:
         """The process of a part, 0 when there is none."""
@@ -81,25 +86,28 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]) -> Iterator[Up]:
-    data_dir = tmp_path_factory.mktemp("parts")
-    environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
-    # No load of its own comes between those of the tests.
-    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
-    arguments += ["--sql-listen", "127.0.0.1:0"]
-    yield Up(start_module_service(*arguments, environment=environment), data_dir)
+def running_up(start_module_service: Callable[..., Any]) -> Iterator[Callable[[], Up]]:
+    """The one `headrace up` of the module, started again where a test has ended it."""
+    with memory_directory("up") as data_dir:
+        environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
+        # No load of its own comes between those of the tests.
+        arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
+        arguments += ["--sql-listen", "127.0.0.1:0"]
+        ups: list[Up] = []
+
+        def running() -> Up:
+            if not ups or ups[-1].service.process.poll() is not None:
+                ups.append(Up(start_module_service(*arguments, environment=environment), data_dir))
+            return ups[-1]
+
+        yield running
+        if ups:
+            ups[-1].service.stop()
 
 
-@pytest.mark.timeout(600)
-def test_sql_sees_what_was_loaded_since_it_started(up: Up) -> None:
-    with up.producer() as producer:
-        for number, schema in enumerate((SALE, SALE_WITH_ITEM)):
-            row = {"id": number, **({"item": "tea"} if number else {})}
-            producer.send("sales", row, schema=schema).result(timeout_s=60)
-            assert up.run("load")[0] == 0
-            found = up.rows("SELECT * FROM sales ORDER BY id")
-            assert [one["id"] for one in found] == [*range(number + 1)]
-    assert [one["item"] for one in found] == ["?", "tea"]
+@pytest.fixture
+def up(running_up: Callable[[], Up]) -> Up:
+    return running_up()
 
 
 class Loads:
@@ -134,46 +142,53 @@ class Loads:
 
 
 @pytest.mark.timeout(600)
-def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
-    elsewhere = ("load", "--hive-executor", "print", "--warehouse", str(tmp_path / "other"))
-    code, output, errors = up.run(*elsewhere)
-    assert (code, output) == (2, "")
-    assert errors.splitlines() == [
-        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but by the group headrace-loader of the "
-        "brokers sales went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which "
-        "reads all of them again: headrace load --new-warehouse"
-    ]
-    assert not (tmp_path / "other").exists()
-    assert up.run(*elsewhere, "--config", str(of_others(tmp_path)))[0] == 0
-    assert not any((tmp_path / "other").glob("sales*"))
-    elsewhere = (*elsewhere[:-1], str(tmp_path / "another"))
-    assert up.run(*elsewhere, "--new-warehouse")[0] == 0
-    assert up.run(*elsewhere)[0] == 0
-
-
-@pytest.mark.timeout(600)
-def test_loads_share_one_spark_with_one_by_hand_between_them(up: Up, tmp_path: Path) -> None:
+def test_loads_share_one_spark_with_one_by_hand_between_them_and_sql_sees_each(up: Up, tmp_path: Path) -> None:
+    """SQL has started before the first load, and the table changes under it and under the Spark that is kept."""
     loads = Loads(up, tmp_path / "log")
     jvms = []
     with up.producer() as producer:
         for number in range(4):
             row = {"id": number, **({"item": "tea"} if number > 1 else {})}
-            schema = (SALE, SALE_WITH_ITEM)[number > 1]  # the table changes under the Spark that is kept
-            producer.send("kept", row, schema=schema).result(timeout_s=60)
+            schema = (SALE, SALE_WITH_ITEM)[number > 1]
+            producer.send("sales", row, schema=schema).result(timeout_s=60)
             if number == 2:
                 assert up.run("load")[0] == 0
             assert loads.ask() == "ended code=0\n"
             jvms.append(loads.jvms())
+            found = up.rows("SELECT * FROM sales ORDER BY id")
+            assert [one["id"] for one in found] == [*range(number + 1)]
+    assert [one["item"] for one in found] == ["?", "?", "tea", "tea"]
     assert jvms == [jvms[0]] * 4
     assert len(jvms[0]) == 1
     assert any("headrace.pipeline.worker_daemon" in command_line(pid) for pid in descendants(jvms[0][0]))
     assert loads.count("phase=spark") == 1
     assert (loads.count("decided slot="), loads.count("nothing new")) == (3, 1)
-    expected = [{"id": number, "item": "tea" if number > 1 else "?"} for number in range(4)]
-    assert up.rows("SELECT id, item FROM kept ORDER BY id") == expected
     loads.process.send_signal(signal.SIGTERM)
     assert loads.process.wait(60) == EXIT_RENEW
     assert not is_running(jvms[0][0])
+
+
+@pytest.mark.timeout(600)
+def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
+    commands = WarmCommands()
+
+    def load(warehouse: str, *more: str) -> subprocess.CompletedProcess[str]:
+        flags = ("--hive-executor", "print", "--warehouse", str(tmp_path / warehouse), "--data-dir", str(up.data_dir))
+        return commands.run("load", *flags, *more, timeout_s=300)
+
+    refused = load("other")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.splitlines() == [
+        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but by the group headrace-loader of the "
+        "brokers sales went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which "
+        "reads all of them again: headrace load --new-warehouse"
+    ]
+    assert not (tmp_path / "other").exists()
+    assert load("other", "--config", str(of_others(tmp_path))).returncode == 0
+    assert not any((tmp_path / "other").glob("sales*"))
+    assert load("another", "--new-warehouse").returncode == 0
+    assert load("another").returncode == 0
+    commands.close()
 
 
 def of_others(folder: Path) -> Path:
@@ -184,108 +199,89 @@ def of_others(folder: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_a_query_that_needs_too_much_ends_sql_alone(up: Up) -> None:
-    others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
-    code, output, errors = up.run("sql", HUNGRY)
-    assert (code, output) == (2, "")
-    assert errors.splitlines() == [
-        "headrace: the query ended with all of SQL, which is started again: its JVM had not enough memory with 640m: "
-        "give it more with sql.memory"
-    ]
-    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
-    assert {name: up.part(name) for name in others} == others
-
-
-@pytest.mark.timeout(600)
-def test_so_does_one_over_the_network_and_up_says_whose_memory_it_was(up: Up) -> None:
+def test_queries_that_need_too_much_end_sql_alone_and_up_logs_whose_memory_it_was(up: Up) -> None:
+    """One by `headrace sql` and one over the network."""
+    reason = "its JVM had not enough memory with 640m: give it more with sql.memory"
     others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     host, _, port = up.service.addresses["sql"].rpartition(":")
     before = len(up.service.errors)
+    command = up.command("sql", HUNGRY)
     # Closing says it once more.
     with pytest.raises((TException, OSError, hive.Error)), closing(hive.connect(host, int(port))) as connection:
         connection.cursor().execute(HUNGRY)
-
-    def said() -> str:
-        return next((line for line in up.service.errors[before:] if "part_died part=sql" in line), "")
-
-    assert "its JVM had not enough memory with 640m: give it more with sql.memory" in wait_for(said)
+    output, errors = command.communicate(timeout=300)
+    assert (command.returncode, output) == (2, "")
+    assert errors.splitlines() == [f"headrace: the query ended with all of SQL, which is started again: {reason}"]
+    wait_for(lambda: any("part_died part=sql" in line and reason in line for line in up.service.errors[before:]))
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     assert {name: up.part(name) for name in others} == others
 
 
 @pytest.mark.timeout(600)
-def test_whoever_hangs_up_takes_the_query_back(up: Up) -> None:
-    """As many as are answered at once: a further one would wait for ever."""
-    asking = [up.command("sql", ENDLESS) for _ in range(4)]
-    time.sleep(5)
-    for process in asking:
-        process.kill()
-        process.communicate()
+def test_a_query_ends_when_its_client_hangs_up(up: Up) -> None:
+    """The queries are as many as run at once, so a further one would wait for ever."""
+    question = Question(ENDLESS, "headrace", with_values=False)
+    with ExitStack() as connections:
+        for _ in range(QUERIES_MAX):
+            connection = connections.enter_context(socket.socket(socket.AF_UNIX))
+            connection.connect(str(up.data_dir / "sql.sock"))
+            connection.sendall(json.dumps(dataclasses.asdict(question)).encode())
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == BEGUN
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
 
 
-@pytest.mark.timeout(600)
-def test_whoever_asks_hears_when_the_question_s_turn_comes(up: Up) -> None:
-    """So that one that may have ended SQL is not asked again."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(up.data_dir / "sql.sock"))
-        connection.sendall(json.dumps({"statement": ENDLESS, "database": "headrace", "with_values": False}).encode())
-        connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(1) == BEGUN
-        os.kill(up.part("sql"), signal.SIGKILL)
-        assert connection.recv(1) == b""
-    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+@pytest.fixture(scope="module")
+def hold(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]) -> Up:
+    """A `headrace up` of registry and broker alone, which found a log of Spark."""
+    data_dir = tmp_path_factory.mktemp("hold")
+    (data_dir / "logs").mkdir()
+    (data_dir / "logs" / "spark.log").write_text("01/01/31 12:00:00 ERROR Executor: long ago\n")
+    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--only", "registry,broker"]
+    return Up(start_module_service(*arguments), data_dir)
 
 
-def test_parts_that_were_not_asked_for_do_not_run(tmp_path: Path, start_service: Callable[..., Any]) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    (logs / "spark.log").write_text("01/01/31 12:00:00 ERROR Executor: long ago\n")
-    arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS]
-    both = start_service(*arguments, "--only", "registry,broker")
-    up = Up(both, tmp_path)
-    assert {name: bool(up.part(name)) for name in PARTS} == {
+def test_parts_that_were_not_asked_for_do_not_run(hold: Up, tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    assert {name: bool(hold.part(name)) for name in PARTS} == {
         **dict.fromkeys(PARTS, False),
         **dict.fromkeys(("registry", "broker"), True),
     }
-    assert (logs / "spark.log").read_text() == ""
-    assert "long ago" in (logs / "spark.log.1").read_text()
-    elsewhere = Path(tmp_path, "elsewhere")
-    arguments = ["headrace", "up", "--data-dir", str(elsewhere), *FREE_PORTS, "--registry-url"]
-    one = start_service(*arguments, both.addresses["registry"], "--only", "broker")
-    assert not Up(one, elsewhere).part("registry")
-    flags = {"data_dir": str(elsewhere), "registry.url": both.addresses["registry"]}
+    assert (hold.data_dir / "logs" / "spark.log").read_text() == ""
+    assert "long ago" in (hold.data_dir / "logs" / "spark.log.1").read_text()
+    arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--registry-url"]
+    one = start_service(*arguments, hold.service.addresses["registry"], "--only", "broker")
+    assert not Up(one, tmp_path).part("registry")
+    flags = {"data_dir": str(tmp_path), "registry.url": hold.service.addresses["registry"]}
     with Producer(app="shop", settings=load_settings(flags=flags)) as producer:
-        producer.send("sales", {"id": 1}, schema=SALE).result(timeout_s=60)
-    with urllib.request.urlopen(both.addresses["registry"] + "/subjects", timeout=30) as answer:
-        assert "sales-value" in json.load(answer)
-    assert (one.stop(), both.stop()) == (0, 0)
+        producer.send("elsewhere", {"id": 1}, schema=SALE).result(timeout_s=60)
+    with urllib.request.urlopen(hold.service.addresses["registry"] + "/subjects", timeout=30) as answer:
+        assert "elsewhere-value" in json.load(answer)
+    assert one.stop() == 0
 
 
 @pytest.mark.timeout(600)
-def test_the_parts_of_compose_load_what_others_hold(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+def test_the_parts_of_compose_load_what_others_hold(
+    hold: Up, memory_path: Path, start_service: Callable[..., Any]
+) -> None:
     """Its `load` is metastore, SQL and loads; registry and broker are named by settings."""
     (command,) = re.findall(r'command: \["up", (.*)\]', (ROOT / "compose.yaml").read_text())
-    hold = start_service("headrace", "up", "--data-dir", str(tmp_path / "a"), *FREE_PORTS, "--only", "registry,broker")
     environment = {
         **os.environ,
-        "HEADRACE__REGISTRY__URL": hold.addresses["registry"],
-        "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": hold.addresses["broker"],
+        "HEADRACE__REGISTRY__URL": hold.service.addresses["registry"],
+        "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": hold.service.addresses["broker"],
         "HEADRACE__LOADER__INTERVAL": "2s",
         "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
     }
-    with Up(hold, tmp_path / "a").producer() as producer:
+    with hold.producer() as producer:
         producer.send("sales", {"id": 7}, schema=SALE).result(timeout_s=60)
     words = [json.loads(word) for word in command.split(", ")]
-    load = Up(
-        start_service("headrace", "up", "--data-dir", str(tmp_path / "b"), *words, environment=environment),
-        tmp_path / "b",
-    )
-    wait_for(lambda: (tmp_path / "b" / "warehouse" / "sales" / "_schema").exists())
+    arguments = ["headrace", "up", "--data-dir", str(memory_path), *words]
+    load = Up(start_service(*arguments, environment=environment), memory_path)
+    wait_for(lambda: (memory_path / "warehouse" / "sales" / "_schema").exists())
     assert wait_for(lambda: load.rows("SHOW TABLES LIKE 'sales'"))
     assert wait_for(lambda: load.rows("SELECT id FROM sales")) == [{"id": 7}]
-    assert (load.service.stop(), hold.stop()) == (0, 0)
+    assert (load.service.stop(), hold.service.stop()) == (0, 0)
 
 
 def test_a_part_that_is_not_there_is_named(up: Up) -> None:
@@ -297,6 +293,31 @@ def test_a_part_that_is_not_there_is_named(up: Up) -> None:
             "sql, load; see: headrace up --help"
         ],
     )
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_left_when_it_is_killed(up: Up) -> None:
+    others = descendants(up.service.process.pid)[1:]
+    up.service.kill()
+    assert all_gone(others)
+
+
+@pytest.mark.timeout(300)
+def test_the_whole_ends_when_a_part_dies(up: Up) -> None:
+    others = descendants(up.service.process.pid)[1:]
+    broker = up.part("broker")
+    assert broker
+    os.kill(broker, signal.SIGKILL)
+    assert up.service.process.wait(60) == 2
+    assert up.service.stop() == 2
+    assert any("the broker died" in line for line in up.service.errors)
+    assert all_gone(others)
+
+
+def all_gone(pids: list[int]) -> bool:
+    """Waits for processes to end; a zombie has ended."""
+    wait_for(lambda: not any(is_running(pid) for pid in pids))
+    return True
 
 
 class Traffic:

@@ -22,7 +22,7 @@ from pyhive import hive
 
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.derby import await_derby, derby_holder
-from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.session import open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
@@ -41,9 +41,11 @@ from headrace.pipeline.sql_socket import (
 )
 from headrace.pipeline.sql_socket import listening as listening_on
 from support.checkout import ROOT
+from support.hive.spark_sessions import spark_session
+from support.memory_directory import memory_directory
 from support.processes import LOOPBACK, descendants, listening
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_servers")]
 
 SCHEMA = {
     "type": "record",
@@ -137,15 +139,8 @@ def table_in(warehouse: Path, revision: str = "1-a") -> Any:
 
 def load_clicks(metastore: Server, warehouse: Path) -> list[tuple[Any, ...]]:
     """A session makes and fills the table through the metastore, and reads it."""
-    session = open_session(
-        app_name="second",
-        master="local[2]",
-        metastore_uri=metastore.addresses["metastore"],
-        data_dir=warehouse.parent / "second",
-        warehouse_uri=local_location(warehouse),
-        short_lived=True,
-    )
-    try:
+    uri = metastore.addresses["metastore"]
+    with spark_session(warehouse.parent / "second", warehouse, metastore=uri, master="local[2]") as session:
         executor = SparkExecutor(session)
         executor.ensure_database("headrace")
         assert executor.refuses_late_writers
@@ -161,8 +156,6 @@ def load_clicks(metastore: Server, warehouse: Path) -> list[tuple[Any, ...]]:
             executor.execute(op)
         assert plan_table(executor.table("headrace", "clicks"), table_in(warehouse, "2-b")) == ()
         return [tuple(row) for row in session.sql("select * from headrace.clicks order by id").collect()]
-    finally:
-        close_session(session)
 
 
 ROWS = [(i, f"u{i}", "2026-01-31", "00") for i in range(3)]
@@ -179,9 +172,9 @@ def rows_by_pyhive(port: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    base = tmp_path_factory.mktemp("servers")
-    return base / "data", base / "warehouse"
+def folders() -> Iterator[tuple[Path, Path]]:
+    with memory_directory("servers") as base:
+        yield base / "data", base / "warehouse"
 
 
 @pytest.fixture(scope="module")
@@ -199,16 +192,26 @@ def sql(metastore: Server, folders: tuple[Path, Path]) -> Iterator[Server]:
     running.kill()
 
 
-def test_everybody_sees_the_same_table(metastore: Server, sql: Server, folders: tuple[Path, Path]) -> None:
-    data_dir, warehouse = folders
-    assert load_clicks(metastore, warehouse) == ROWS
+@pytest.fixture(scope="module")
+def clicks(metastore: Server, folders: tuple[Path, Path]) -> list[tuple[Any, ...]]:
+    """The rows of the table as the session sees them that made it."""
+    return load_clicks(metastore, folders[1])
+
+
+STATEMENT = "select count(*) as n, max(url) as u from clicks"
+
+
+def test_everybody_sees_the_same_table(clicks: object, sql: Server, folders: tuple[Path, Path]) -> None:
+    assert clicks == ROWS
     assert rows_by_pyhive(sql.port) == ROWS
-    statement = "select count(*) as n, max(url) as u from clicks"
-    answer = ask(data_dir / "sql.sock", Question(statement, "headrace", with_values=True), lambda: False)
+    answer = ask(folders[0] / "sql.sock", Question(STATEMENT, "headrace", with_values=True), lambda: False)
     assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
-    where = ["--metastore", metastore.addresses["metastore"], "--data-dir", str(warehouse.parent / "third")]
+
+
+def test_sql_without_up_starts_a_spark_of_its_own(clicks: object, metastore: Server, tmp_path: Path) -> None:
+    where = ["--metastore", metastore.addresses["metastore"], "--data-dir", str(tmp_path)]
     run = subprocess.run(
-        [sys.executable, "-m", "headrace", "sql", statement, "--format", "json", *where],
+        [sys.executable, "-m", "headrace", "sql", STATEMENT, "--format", "json", *where],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -249,7 +252,7 @@ def test_nonsense_on_the_socket_is_refused(sql: Server, folders: tuple[Path, Pat
         assert reason in json.loads(read_to_end(connection))["error"]
 
 
-def test_what_a_query_lacks_is_said_through_the_socket(sql: Server, folders: tuple[Path, Path]) -> None:
+def test_what_a_query_lacks_is_said_through_the_socket(clicks: object, sql: Server, folders: tuple[Path, Path]) -> None:
     for statement, reason in (
         ("SELECT nobody FROM clicks", "nobody"),
         ("DROP TABLE clicks", "only queries"),
@@ -277,7 +280,9 @@ def test_a_taken_port_is_named(metastore: Server, tmp_path: Path) -> None:
     assert "in use" in line
 
 
-def test_tables_survive_a_kill_and_a_stop(metastore: Server, sql: Server, folders: tuple[Path, Path]) -> None:
+def test_tables_survive_a_kill_and_a_stop(
+    clicks: object, metastore: Server, sql: Server, folders: tuple[Path, Path]
+) -> None:
     data_dir, warehouse = folders
     port = str(metastore.port)
     metastore.kill()
@@ -390,8 +395,8 @@ def test_a_metastore_address_must_be_one(uri: str, tmp_path: Path) -> None:
         open_session(app_name="t", master="local[1]", metastore_uri=uri, data_dir=tmp_path, warehouse_uri="file:///w")
 
 
-def test_a_server_ends_when_its_jvm_does(tmp_path: Path) -> None:
-    running = metastore_server(tmp_path)
+def test_a_server_ends_when_its_jvm_does(memory_path: Path) -> None:
+    running = metastore_server(memory_path)
     jvm = descendants(running.process.pid)[1]
     os.kill(jvm, 9)
     _, errors = running.process.communicate(timeout=60)
@@ -399,6 +404,6 @@ def test_a_server_ends_when_its_jvm_does(tmp_path: Path) -> None:
     assert "JVM ended" in errors.splitlines()[-1]
     assert "Traceback" not in errors
     deadline = time.monotonic() + 30
-    while derby_holder(tmp_path / "metastore") is not None and time.monotonic() < deadline:
+    while derby_holder(memory_path / "metastore") is not None and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert derby_holder(tmp_path / "metastore") is None
+    assert derby_holder(memory_path / "metastore") is None
