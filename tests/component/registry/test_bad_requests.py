@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
 
 import pytest
 
+from support.cases import all_cases
 from support.registry.registry_calls import CONTENT_TYPE, STRING, Registry
 
 MEGABYTE = 1024 * 1024
@@ -73,46 +75,51 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_bodies(registry: Registry, name: str) -> None:
-    body, status = BODIES[name]
-    assert registry.call("POST", "/subjects/bad/versions", body).problem[0] == status
-    for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
-        assert 400 <= registry.call("POST", path, body).problem[0] < 500
-    assert registry.get("/subjects/bad/versions?deleted=true").problem[1] == 40401
+def test_bodies(registry: Registry) -> None:
+    with all_cases() as case:
+        for name in BODIES:
+            with case(name):
+                body, status = BODIES[name]
+                assert registry.call("POST", "/subjects/bad/versions", body).problem[0] == status
+                for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
+                    assert 400 <= registry.call("POST", path, body).problem[0] < 500
+                assert registry.get("/subjects/bad/versions?deleted=true").problem[1] == 40401
 
 
 def test_errors_in_a_body_name_the_place(registry: Registry) -> None:
     answer = registry.call("POST", "/subjects/bad/versions", with_schema(references=[{"name": "a", "subject": 5}]))
-    assert answer.problem == (400, 400, "references.0.subject: Not a valid string. Found a number.")
+    assert answer.problem[:2] == (400, 400)
+    assert answer.problem[2].startswith("references.0.subject: ")
     cut_off = registry.call("POST", "/subjects/bad/versions", b'{"schema":\n }')
     assert cut_off.problem[2].endswith("line 2, column 2")
 
 
-TOO_LARGE = {
-    "the body has more than 4194304 bytes, registry.request_bytes_max": as_schema("x" * (5 * MEGABYTE)),
-    "the schema has 3145728 characters; at most 2097152 are taken, half of registry.request_bytes_max": as_schema(
-        "x" * (3 * MEGABYTE)
-    ),
-    "the body has more than 20000 JSON values beside the schema's own": with_schema(references=[{}] * 20_000),
-}
+def test_what_is_too_large_has_its_own_code_and_names_the_bound(registry: Registry) -> None:
+    for bound, body in (
+        ("4194304 bytes", as_schema("x" * (5 * MEGABYTE))),
+        ("2097152", as_schema("x" * (3 * MEGABYTE))),
+        ("20000", with_schema(references=[{}] * 20_000)),
+    ):
+        status, code, message = registry.call("POST", "/subjects/bad/versions", body).problem
+        assert (status, code) == (422, 42209)
+        assert message.startswith("Register operation failed because schema is too large: ") and bound in message
+        for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
+            status, code, message = registry.call("POST", path, body).problem
+            assert (status, code) == (413, 413)
+            assert message.startswith("HTTP 413 Request Entity Too Large: ") and bound in message
 
 
-@pytest.mark.parametrize("reason", TOO_LARGE)
-def test_what_is_too_large_has_its_own_code_and_names_the_bound(registry: Registry, reason: str) -> None:
-    body = TOO_LARGE[reason]
-    sentence = f"Register operation failed because schema is too large: {reason}"
-    assert registry.call("POST", "/subjects/bad/versions", body).problem == (422, 42209, sentence)
-    for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
-        assert registry.call("POST", path, body).problem == (413, 413, f"HTTP 413 Request Entity Too Large: {reason}")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b'{"compatibility":5}', b'{"compatibility":"x\\u0000"}', b'{"normalize":"maybe"}', b'{"normalize":{}}', b"[]"],
-)
-def test_configuration_bodies(registry: Registry, body: bytes) -> None:
-    assert 400 <= registry.call("PUT", "/config/bad", body).problem[0] < 500
+def test_configuration_bodies(registry: Registry) -> None:
+    with all_cases() as case:
+        for body in [
+            b'{"compatibility":5}',
+            b'{"compatibility":"x\\u0000"}',
+            b'{"normalize":"maybe"}',
+            b'{"normalize":{}}',
+            b"[]",
+        ]:
+            with case(body):
+                assert 400 <= registry.call("PUT", "/config/bad", body).problem[0] < 500
 
 
 PATHS = [
@@ -144,18 +151,19 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=range(len(PATHS)))
-@pytest.mark.parametrize("method", ["GET", "DELETE", "FOO"])
-def test_paths(registry: Registry, method: str, path: str) -> None:
-    assert 400 <= registry.call(method, path).problem[0] < 500
+def test_paths(registry: Registry) -> None:
+    with all_cases() as case:
+        for method, path in itertools.product(["GET", "DELETE", "FOO"], PATHS):
+            with case((method, path)):
+                assert 400 <= registry.call(method, path).problem[0] < 500
 
 
-@pytest.mark.parametrize(
-    "query", ["offset=-1&limit=" + "9" * 30, "offset=x&limit=%00", "subjectPrefix=%00%ff", "=&&=?"]
-)
-def test_queries(registry: Registry, query: str) -> None:
-    assert registry.get(f"/subjects?{query}").status == 200
-    assert registry.get(f"/schemas?{query}").status == 200
+def test_queries(registry: Registry) -> None:
+    with all_cases() as case:
+        for query in ["offset=-1&limit=" + "9" * 30, "offset=x&limit=%00", "subjectPrefix=%00%ff", "=&&=?"]:
+            with case(query):
+                assert registry.get(f"/subjects?{query}").status == 200
+                assert registry.get(f"/schemas?{query}").status == 200
 
 
 def raw(registry: Registry, request: bytes) -> tuple[int, str]:
@@ -173,43 +181,46 @@ def raw(registry: Registry, request: bytes) -> tuple[int, str]:
     return int(head.split()[1]), body.decode()
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"\x00\x01\x02\r\n\r\n", 400),
-        (b"GET / HTTP/9.9\r\n\r\n", 400),
-        (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"y" * 1_000_000 + b"\r\n\r\n", 431),
-        (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400),
-        (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
-        (
-            b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Type: a/b;c=\xff\r\nContent-Length: 0\r\n\r\n",
-            415,
-        ),
-    ],
-)
-def test_requests_that_are_not_http(registry: Registry, request_bytes: bytes, status: int) -> None:
-    # What the server itself refuses never reaches the application; it has a status and nothing else.
-    found, body = raw(registry, request_bytes)
-    assert found == status
-    assert not body or json.loads(body)["error_code"] == status
+def test_requests_that_are_not_http(registry: Registry) -> None:
+    with all_cases() as case:
+        for request_bytes, status in [
+            (b"\x00\x01\x02\r\n\r\n", 400),
+            (b"GET / HTTP/9.9\r\n\r\n", 400),
+            (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"y" * 1_000_000 + b"\r\n\r\n", 431),
+            (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400),
+            (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
+            (
+                b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Type: a/b;c=\xff\r\nContent-Length: 0\r\n\r\n",
+                415,
+            ),
+        ]:
+            with case(request_bytes):
+                # What the server itself refuses never reaches the application; it has a status and nothing else.
+                found, body = raw(registry, request_bytes)
+                assert found == status
+                assert not body or json.loads(body)["error_code"] == status
 
 
-@pytest.mark.parametrize("charset", ["nope", "hex", "zlib", "rot13", "undefined", "utf-16", "a\tb"])
-def test_character_sets(registry: Registry, charset: str) -> None:
-    headers = {"Content-Type": f"application/json; charset={charset}"}
-    assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
+def test_character_sets(registry: Registry) -> None:
+    with all_cases() as case:
+        for charset in ["nope", "hex", "zlib", "rot13", "undefined", "utf-16", "a\tb"]:
+            with case(charset):
+                headers = {"Content-Type": f"application/json; charset={charset}"}
+                assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape"])
-def test_pythons_own_codecs_are_no_character_sets(registry: Registry, charset: str) -> None:
-    headers = {"Content-Type": f"application/json; charset={charset}"}
-    # The first would take an hour for it.
-    body = b"a" * MEGABYTE + b"-" + b"a9" * MEGABYTE
-    assert registry.call("POST", "/subjects/bad/versions", body, headers).problem[0] == 400
-    assert registry.call("POST", "/subjects/bad/versions", b"{}", headers).problem[0] == 400
+def test_pythons_own_codecs_are_no_character_sets(registry: Registry) -> None:
+    with all_cases() as case:
+        for charset in ["punycode", "idna", "unicode_escape"]:
+            with case(charset):
+                headers = {"Content-Type": f"application/json; charset={charset}"}
+                # The first would take an hour for it.
+                body = b"a" * MEGABYTE + b"-" + b"a9" * MEGABYTE
+                assert registry.call("POST", "/subjects/bad/versions", body, headers).problem[0] == 400
+                assert registry.call("POST", "/subjects/bad/versions", b"{}", headers).problem[0] == 400
 
 
 def test_large_schemas_are_schemas(registry: Registry) -> None:

@@ -27,6 +27,7 @@ from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
 from headrace.registry.access.users import user_line
 from headrace.registry.api.hooks import CERTIFICATE_KEY
 from headrace.registry.storage.database import sqlite_url
+from support.cases import all_cases
 from support.registry.registry_calls import CONTENT_TYPE, Answer, RegistryInProcess, registry_in_process
 
 PLACES = {"everywhere": "*", "subject": "s", "other": "other", "context": ":.c:*"}
@@ -155,24 +156,23 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
         yield users
 
 
-CALLS = pytest.mark.parametrize("call", list(every_call()), ids=lambda call: " ".join(call))
-
-
 def may(right: Right, place: str, call: Call) -> bool:
     return is_open(call) or (right >= right_for(call) and place in places_for(call))
 
 
 @pytest.mark.parametrize("way", WAYS)
-@CALLS
-def test_who_may_make_a_call(users: Users, call: Call, way: str) -> None:
-    allowed = {name for name, (right, place) in USERS.items() if may(right, place, call)}
-    statuses = {name: users.make(name, call, way).status for name in (*USERS, STRANGER, NOBODY)}
-    assert {name for name in USERS if statuses[name] not in (401, 403)} == allowed
-    assert {statuses[name] for name in set(USERS) - allowed} <= {403}
-    if is_open(call):
-        assert {statuses[STRANGER], statuses[NOBODY]} == {200}
-    else:
-        assert (statuses[STRANGER], statuses[NOBODY]) == (403, 401)
+def test_a_call_needs_its_right_on_what_it_is_about(users: Users, way: str) -> None:
+    with all_cases() as case:
+        for call in every_call():
+            with case(" ".join(call)):
+                allowed = {name for name, (right, place) in USERS.items() if may(right, place, call)}
+                statuses = {name: users.make(name, call, way).status for name in (*USERS, STRANGER, NOBODY)}
+                assert {name for name in USERS if statuses[name] not in (401, 403)} == allowed
+                assert {statuses[name] for name in set(USERS) - allowed} <= {403}
+                if is_open(call):
+                    assert {statuses[STRANGER], statuses[NOBODY]} == {200}
+                else:
+                    assert (statuses[STRANGER], statuses[NOBODY]) == (403, 401)
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -182,14 +182,16 @@ def visited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield request.param, users
 
 
-@CALLS
-def test_what_who_comes_with_nothing_may_do(visited: tuple[str, Users], call: Call) -> None:
+def test_anonymous_clients_may_do_what_is_granted_to_them_alone(visited: tuple[str, Users]) -> None:
     place, users = visited
-    for way in ("password", "certificate"):  # one that is nobody's
-        status = users.make(NOBODY, call, way).status
-        assert (status not in (401, 403)) if may(Right.READ, place, call) else status == 401
-    # What is granted to nobody in particular is not what everybody else has too.
-    assert users.make(STRANGER, call).status == (200 if is_open(call) else 403)
+    with all_cases() as case:
+        for call in every_call():
+            with case(" ".join(call)):
+                for way in ("password", "certificate"):  # one that is nobody's
+                    status = users.make(NOBODY, call, way).status
+                    assert (status not in (401, 403)) if may(Right.READ, place, call) else status == 401
+                # What is granted to anonymous clients is not granted to users without a grant.
+                assert users.make(STRANGER, call).status == (200 if is_open(call) else 403)
 
 
 FOUND_ELSEWHERE = {"/contexts/{context}", "/mode/{subject}", "/config/{subject}", "/subjects/{subject}/metadata"}
