@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from headrace.registry.service.configuration import Configuration
 from headrace.registry.service.deletion import Deletion
 from headrace.registry.service.registration import Registered
 from headrace.registry.storage import footing, statements
-from headrace.registry.storage.database import Conflict, Database, sqlite_url
+from headrace.registry.storage.database import Conflict, Database
 from headrace.registry.storage.footing import (
     ALL_SUBJECTS,
     LEASE_MARGIN,
@@ -36,9 +35,8 @@ WAIT_S = LEASE_S * LEASE_MARGIN
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(sqlite_url(tmp_path / "registry.db"))
-    made.upgrade()
+def database(sqlite_database_url: str) -> Iterator[Database]:
+    made = Database(sqlite_database_url)
     for name in ("a", "b"):
         made.write(lambda repository, name=name: repository.claim_subject(name, None))  # type: ignore[misc]
     yield made

@@ -120,12 +120,12 @@ def test_an_exception_of_before_the_consumer_keeps_nothing_from_being_committed(
 def test_slow_handling_of_each_message_is_no_reason_to_read_them_again(settings: Settings, topic: str) -> None:
     produce(settings, topic, 9)
     given = []
-    with Consumer(settings, topics=[topic], group=topic, auto_commit=True, handling_timeout_s=15) as consumer:
+    with Consumer(settings, topics=[topic], group=topic, auto_commit=True, handling_timeout_s=6) as consumer:
         for message in consumer:
             given.append(message.value["id"])
             if len(given) == 9:
                 break
-            time.sleep(2)  # together longer than the group waits for one message
+            time.sleep(0.8)  # together longer than the group waits for one message
     assert given == list(range(9))
     with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=1) as consumer:
         assert [message.value["id"] for message in consumer] == []
