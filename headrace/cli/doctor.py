@@ -53,6 +53,9 @@ FREE_BYTES_MIN = 1024 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 SPARKS = ">=3.5,<5"  # of clusters, whose pyspark may stand in for ours (docs/cluster.md, "Another Spark")
 ALL = "all"  # the extra
+HARD_LINKS = "hard links, for decisions"
+LOADS = "loads go on"
+REGISTRY_DATABASE = "registry's database"
 INSTALL_AGAIN = "install Headrace again, from where it came and with its extras (docs/install.md)"
 
 
@@ -102,7 +105,7 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     yield _folder("data folder", settings.data_dir.resolve(), "data_dir")
     warehouse = warehouse_folder(settings)
     if isinstance(warehouse, RemoteFolder):
-        yield Diagnosis("warehouse", f"{warehouse}, reached through Spark's JVM; see `loads go on`")
+        yield Diagnosis("warehouse", f"{warehouse}, reached through Spark's JVM; see `{LOADS}`")
     else:
         yield _folder("warehouse", warehouse, "loader.warehouse")
         yield _links(warehouse)
@@ -171,7 +174,7 @@ def _folder(need: str, folder: Path, key: str) -> Diagnosis:
 
 def _links(warehouse: Path) -> Diagnosis:
     there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
-    need = "hard links, for decisions"
+    need = HARD_LINKS
     try:
         with tempfile.TemporaryDirectory(dir=there, prefix=".headrace-doctor-") as folder:
             first = Path(folder) / "a"
@@ -238,7 +241,7 @@ def _registry(settings: Settings) -> str:
 
 
 def _database(settings: Settings) -> Diagnosis:
-    need = "registry's database"
+    need = REGISTRY_DATABASE
     try:
         database = Database(settings.registry.database_url or sqlite_url(settings.data_dir / "registry.db"))
     except RegistryError as error:
@@ -275,7 +278,7 @@ def _metastore(uri: str) -> str:
 
 
 def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
-    need = "loads go on"
+    need = LOADS
     try:
         log = decision_log(settings, looks_only=True)
         log.check_format(writing=False)

@@ -136,7 +136,7 @@ def test_the_registry_is_started_after_its_database_was_brought_on() -> None:
     ],
 )
 def test_a_unit_that_would_be_run_otherwise_than_by_systemd_is_refused(line: str) -> None:
-    with pytest.raises(UnitError, match="expected"):
+    with pytest.raises(UnitError):
         service_of(f"[Service]\nExecStart=/bin/true\n{line}\n", Path("/home"))
 
 

@@ -103,4 +103,4 @@ def test_a_note_on_standard_error_has_its_colour(place: Path, monkeypatch: pytes
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)
     assert main(["offsets", "show", *NOBODY.split()]) == 0
-    assert "\x1b[1;33mnote\x1b[0m: the brokers were not asked" in err.getvalue()
+    assert "\x1b[1;33mnote\x1b[0m: " in err.getvalue()

@@ -6,6 +6,7 @@ import errno
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -16,9 +17,11 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.cli import main
+from headrace.cli.doctor import HARD_LINKS, LOADS, REGISTRY_DATABASE
 from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import java_version
 from headrace.registry.storage.database import Database, sqlite_url
+from headrace.settings.loading import COMMAND_LINE, ENVIRONMENT
 from headrace.version import VERSION
 
 
@@ -48,8 +51,8 @@ def test_each_setting_says_where_it_comes_from(
     found = config(capsys, "--config", str(file), "--interval", "5m")
     assert found["data_dir"] == {"value": str(tmp_path / "data"), "from": str(file)}
     assert found["kafka.password"] == {"value": "***", "from": str(file)}
-    assert found["loader.tasks"] == {"value": "4", "from": "the environment"}
-    assert found["loader.interval"] == {"value": "5m", "from": "the command line"}
+    assert found["loader.tasks"] == {"value": "4", "from": ENVIRONMENT}
+    assert found["loader.interval"] == {"value": "5m", "from": COMMAND_LINE}
     assert found["loader.codec"]["from"] == "default"
     assert found["spark.master"] == {"value": "local[2]", "from": str(file)}
 
@@ -58,7 +61,7 @@ def test_parts_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(config(capsys, "sql", "hive.memory")) == {"sql.listen", "sql.memory", "hive.memory"}
     assert set(config(capsys, "--changed")) == {"registry.listen", "broker.listen", "hive.listen"}
     assert main(["config", "sqll"]) == 2
-    assert "there is no section or key 'sqll'; expected some of data_dir, registry" in capsys.readouterr().err
+    assert re.search("'sqll'.* data_dir, registry,", capsys.readouterr().err)
 
 
 def test_the_variables_of_the_log_are_shown_as_they_count(
@@ -74,26 +77,22 @@ def test_the_variables_of_the_log_are_shown_as_they_count(
     monkeypatch.setenv(level, "loud")
     monkeypatch.setenv(form, "JSON")
     assert config(capsys)[level] == {"value": "INFO", "from": "default"}, "which makes no sense"
-    assert config(capsys, "--changed")[form] == {"value": "json", "from": "the environment"}
+    assert config(capsys, "--changed")[form] == {"value": "json", "from": ENVIRONMENT}
 
 
-def test_a_misspelt_variable_is_told_with_what_was_meant(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_error_of_a_misspelt_variable_or_setting_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HEADRACE_LOG_FROMAT", "json")
     assert main(["config"]) == 2
-    assert capsys.readouterr().err == (
-        "headrace: unknown variable 'HEADRACE_LOG_FROMAT' in the environment; did you mean HEADRACE_LOG_FORMAT?\n"
-    )
-
-
-def test_a_misspelt_setting_is_told_with_what_was_meant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "headrace.toml").write_text("[loader]\npartition_bye = 'day'\n")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match("headrace: .*'HEADRACE_LOG_FROMAT'.* HEADRACE_LOG_FORMAT", line)
+    monkeypatch.delenv("HEADRACE_LOG_FROMAT")
+    file = tmp_path / "headrace.toml"
+    file.write_text("[loader]\npartition_bye = 'day'\n")
     assert main(["config"]) == 2
-    assert capsys.readouterr().err == (
-        f"headrace: unknown setting 'loader.partition_bye' in {tmp_path / 'headrace.toml'}; "
-        "did you mean loader.partition_by?\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(rf"headrace: .*'loader\.partition_bye'.* {file}\b.* loader\.partition_by\b", line)
 
 
 def doctor(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> dict[str, dict[str, str]]:
@@ -103,9 +102,9 @@ def doctor(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> di
 
 def test_a_machine_on_which_nothing_was_started_yet_is_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = doctor(capsys, 0)
-    assert found["hard links, for decisions"]["is_well"]
-    assert "not made yet" in found["warehouse"]["found"]
-    assert found["loads go on"]["found"] == "nothing was loaded yet"
+    assert found[HARD_LINKS]["is_well"]
+    assert found["warehouse"]["is_well"]
+    assert found[LOADS]["is_well"]
     assert list(tmp_path.iterdir()) == [], "it looks, and leaves nothing"
     assert main(["doctor"]) == 0
     assert all(line.startswith("ok ") for line in capsys.readouterr().out.splitlines())
@@ -123,10 +122,11 @@ def test_what_is_not_well_is_told_with_what_to_do(capsys: pytest.CaptureFixture[
             1,
             *("--broker-listen", taken, "--registry-url", f"http://{nobody}", "--metastore", f"thrift://{nobody}"),
         )
-    assert found["broker.listen"]["cure"] == "stop what listens there, or set broker.listen before `up`"
+    assert "set broker.listen" in found["broker.listen"]["cure"]
     assert "connection refused" in found["registry"]["found"].lower()
-    assert found["registry"]["cure"] == "start it, or mend registry.url"
-    assert found["metastore"]["found"] == f"nobody accepts connections at thrift://{nobody}"
+    assert "registry.url" in found["registry"]["cure"]
+    assert f"thrift://{nobody}" in found["metastore"]["found"]
+    assert not found["metastore"]["is_well"]
     assert "hive.listen" not in found
     assert "registry.listen" not in found
 
@@ -135,7 +135,7 @@ def test_a_damaged_log_of_decisions_is_named(capsys: pytest.CaptureFixture[str],
     log = tmp_path / "headrace-data" / "warehouse" / "_headrace"
     log.mkdir(parents=True)
     (log / "format.json").write_text('{"format": 99, "read_min": 99, "write_min": 99}')
-    found = doctor(capsys, 1)["loads go on"]
+    found = doctor(capsys, 1)[LOADS]
     assert "99" in found["found"]
     assert found["cure"]
 
@@ -148,10 +148,10 @@ def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
 
     monkeypatch.setattr("headrace.loader.storage.hadoop.jvm.HdfsFileSystem.length", refuse)
     found = doctor(capsys, 1, "--warehouse", "hdfs://nn/w")
-    assert found["warehouse"]["found"].startswith("hdfs://nn/w, reached through Spark's JVM")
-    assert found["loads go on"]["found"] == "ConnectException: Connection refused"
-    assert found["loads go on"]["cure"]
-    assert "hard links, for decisions" not in found
+    assert found["warehouse"]["found"].startswith("hdfs://nn/w")
+    assert found[LOADS]["found"] == "ConnectException: Connection refused"
+    assert found[LOADS]["cure"]
+    assert HARD_LINKS not in found
 
 
 def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.Captu
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         found = doctor(capsys, 1, "--sql-listen", f"127.0.0.1:{listener.getsockname()[1]}")
-    assert found["sql.listen"]["cure"] == "stop what listens there, or set sql.listen before `up`"
+    assert "set sql.listen" in found["sql.listen"]["cure"]
 
 
 def test_a_database_of_before_is_brought_along_by_the_next_start(
@@ -168,9 +168,8 @@ def test_a_database_of_before_is_brought_along_by_the_next_start(
 ) -> None:
     path = tmp_path / "headrace-data" / "registry.db"
     database_at(path, "0001")
-    found = doctor(capsys, 0)["registry's database"]["found"]
-    assert "is at migration 0001, expected 00" in found
-    assert found.endswith(", to which the next start of `up` or `registry serve` brings it")
+    found = doctor(capsys, 0)[REGISTRY_DATABASE]["found"]
+    assert re.search(r"\b0001\b.*\b00\d\d\b.*`registry serve`", found)
 
 
 def test_a_database_that_is_not_brought_along_by_itself_names_the_command(
@@ -178,9 +177,9 @@ def test_a_database_that_is_not_brought_along_by_itself_names_the_command(
 ) -> None:
     database_at(tmp_path / "shared.db", "0001")
     monkeypatch.setattr(Database, "is_sqlite", False)
-    found = doctor(capsys, 1, "--database-url", sqlite_url(tmp_path / "shared.db"))["registry's database"]
-    assert "is at migration 0001" in found["found"]
-    assert found["cure"] == "run `headrace registry db upgrade`"
+    found = doctor(capsys, 1, "--database-url", sqlite_url(tmp_path / "shared.db"))[REGISTRY_DATABASE]
+    assert "0001" in found["found"]
+    assert "`headrace registry db upgrade`" in found["cure"]
 
 
 def test_a_database_of_a_newer_release_and_one_that_cannot_be_opened(
@@ -188,15 +187,16 @@ def test_a_database_of_a_newer_release_and_one_that_cannot_be_opened(
 ) -> None:
     path = tmp_path / "headrace-data" / "registry.db"
     database_at(path, "9999")
-    newer = doctor(capsys, 1)["registry's database"]
+    newer = doctor(capsys, 1)[REGISTRY_DATABASE]
     assert "9999" in newer["found"]
-    assert newer["cure"] == "install the version that made it"
+    assert newer["cure"]
+    assert "registry.database_url" not in newer["cure"]
     path.write_text("no database")
-    damaged = doctor(capsys, 1)["registry's database"]
-    assert "cannot be used" in damaged["found"]
-    assert damaged["cure"] == "start it, or mend registry.database_url"
-    unknown = doctor(capsys, 1, "--database-url", "oracle://db.example.com/x")["registry's database"]
-    assert unknown["cure"] == "mend registry.database_url"
+    damaged = doctor(capsys, 1)[REGISTRY_DATABASE]
+    assert "registry.db" in damaged["found"]
+    assert "registry.database_url" in damaged["cure"]
+    unknown = doctor(capsys, 1, "--database-url", "oracle://db.example.com/x")[REGISTRY_DATABASE]
+    assert "registry.database_url" in unknown["cure"]
 
 
 def database_at(path: Path, migration: str) -> None:
@@ -213,20 +213,17 @@ def database_at(path: Path, migration: str) -> None:
 def test_versions_are_compared_with_what_is_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"Headrace {VERSION} with all, Python 3." in doctor(capsys, 0)["versions"]["found"]
+    assert re.search(rf"\b{VERSION} .*\ball, Python 3\.", doctor(capsys, 0)["versions"]["found"])
     true = importlib.metadata.version
     others = {"flask": "2.3.3", "kafka-python": "3.0.13", "pyspark": "3.4.4"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: others.get(name) or true(name))
     monkeypatch.setattr("platform.python_version", lambda: "3.14.0")
     found = doctor(capsys, 1)["versions"]
     amiss = found["found"].split("; ")[1:]
-    assert [each.partition(" is not ")[0] for each in amiss] == [
-        "Python 3.14.0",
-        "flask 2.3.3",
-        "kafka-python 3.0.13",
-        "pyspark 3.4.4",
-    ]
-    assert "kafka-python 3.0.13 is not ==3.0.12" in amiss
+    names = ("Python 3.14.0 ", "flask 2.3.3 ", "kafka-python 3.0.13 ", "pyspark 3.4.4 ")
+    assert len(amiss) == len(names)
+    assert all(map(str.startswith, amiss, names)), amiss
+    assert amiss[2].endswith("==3.0.12")
     assert "docs/install.md" in found["cure"]
 
 
@@ -242,7 +239,7 @@ def test_the_pyspark_of_a_cluster_and_libraries_of_extras_that_are_not_there_are
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = doctor(capsys, 0)["versions"]["found"]
-    assert f"Headrace {VERSION} with producer, registry (without cramjam), Python 3." in found
+    assert re.search(rf"\b{VERSION} .*producer, registry \(.*cramjam\).*, Python 3\.", found)
     assert found.endswith("PySpark 3.5.9")
 
 
@@ -278,11 +275,11 @@ def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spoil", "flags", "need", "found", "cure"),
     [
-        (no_java, "", "Java", "no Java 17 or newer found; looked at JAVA_HOME and the PATH", "Install one, set JAVA"),
-        (almost_no_room, "", "data folder", "1.0 GiB free", "make room there"),
-        (no_hard_links, "", "hard links, for decisions", "Operation not permitted", "put loader.warehouse on a file"),
-        (nothing, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "mend kafka.bootstrap_servers"),
-        (loaded_elsewhere, "--bootstrap-servers 127.0.0.1:1", "loads go on", "/srv/warehouse", "--new-warehouse"),
+        (no_java, "", "Java", "PATH", "JAVA_HOME"),
+        (almost_no_room, "", "data folder", "1.0 GiB", ""),
+        (no_hard_links, "", HARD_LINKS, "Operation not permitted", "loader.warehouse"),
+        (nothing, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "kafka.bootstrap_servers"),
+        (loaded_elsewhere, "--bootstrap-servers 127.0.0.1:1", LOADS, "/srv/warehouse", "--new-warehouse"),
     ],
 )
 def test_each_need_that_is_not_met_is_told_with_its_cure(

@@ -1,9 +1,10 @@
-"""`headrace hive` as it is typed: what it prints, its exit codes, and what it says where it cannot tell."""
+"""`headrace hive`: its output, its exit codes and its errors."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from headrace.hive_ddl.table import VERSION
 from headrace.loader.run import run_load
 from headrace.pipeline.load import SparkEdge
 from headrace.registry.client.answers import RegisteredSchema
+from support.golden import golden
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 
 TABLE = ("headrace", "orders")
@@ -49,7 +51,13 @@ def test_nothing_differs(metastore: World, capsys: pytest.CaptureFixture[str]) -
     assert hive(metastore, "plan") == 0
     assert capsys.readouterr().out == ""
     assert hive(metastore, "repair") == 0
-    assert capsys.readouterr().out == "0 mended, 0 left to people\n"
+    assert counts(capsys.readouterr().out) == (0, 0)
+
+
+def counts(printed: str) -> tuple[int, int]:
+    """Returns the numbers of repaired and of remaining differences in the last line of a report."""
+    repaired, remaining = re.findall(r"\b\d+\b", printed.splitlines()[-1])
+    return int(repaired), int(remaining)
 
 
 def test_plan_prints_statements_and_changes_nothing(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,22 +67,20 @@ def test_plan_prints_statements_and_changes_nothing(metastore: World, capsys: py
     executed = len(metastore.hive.executed)
     assert hive(metastore, "plan", "orders") == 1
     printed = capsys.readouterr().out
-    assert printed.startswith("-- orders: headrace.orders: the table was altered: headrace.version\n")
-    assert "\n-- only if headrace.revision is 2-" in printed
+    assert re.match(r"-- orders: headrace\.orders: .*\bheadrace\.version\n", printed)
+    assert re.search(r"^-- .*\bheadrace\.revision\b.* 2-", printed, re.MULTILINE)
     assert "ALTER TABLE `headrace`.`orders` SET TBLPROPERTIES (" in printed
-    assert "-- orders: headrace.orders: 1 partition is not there: 2026-01-01/00\nALTER TABLE" in printed
+    assert re.search(r"^-- orders: headrace\.orders: .*\b2026-01-01/00\nALTER TABLE", printed, re.MULTILINE)
     assert hive(metastore, "repair", "--dry-run") == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "2 would be mended, 0 left to people"
+    assert counts(capsys.readouterr().out) == (2, 0)
     assert len(metastore.hive.executed) == executed
     assert hive(metastore, "apply") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "mended: orders: headrace.orders: the table was altered: headrace.version",
-        "mended: orders: headrace.orders: 1 partition is not there: 2026-01-01/00",
-        "2 mended, 0 left to people",
-    ]
+    printed = capsys.readouterr().out
+    assert counts(printed) == (2, 0)
+    assert printed == golden("headrace/hive_apply.txt", printed)
 
 
-def test_what_cannot_be_mended_ends_with_1(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_of_lost_files_ends_with_1(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(metastore.warehouse / "orders" / "dt=2026-01-01" / "hr=00")
     assert hive(metastore, "apply") == 0
     capsys.readouterr()
@@ -82,7 +88,9 @@ def test_what_cannot_be_mended_ends_with_1(metastore: World, capsys: pytest.Capt
     (found,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
     assert (found["trouble"], found["mendable"], found["statements"], found["moves"]) == ("lost", False, [], [])
     assert hive(metastore, "repair") == 1
-    assert capsys.readouterr().out.startswith("NOT MENDED: orders: orders/dt=2026-01-01/hr=00: 2 of 2 decided files")
+    printed = capsys.readouterr().out
+    assert "orders: orders/dt=2026-01-01/hr=00: 2 of 2 " in printed
+    assert counts(printed) == (0, 1)
 
 
 @pytest.fixture
@@ -96,31 +104,25 @@ def two_topics(metastore: World) -> World:
     return metastore
 
 
-MISSING = "1 partition is not there: 2026-01-01/00"
-UNTOLD = (
-    "headrace.orders: what differs cannot be told: the Hive metastore refused a look at table headrace.orders: no leave"
-)
-
-
-def test_what_is_the_matter_with_one_topic_keeps_no_other_from_being_looked_at(
+def test_error_of_one_topic_does_not_keep_others_from_being_repaired(
     two_topics: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two_topics.hive.refused[TABLE] = "no leave"
     assert hive(two_topics, "plan") == 1
     printed = capsys.readouterr().out
-    assert printed.startswith(f"-- orders: {UNTOLD}\n-- others: headrace.others: {MISSING}\nALTER TABLE ")
+    printed = printed.replace(f"{two_topics.warehouse}/", "/warehouse/")
+    assert printed == golden("headrace/hive_plan.sql", printed)
     assert hive(two_topics, "repair", "--dry-run") == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 would be mended, 1 left to people"
+    assert counts(capsys.readouterr().out) == (1, 1)
     assert hive(two_topics, "apply", "--format", "json") == 1
     found = json.loads(capsys.readouterr().out)["topics"]
     assert [(one["trouble"], one["mendable"]) for one in found["orders"]] == [("untold", False)]
     assert [(one["trouble"], one["mendable"]) for one in found["others"]] == [("partitions", True)]
     assert two_topics.hive.parts["headrace", "others"]
     assert hive(two_topics, "repair") == 1
-    assert capsys.readouterr().out.splitlines() == [
-        f"NOT MENDED: orders: {UNTOLD}",
-        "0 mended, 1 left to people",
-    ]
+    printed = capsys.readouterr().out
+    assert counts(printed) == (0, 1)
+    assert printed == golden("headrace/hive_repair.txt", printed)
 
 
 def test_plan_as_json_has_every_topic_and_looks_into_no_folder(
@@ -134,7 +136,8 @@ def test_plan_as_json_has_every_topic_and_looks_into_no_folder(
     found = json.loads(capsys.readouterr().out)["topics"]
     assert found["orders"] == []
     (one,) = found["others"]
-    assert (one["trouble"], one["where"], one["message"]) == ("partitions", "headrace.others", MISSING)
+    assert (one["trouble"], one["where"]) == ("partitions", "headrace.others")
+    assert "2026-01-01/00" in one["message"]
     assert hive(two_topics, "repair", "orders", "--format", "json") == 0
     (moved,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
     assert moved["moves"] == [["orders/dt=2026-01-01/hr=00/x", "orders/_foreign/dt=2026-01-01/hr=00/x"]]
@@ -148,7 +151,7 @@ def test_where_nothing_could_be_told_the_exit_code_says_so(
         assert hive(two_topics, verb, "orders") == 2
     two_topics.hive.refused["headrace", "others"] = "no leave"
     assert hive(two_topics, "repair") == 2
-    assert capsys.readouterr().out.splitlines()[-1] == "0 mended, 2 left to people"
+    assert counts(capsys.readouterr().out) == (0, 2)
 
 
 @pytest.mark.parametrize("words", [(), ("--format", "json")])
@@ -164,12 +167,13 @@ def test_a_metastore_that_goes_away_ends_it_and_what_was_mended_is_told(
     two_topics.hive.execute = once  # type: ignore[method-assign]
     assert hive(two_topics, "apply", *words) == 2
     captured = capsys.readouterr()
-    assert captured.err.endswith("headrace: the Hive metastore thrift://there cannot be used: it went away\n")
+    assert re.search(r"^headrace: .*\bthrift://there\b.*: it went away$", captured.err, re.MULTILINE)
     if words:
         (told,) = json.loads(captured.out)["topics"].items()
         assert (told[0], [(one["trouble"], one["mendable"]) for one in told[1]]) == ("orders", [("partitions", True)])
     else:
-        assert captured.out == f"mended: orders: headrace.orders: {MISSING}\n1 mended, 0 left to people\n"
+        assert counts(captured.out) == (1, 0)
+        assert "orders: headrace.orders: " in captured.out
     assert hive(two_topics, "apply", *words) == 2
     assert capsys.readouterr().out == ""
 
@@ -177,27 +181,29 @@ def test_a_metastore_that_goes_away_ends_it_and_what_was_mended_is_told(
 def test_drop_and_a_table_of_somebody_else(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(metastore, "drop", "orders", "--dry-run") == 0
     printed = capsys.readouterr().out
-    assert printed == (
-        "-- the files stay; the next load makes the table again\nDROP TABLE IF EXISTS `headrace`.`orders`;\n"
-    )
+    assert printed.splitlines()[1:] == ["DROP TABLE IF EXISTS `headrace`.`orders`;"]
+    assert printed.startswith("-- ")
     assert hive(metastore, "drop", "orders") == 0
-    assert capsys.readouterr().out == "dropped headrace.orders; its files are where they were\n"
+    assert "headrace.orders" in capsys.readouterr().out
     assert TABLE not in metastore.hive.tables
     assert hive(metastore, "drop", "orders") == 0
-    assert capsys.readouterr().out == "there is no such table\n"
+    assert "headrace.orders" not in capsys.readouterr().out
     hive(metastore, "apply")
     metastore.hive.tables[TABLE] = dataclasses.replace(metastore.hive.tables[TABLE], properties={})
     capsys.readouterr()
     assert hive(metastore, "drop", "orders", "--dry-run") == 2
-    assert "the Hive table headrace.orders is not its own" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "headrace.orders" in line
     assert hive(metastore, "apply") == 1
-    assert capsys.readouterr().out.startswith("NOT MENDED: orders: headrace.orders: topic orders waits: the Hive table")
+    printed = capsys.readouterr().out
+    assert counts(printed) == (0, 1)
+    assert "orders: headrace.orders: " in printed
 
 
 def test_printed_statements_need_no_metastore(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "plan", "--hive-executor", "print") == 1
     printed = capsys.readouterr().out
-    assert "-- orders: headrace.orders: the table is not there\n-- column id: bigint\n" in printed
+    assert re.match(r"-- orders: headrace\.orders: .*\n-- column id: bigint\n", printed)
     assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed
     assert "ADD IF NOT EXISTS\n  PARTITION (`dt` = '2026-01-01', `hr` = '00')" in printed
 
@@ -210,8 +216,8 @@ def test_explain_names_version_column_rule_and_reason(world: World, capsys: pyte
     assert hive(world, "explain", "orders") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["version", "column", "rule", "detail", "because"]
-    assert "a new field is appended, since readers by position" in lines[2]
-    assert lines[-1] == "orders: subject orders-value, versions 1, 2; 1 rule beyond taking fields as they are"
+    assert re.match(r" *2 +note +added +\w", lines[2])
+    assert re.match(r"orders: .*\borders-value, versions 1, 2; 1 ", lines[-1])
 
 
 def test_history_says_when_columns_came_by_topic_or_table(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,20 +263,21 @@ def test_latest_prints_a_view_of_the_newest_schema(
     assert capsys.readouterr().out == printed
     monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: OneVersion(9))
     assert hive(world, "latest", "orders") == 2
-    assert "version 2 of orders-value is another one than was loaded: headrace load" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "orders-value" in line
 
 
 @pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain", "history", "latest"])
 def test_a_topic_that_was_never_loaded(world: World, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hive(world, verb, "nobody") == 2
-    assert capsys.readouterr().err == "headrace: nothing of topic nobody has been loaded; loaded topics: orders\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"headrace: .*\bnobody\b.*\borders$", line)
 
 
 def test_a_server_that_is_not_there_is_one_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "apply", "--hive-executor", "hive://127.0.0.1:1") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.endswith(
-        "headrace: the Hive metastore hive://127.0.0.1:1 cannot be used: Connection refused; start it there or set "
-        "hive.executor\n"
+    assert re.match(
+        r"headrace: .*hive://127\.0\.0\.1:1 .*Connection refused.*hive\.executor", captured.err.splitlines()[-1]
     )

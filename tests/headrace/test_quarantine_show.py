@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.cli.quarantine import REASONS, REPLAYED, _shown
 from headrace.loader.project.quarantine import QuarantineCode
 from headrace.loader.rewrite.replay import REPLAYABLE
 from headrace.loader.work_unit import FileKind
+from support.golden import golden
 from support.loader.shelf import Shelf
 
 BUCKET = "dt=2026-01-01/hr=05"
@@ -31,15 +33,10 @@ def show(folder: Path, *arguments: str, code: int = 0) -> int:
 
 def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show(tmp_path) == 0
-    assert capsys.readouterr().out.splitlines()[-5:] == [
-        "partition 0, offset 2, 2026-01-01 00:00:00Z, schema 7",
-        "  absent_schema: there is no schema 7; looks like text: this producer has no Avro serializer",
-        "  key: k",
-        "  value: v",
-        "3 messages shown of 3 in quarantine",
-    ]
+    printed = capsys.readouterr().out
+    assert printed == golden("headrace/quarantine.txt", printed)
     assert show(tmp_path, "--limit", "1") == 0
-    assert "1 messages shown of 3 in quarantine" in capsys.readouterr().out
+    assert re.match(r"1 .*\b3 ", capsys.readouterr().out.splitlines()[-1])
     assert show(tmp_path, "--reason", "framing", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == {"topic": "orders", "messages": []}
     assert show(tmp_path, "--reason", "absent_schema", "--format", "json") == 0
@@ -79,14 +76,15 @@ def test_a_message_that_was_replaced_is_not_shown_twice(
         assert [one["offset"] for one in json.loads(capsys.readouterr().out)["messages"]] == [1]
 
 
-def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in (
-        (("--reason", "bad"), "--reason: expected one of framing, absent_schema"),
-        (("--limit", "-1"), "--limit: expected"),
-        ((), "nothing of topic orders has been loaded; loaded topics: none yet"),
+def test_error_is_one_line_that_names_the_flag_or_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, named in (
+        (("--reason", "bad"), "--reason: .*framing, absent_schema"),
+        (("--limit", "-1"), "--limit: "),
+        ((), r".*\borders\b"),
     ):
         assert show(tmp_path, *arguments) == 2
-        assert said in capsys.readouterr().err
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.match(f"headrace: {named}", line)
 
 
 def test_every_code_can_be_asked_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import fastavro
@@ -40,49 +41,55 @@ def test_retention_in_json_and_for_people(shelf: Shelf, capsys: pytest.CaptureFi
     assert run(shelf, "retain", "orders", "--days", "30") == 0
     printed = capsys.readouterr().out
     assert "DROP IF EXISTS" in printed
-    assert f"4 files of 2 buckets removed (decision {head + 1})" in printed
+    assert numbers(printed) == [4, 2, head + 1]
     assert run(shelf, "retain", "orders", "--days", "30") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing is older than it is kept"
+    assert numbers(capsys.readouterr().out) == []
+    assert shelf.log.head() == head + 1
+
+
+def numbers(printed: str) -> list[int]:
+    """Returns the numbers in the last line of a report: files, partitions and the commit."""
+    return [int(number) for number in re.findall(r"\b\d+\b", printed.splitlines()[-1])]
 
 
 def test_the_settings_say_what_is_kept(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shelf, "retain") == 2
-    assert "no topic has a time to be kept: set loader.retention_days" in capsys.readouterr().err
+    assert "loader.retention_days" in capsys.readouterr().err
     (tmp_path / "headrace.toml").write_text('[[loader.topic]]\npattern = "ord.*"\nretention_days = 7\n')
     assert run(shelf, "retain", "--dry-run") == 0
-    assert "4 files of 2 buckets would be removed" in capsys.readouterr().out
+    assert numbers(capsys.readouterr().out) == [4, 2]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (("retain", "--days", "3"), "--days: expected the topics by name, and at least 1 day to keep"),
-        (("retain", "orders", "--days", "0"), "--days: expected the topics by name, and at least 1 day to keep"),
-        (("retain", "payments", "--days", "1"), "nothing of topic payments has been loaded; loaded topics: orders"),
-        (("compact",), "no topic is to be compacted: name one, or set loader.compact"),
-        (("forget", "payments"), "nothing of topic payments has been loaded; loaded topics: orders"),
-        (("forget", "orders", "--bucket", "dt=1"), "--bucket: orders has no dt=1; `headrace files orders` names them"),
+        (("retain", "--days", "3"), "--days: "),
+        (("retain", "orders", "--days", "0"), "--days: "),
+        (("retain", "payments", "--days", "1"), r".*\bpayments\b.*\borders\b"),
+        (("compact",), r".*\bloader\.compact\b"),
+        (("forget", "payments"), r".*\bpayments\b.*\borders\b"),
+        (("forget", "orders", "--bucket", "dt=1"), "--bucket: .*dt=1.*`headrace files orders`"),
     ],
 )
-def test_mistakes_are_one_line(
-    shelf: Shelf, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+def test_error_is_one_line_that_names_the_flag_topic_or_setting(
+    shelf: Shelf, words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(shelf, *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert re.match(f"headrace: {named}", line)
 
 
 def test_what_is_gone_is_forgotten(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shelf, "forget", "orders") == 0
-    assert "nothing is missing" in capsys.readouterr().out
+    assert numbers(capsys.readouterr().out) == []
     (lost,) = (shelf.warehouse / "orders" / SIX).glob("0-2-*")
     lost.unlink()
     assert run(shelf, "forget", "orders", "--bucket", SEVEN) == 0
-    assert "nothing is missing" in capsys.readouterr().out
+    assert numbers(capsys.readouterr().out) == []
     assert run(shelf, "forget", "orders", "--quarantine") == 0
-    assert "nothing is missing" in capsys.readouterr().out
+    assert numbers(capsys.readouterr().out) == []
     assert run(shelf, "forget", "orders") == 0
-    assert "1 files of 1 buckets forgotten (decision 3)" in capsys.readouterr().out
+    assert numbers(capsys.readouterr().out) == [1, 1, 3]
     assert run(shelf, "verify", "orders") == 0
 
 
@@ -94,7 +101,7 @@ def test_compaction_of_real_files(
 
     monkeypatch.setattr(SparkEdge, "run_merges", lambda edge, units: [run_merge_unit(unit) for unit in units])
     assert run(shelf, "compact", "orders") == 0
-    assert "4 files of 2 buckets merged (decision 3)" in capsys.readouterr().out
+    assert numbers(capsys.readouterr().out) == [4, 2, 3]
     (merged,) = (shelf.warehouse / "orders" / "_g1" / SIX).iterdir()
     with merged.open("rb") as file:
         assert [(row["kafka"]["partition"], row["kafka"]["offset"]) for row in fastavro.reader(file)] == [
@@ -109,5 +116,6 @@ def test_compaction_of_real_files(
     assert run(shelf, "verify", "orders", "--checksums") == 0
     assert run(shelf, "locate", "orders", "0", "3") == 0
     assert merged.name in capsys.readouterr().out
+    head = shelf.log.head()
     assert run(shelf, "compact", "orders") == 0
-    assert "nothing to merge" in capsys.readouterr().out
+    assert shelf.log.head() == head

@@ -42,7 +42,7 @@ def test_a_query_of_the_command_line(asked: list[Question], capsys: pytest.Captu
     assert asked == [Question(QUERY, "flying", with_values=False)]
     out, err = capsys.readouterr()
     assert out.splitlines()[2:] == ["AA         32729", "NULL           1"]
-    assert err.startswith("2 rows in ")
+    assert err.startswith("2 rows ")
 
 
 def test_a_query_of_a_file(asked: list[Question], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -81,19 +81,21 @@ def test_what_is_piped_reaches_the_tables(asked: list[Question]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["SELECT 1", "--file", "report.sql"], "a query and --file are two queries; expected one of them"),
-        (["-", "--file", "report.sql"], "a query and --file are two queries; expected one of them"),
-        (["--file", "report.sql"], "cannot read the query from report.sql: No such file or directory"),
-        ([""], "no query given; expected one, such as: headrace sql 'SHOW TABLES'"),
+        (["SELECT 1", "--file", "report.sql"], "--file"),
+        (["-", "--file", "report.sql"], "--file"),
+        (["--file", "report.sql"], "report.sql: No such file or directory"),
+        ([""], "headrace sql 'SHOW TABLES'"),
     ],
 )
-def test_what_cannot_be_asked(
-    asked: list[Question], capsys: pytest.CaptureFixture[str], words: list[str], said: str
+def test_error_of_a_query_is_one_line(
+    asked: list[Question], capsys: pytest.CaptureFixture[str], words: list[str], named: str
 ) -> None:
     assert main(["sql", *words]) == 2
-    assert capsys.readouterr().err == f"headrace: {said}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("headrace: ")
+    assert named in line
     assert asked == []
 
 
@@ -115,7 +117,7 @@ def test_a_terminal_without_a_query_is_prompted(asked: list[Question], tmp_path:
     os.write(ours, b"quit\n")
     assert process.wait(60) == 0, shown
     os.close(ours)
-    assert b"headrace: only queries are run here" in shown
+    assert b"\nheadrace: " in shown
     assert b"AA         32729" in shown
     assert [question.statement for question in asked] == [QUERY], "the prompt goes on after a mistake"
 

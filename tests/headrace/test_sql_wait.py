@@ -16,7 +16,7 @@ HELD = MetastoreUnavailable("/data/metastore", "process 7 (headrace sql) has it 
 
 
 def asker(monkeypatch: pytest.MonkeyPatch, refusals: int, wait_s: float | None) -> tuple[Any, list[str]]:
-    """One whose metastore is refused so many times, and what it shows meanwhile."""
+    """Returns an asker whose metastore is refused so many times, and the list of what it shows meanwhile."""
     left = itertools.chain(itertools.repeat(HELD, refusals), [None])
 
     def open_session(self: object) -> str:
@@ -31,17 +31,17 @@ def asker(monkeypatch: pytest.MonkeyPatch, refusals: int, wait_s: float | None) 
 
 def test_it_says_who_has_it_and_how_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     one, shown = asker(monkeypatch, 1, None)
-    with pytest.raises(CommandError, match=r"process 7 \(headrace sql\) has it open; --wait 5m waits for it"):
+    with pytest.raises(CommandError, match=r"process 7 \(headrace sql\).*--wait 5m"):
         one._awaited_session(shown.append)
 
 
 def test_it_waits_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     one, shown = asker(monkeypatch, 3, 600.0)
     assert one._awaited_session(shown.append) == "a session"
-    assert shown == ["spark", f"waiting: {HELD}"] * 3 + ["spark"]
+    assert [line.endswith(str(HELD)) for line in shown] == [False, True] * 3 + [False]
 
 
 def test_it_waits_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     one, shown = asker(monkeypatch, 10**9, 0.05)
-    with pytest.raises(CommandError, match=r"has it open; waited 0\.05 s for it"):
+    with pytest.raises(CommandError, match=r"process 7 \(headrace sql\).*\b0\.05 s\b"):
         one._awaited_session(shown.append)
