@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from support.processes import kill_with_children
+from support.registry.migrated_databases import PostgresTemplate
 from support.registry.registry_calls import STRING, Answer, Registry
 from support.servers.postgres_server import PostgresServer
 
@@ -102,9 +103,12 @@ def require_whole(rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(
-    postgres_server: PostgresServer, start_module_service: StartService, tmp_path_factory: pytest.TempPathFactory
+    postgres_server: PostgresServer,
+    postgres_template: PostgresTemplate,
+    start_module_service: StartService,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    url, folder = prepared(postgres_server), tmp_path_factory.mktemp("cluster")
+    url, folder = postgres_template.copy(), tmp_path_factory.mktemp("cluster")
     services = [serve(start_module_service, url, folder / str(number)) for number in range(PROCESSES)]
     registries = [Registry(service.addresses["registry"]) for service in services]
     yield Cluster(registries, postgres_server, url.rpartition("/")[2])
@@ -349,10 +353,10 @@ def test_killed_postgres_leaves_no_half_state(
 
 @pytest.mark.fault
 def test_killed_server_process_leaves_no_half_state(
-    postgres_server: PostgresServer, start_service: StartService, tmp_path: Path
+    postgres_server: PostgresServer, postgres_template: PostgresTemplate, start_service: StartService, tmp_path: Path
 ) -> None:
     """`kill -9` of a registry in the middle of registrations holds nobody up and leaves nothing by halves."""
-    url = prepared(postgres_server)
+    url = postgres_template.copy()
     stays = Registry(serve(start_service, url, tmp_path / "stays").addresses["registry"])
     acknowledged: dict[str, int] = {}
     for round_number in range(4):

@@ -17,6 +17,7 @@ from headrace.registry.storage import engines
 from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from headrace.registry.storage.models import STATE_ID
 from headrace.registry.storage.repository import Conflict, IdWanted, Repository
+from support.registry.migrated_databases import PostgresTemplate
 from support.registry.registry_calls import STRING, RegistryInProcess, registry_in_process
 from support.servers.postgres_server import PostgresServer
 
@@ -24,14 +25,13 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def url(postgres_server: PostgresServer) -> str:
-    return postgres_server.new_database()
+def url(postgres_template: PostgresTemplate) -> str:
+    return postgres_template.copy()
 
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    database = Database(url)
-    database.upgrade()
+    database = Database(url, lease_s=0)
     yield database
     database.close()
 
@@ -154,7 +154,8 @@ def test_waits_are_bounded(url: str, database: Database) -> None:
     impatient.close()
 
 
-def test_migrations_take_the_time_they_need(url: str) -> None:
+def test_migrations_take_the_time_they_need(postgres_server: PostgresServer) -> None:
+    url = postgres_server.new_database()
     impatient = Database(f"{url}?options=-c%20statement_timeout%3D100")
     with psycopg.connect(url, autocommit=True) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
@@ -173,7 +174,6 @@ def test_migrations_take_the_time_they_need(url: str) -> None:
 def test_waits_for_a_connection_are_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "POSTGRES_CONNECTION_WAIT_S", 0.2)
     narrow = Database(url, connections=1)
-    narrow.upgrade()
 
     def both(_: Repository) -> int:
         return narrow.read(Repository.revision)

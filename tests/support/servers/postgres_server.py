@@ -60,6 +60,8 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._settings = [
             f"fsync={'on' if durable else 'off'}",
+            # Without it a worker would visit one of hundreds of short-lived databases several times a second.
+            f"autovacuum={'on' if durable else 'off'}",
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.folder}",
             "max_connections=100",
