@@ -68,6 +68,7 @@ def test_a_load_is_what_its_unit_starts_with_the_environment_of_that(
     assert (tmp_path / "systemd" / "headrace-load.service").read_text() == example
 
 
+@pytest.mark.servers
 def test_the_registry_is_what_its_unit_starts(tool: ModuleType, tmp_path: Path) -> None:
     """Its migration first, on a database that has none yet; from the settings of the example."""
     cluster = tool.Cluster(tmp_path)
