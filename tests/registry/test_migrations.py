@@ -84,6 +84,18 @@ def test_every_database_has_an_identity_of_its_own(new_empty_database: Callable[
     assert all(identities)
 
 
+def test_copies_of_the_template_are_migrated_and_have_identities_of_their_own(
+    new_database: Callable[[], str],
+) -> None:
+    identities = set()
+    for _ in range(2):
+        database = Database(new_database())
+        database.check()
+        identities.add(database.read(lambda repository: repository.identity()))
+        database.close()
+    assert len(identities) == 2
+
+
 def test_several_upgrade_at_once(empty_database_url: str) -> None:
     databases = [Database(empty_database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
