@@ -35,13 +35,17 @@ def test_every_type_alone_and_nested(engine: Engine, tmp_path: Path) -> None:
     assert topic.mismatches(engine) == []
     table = f"{DATABASE}.{topic.table}"
     described = {row[0]: row[1] for row in engine.ask(f"DESCRIBE {table}")}
-    said = {}
-    for number, case in enumerate(TYPES):
-        kind = topic.fields[4 * number].type
+    kinds = [topic.fields[4 * number].type for number in range(len(TYPES))]
+    expressions: list[str] = []
+    for number, kind in enumerate(kinds):
         places = (f"c{number}", f"in_array{number}[0]", f"in_map{number}['k']", f"in_record{number}.c")
-        asked = map(engine.nested, places) if is_nested(topic.load_schema, kind) else places
-        (values,) = engine.ask(f"SELECT {', '.join(asked)} FROM {table}")
-        shown = [found(topic.load_schema, kind, value, engine.nested_bytes) for value in values]
+        expressions += map(engine.nested, places) if is_nested(topic.load_schema, kind) else places
+    (values,) = engine.ask(f"SELECT {', '.join(expressions)} FROM {table}")
+    said = {}
+    for number, (case, kind) in enumerate(zip(TYPES, kinds, strict=True)):
+        shown = [
+            found(topic.load_schema, kind, value, engine.nested_bytes) for value in values[4 * number : 4 * number + 4]
+        ]
         is_same = all(one == shown[0] for one in shown)
         said[case.name] = {"type": described[f"c{number}"], "value": shown[0], "nested": is_same}
     check_answers(FILES[engine.name], "types", said)
