@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_a_storage_that_keeps_failing_ends_the_offer(tmp_path: Path, monkeypatch
     log = filled(tmp_path, 1)
     offer = load("w1", {"orders": topic_decision(decided_range(0, 1, 1, 5))})
     monkeypatch.setattr(LocalSlots, "put_if_absent", lambda *_: False)
-    with pytest.raises(StorageError, match="refused as taken but cannot be found"):
+    with pytest.raises(StorageError, match=slot_path(2)):
         log.offer(offer)
 
     def fail(*_: object) -> bool:
@@ -128,15 +129,12 @@ def test_a_storage_that_keeps_failing_ends_the_offer(tmp_path: Path, monkeypatch
         log.offer(offer)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [(b"", "not JSON"), (b'{"body": {', "not JSON"), (b'{"body":{},"sha256":"0"}', "checksum is wrong")],
-)
-def test_a_damaged_slot_stops_and_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+@pytest.mark.parametrize("content", [b"", b'{"body": {', b'{"body":{},"sha256":"0"}'])
+def test_error_of_a_damaged_slot_has_its_path(tmp_path: Path, content: bytes) -> None:
     filled(tmp_path, 3)
     path = tmp_path / slot_path(2)
     path.write_bytes(content)
-    with pytest.raises(BadDecision, match=reason) as caught:
+    with pytest.raises(BadDecision) as caught:
         open_log(tmp_path).read_state()
     assert caught.value.path == str(path)
 
@@ -144,15 +142,18 @@ def test_a_damaged_slot_stops_and_is_named(tmp_path: Path, content: bytes, reaso
 def test_a_missing_slot_before_the_hint_stops(tmp_path: Path) -> None:
     filled(tmp_path, 3)
     (tmp_path / slot_path(2)).unlink()
-    with pytest.raises(BadDecision, match=r"000000002\.json is damaged: the file is missing"):
+    with pytest.raises(BadDecision) as refused:
         open_log(tmp_path).read_state()
+    assert refused.value.path == str(tmp_path / slot_path(2))
 
 
 def test_a_copied_slot_stops(tmp_path: Path) -> None:
     filled(tmp_path, 2)
     (tmp_path / slot_path(3)).write_bytes((tmp_path / slot_path(2)).read_bytes())
-    with pytest.raises(BadDecision, match="it says it is slot 2"):
+    with pytest.raises(BadDecision) as refused:
         open_log(tmp_path).read_state()
+    assert refused.value.path == str(tmp_path / slot_path(3))
+    assert re.search(r"\b2\b", refused.value.reason)
 
 
 @pytest.mark.parametrize("hint", [None, b"", b"nonsense", b'{"slot": 1}', b'{"slot": 900}', b'{"slot": "x"}', b"[1]"])
@@ -180,8 +181,10 @@ def test_checkpoints_are_left_behind_and_may_be_lost_or_damaged(tmp_path: Path) 
 def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     open_log(tmp_path)
     (tmp_path / "format.json").write_text('{"format":3,"read_min":1,"write_min":3}')
-    with pytest.raises(UnsupportedFormat, match="it asks for format 3 and this release knows 2; use a newer headrace"):
+    with pytest.raises(UnsupportedFormat) as refused:
         open_log(tmp_path)
+    assert refused.value.path == str(tmp_path / "format.json")
+    assert re.findall(r"\d+", refused.value.reason) == ["3", "2"]
     DecisionLog(LocalSlots(tmp_path)).check_format(writing=False)
 
 
@@ -311,8 +314,9 @@ def test_a_decision_after_another_than_it_was_made_for_stops(tmp_path: Path) -> 
     other.offer(clean("c", "x"))
     mixed = tmp_path / "one" / slot_path(2)
     mixed.write_bytes((tmp_path / "two" / slot_path(2)).read_bytes())
-    with pytest.raises(BadDecision, match=r"000000003\.json is damaged: it was made after another decision"):
+    with pytest.raises(BadDecision) as refused:
         open_log(tmp_path / "one").read_state()
+    assert refused.value.path == str(tmp_path / "one" / slot_path(3))
 
 
 @pytest.mark.parametrize("kept", [1, 2])
@@ -321,7 +325,7 @@ def test_an_older_copy_of_the_log_that_was_put_back_is_noticed(tmp_path: Path, k
     log = filled(tmp_path, 3)
     for slot in range(kept + 1, 4):
         (tmp_path / slot_path(slot)).unlink()
-    with pytest.raises(LogReplaced, match=r"000000003\.json is not the one that was read before"):
+    with pytest.raises(LogReplaced, match=slot_path(3)):
         log.offer(load("w3", {"orders": topic_decision(decided_range(0, 3, 3, 5))}))
     assert open_log(tmp_path).head() == kept
     other = open_log(tmp_path)

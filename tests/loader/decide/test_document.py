@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_field_that_an_older_release_lacks_is_read_past() -> None:
 
 def test_a_field_that_matters_is_refused_where_it_is_not_known() -> None:
     content = write_document(NewerPair((Newer("a", 3), Newer("b", 4, unit="rows"))))
-    with pytest.raises(FieldNotKnown, match="it needs unit, which this release does not know"):
+    with pytest.raises(FieldNotKnown, match=r"\bunit\b"):
         read_document(content, OlderPair)
     assert read_document(content, NewerPair).value.items[1].unit == "rows"
 
@@ -86,7 +87,7 @@ def test_a_field_that_matters_is_refused_where_it_is_not_known() -> None:
 def test_a_field_that_an_older_release_did_not_write_has_its_default() -> None:
     content = write_document(OlderPair((Older("a"),)))
     assert read_document(content, NewerPair).value == NewerPair((Newer("a"),))
-    with pytest.raises(ValueError, match="/items/0: missing name"):
+    with pytest.raises(ValueError, match=r"/items/0: .*\bname\b"):
         read_document(_document({"items": [{"size": 3}]}), NewerPair)
 
 
@@ -98,20 +99,22 @@ def _document(body: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage",
     [
-        (lambda content: content[: len(content) // 2], "not JSON"),
-        (lambda content: b"", "not JSON"),
-        (lambda content: content.replace(b'"end":15', b'"end":16'), "checksum is wrong"),
-        (lambda content: content.replace(b'"needs":[]', b'"needs":["x"]'), "checksum is wrong"),
-        (lambda content: content.replace(b'"format":2', b'"format":1'), "checksum is wrong"),
-        (lambda content: b"[]", "not a document"),
-        (lambda content: b'{"body":1,"sha256":"00"}', "checksum is wrong"),
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content.replace(b'"end":15', b'"end":16'),
+        lambda content: content.replace(b'"needs":[]', b'"needs":["x"]'),
+        lambda content: content.replace(b'"format":2', b'"format":1'),
+        lambda content: b"[]",
+        lambda content: b'{"body":1,"sha256":"00"}',
     ],
 )
-def test_damage_is_told(damage: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_document(damage(write_document(FIRST)), Decision)  # type: ignore[operator]
+def test_damaged_document_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    content = write_document(FIRST)
+    assert damage(content) != content
+    with pytest.raises(ValueError):
+        read_document(damage(content), Decision)
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -125,9 +128,9 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 def test_a_value_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match="missing build"):
+    with pytest.raises(ValueError, match=r"\bbuild\b"):
         read_document(write_document(load_schema()), Decision)
-    with pytest.raises(TypeError, match="no canonical JSON"):
+    with pytest.raises(TypeError, match=r"\bfloat\b"):
         to_json(1.5)
     assert read_document(write_document(load_schema()), LoadSchema).value == load_schema()
 

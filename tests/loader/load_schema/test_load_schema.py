@@ -518,7 +518,7 @@ def test_the_time_of_a_fold_does_not_grow_with_the_square_of_the_schema(versions
 def test_a_version_of_too_many_types_is_refused_whether_or_not_they_are_text(monkeypatch):
     monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 100)
     folded(*uses_of_a_type(50))
-    with pytest.raises(LoadSchemaTooLarge, match="more than 100 types"):
+    with pytest.raises(LoadSchemaTooLarge, match=r"\b100\b"):
         folded(*uses_of_a_type(51))
     monkeypatch.setattr(merge, "COLUMN_NODES_MAX", 1)
     assert columns(folded(*uses_of_a_type(50)))["x1"]["headrace.kind"] == "json"
@@ -530,7 +530,7 @@ def test_a_load_schema_that_could_not_be_read_again_is_refused():
     long = [record(*(field(name, "string", default=name * 1_900_000) for name in names)) for names in ("ab", "c")]
     state = folded(long[0])
     load_schema_with_kafka(state.text, "full")
-    with pytest.raises(LoadSchemaTooLarge, match="characters; at most 3,990,000 can be read"):
+    with pytest.raises(LoadSchemaTooLarge, match=r"\b3,990,000\b"):
         fold(state, 2, long[1])
 
 

@@ -45,9 +45,9 @@ def test_the_newest_run_says_where_to_go_on(history: Path) -> None:
 
 
 def test_what_is_not_camus_is_named(history: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotCamus, match=r"no files offsets\* are there"):
+    with pytest.raises(NotCamus, match=r"offsets\*"):
         next_offsets(tmp_path)
-    with pytest.raises(NotCamus, match="its keys are compressed in blocks"):
+    with pytest.raises(NotCamus, match=f"{history.name}-blocks"):
         next_offsets(history.parent / f"{history.name}-blocks")
     with pytest.raises(NotADirectoryError):
         next_offsets(history / "2014-05-31-23-50-00" / "offsets-m-00000")

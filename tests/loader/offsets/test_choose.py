@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -43,21 +44,20 @@ def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "reason", "said"),
+    ("place", "reason", "named"),
     [
-        (("orders", 0, 39, 60), "why", "goes on at offset 40, not at 39; headrace offsets show has the next offsets"),
-        (("orders", 0, 41, 60), "why", "goes on at offset 40, not at 41"),
-        (("orders", 0, 40, 40), "why", "--to 40: expected an offset after 40"),
-        (("orders", 0, 40, 101), "why", "ends at offset 100, so it cannot go on at 101"),
-        (("orders", 0, 40, 60), "  ", "--reason: expected why"),
-        (("orders", 7, 40, 60), "why", "nothing of partition 7 of topic 'orders' was loaded"),
-        (("clicks", 0, 40, 60), "why", "headrace offsets set clicks 0 60 says where its first load begins"),
+        (("orders", 0, 39, 60), "why", r"\b40\b.*\b39\b.*headrace offsets show"),
+        (("orders", 0, 41, 60), "why", r"\b40\b.*\b41\b"),
+        (("orders", 0, 40, 40), "why", "--to 40: "),
+        (("orders", 0, 40, 101), "why", r"\b100\b.*\b101\b"),
+        (("orders", 0, 40, 60), "  ", "--reason: "),
+        (("orders", 7, 40, 60), "why", r"\b7\b.*\borders\b"),
+        (("clicks", 0, 40, 60), "why", "headrace offsets set clicks 0 60"),
     ],
 )
-def test_only_the_next_offsets_are_passed_over(place: tuple[str, int, int, int], reason: str, said: str) -> None:
-    with pytest.raises(OffsetsRefused) as refused:
+def test_only_the_next_offsets_can_be_skipped(place: tuple[str, int, int, int], reason: str, named: str) -> None:
+    with pytest.raises(OffsetsRefused, match=named):
         skip(LOADED, *place, reason, BOUNDS)
-    assert said in str(refused.value)
 
 
 def test_what_is_passed_over_stays_in_the_log_that_was_read() -> None:
@@ -69,7 +69,7 @@ def test_what_is_passed_over_stays_in_the_log_that_was_read() -> None:
     for bounds, epoch in ((None, 5), (LogBounds(0, 100, 7), 5), (LogBounds(0, 100, 7, shared_end=40), 7)):
         partition = after(skip(state, "orders", 0, 40, 60, "why", bounds), state).topics["orders"].partitions[0]
         assert partition == PartitionState(60, epoch, 1000, ranges[0].epochs, incarnation=2)
-    with pytest.raises(OffsetsRefused, match="is the one that was read only up to 39, so 40 is not where to go on"):
+    with pytest.raises(OffsetsRefused, match=r"\b39\b.*\b40\b"):
         skip(state, "orders", 0, 40, 60, "why", LogBounds(0, 100, 7, shared_end=39))
 
 
@@ -80,10 +80,12 @@ def test_up_to_the_end_and_without_brokers_beyond_it() -> None:
 
 def test_what_is_loaded_goes_forward_only() -> None:
     assert set_next(LOADED, "orders", 0, 60, "why", BOUNDS) == skip(LOADED, "orders", 0, 40, 60, "why", BOUNDS)
-    with pytest.raises(OffsetsRefused, match=r"loaded up to offset 40: going back .* twice\. A backfill"):
+    with pytest.raises(OffsetsRefused, match=r"\b40\b"):
         set_next(LOADED, "orders", 0, 39, "why", BOUNDS)
     same = set_next(LOADED, "orders", 0, 40, "why", BOUNDS)
-    assert same.moved == () and same.left == ("partition 0 of topic orders goes on at 40 already",)
+    assert same.moved == ()
+    (left,) = same.left
+    assert re.search(r"\b0\b.*\borders\b.*\b40\b", left)
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("clicks", 0), ("orders", 3)])
@@ -95,8 +97,10 @@ def test_what_is_not_loaded_may_begin_anywhere_and_again_elsewhere(topic: str, p
     assert again.starts == (Moved(topic, partition, 70, 20),)
     assert after(again, state).starts == {topic: {partition: 20}}
     same = set_next(state, topic, partition, 70, "why", BOUNDS)
-    assert (same.moved, same.left) == ((), (f"partition {partition} of topic {topic} begins at 70 already",))
-    with pytest.raises(OffsetsRefused, match="ends at offset 100"):
+    assert same.moved == ()
+    (left,) = same.left
+    assert re.search(rf"\b{partition}\b.*\b{topic}\b.*\b70\b", left)
+    with pytest.raises(OffsetsRefused, match=r"\b100\b"):
         set_next(state, topic, partition, 101, "why", BOUNDS)
 
 

@@ -153,7 +153,7 @@ def test_a_recursive_field_is_text() -> None:
 
 
 def test_a_writer_that_the_load_schema_has_no_place_for() -> None:
-    with pytest.raises(Unconvertible, match="no place for a, b"):
+    with pytest.raises(Unconvertible, match=r"\ba, b\b"):
         compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, Seen())
 
 
@@ -164,7 +164,7 @@ def test_a_writer_that_no_load_schema_has_room_for(monkeypatch: pytest.MonkeyPat
 
     load = load_schema_of(holders())
     monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 8)
-    with pytest.raises(Unconvertible, match="more than 8 types"):
+    with pytest.raises(Unconvertible, match=r"\b8\b"):
         compile_projection(holders(field("y", "int")), load, None, Seen())
 
 
@@ -207,7 +207,7 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
     load = load_schema_of(writer)
     body = encode_long(ZERO_WIDTH_ITEMS_MAX) + b"\x00"
     assert project(writer, load, body) == body
-    with pytest.raises(BadBody, match="more than 65536 items that take no bytes"):
+    with pytest.raises(BadBody, match=r"\b65536\b"):
         project(writer, load, encode_long(ZERO_WIDTH_ITEMS_MAX + 1) + b"\x00")
 
 
@@ -217,7 +217,7 @@ def test_items_that_take_no_bytes_are_counted_over_the_whole_body() -> None:
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
     assert convert(encode_long(2) + inner * 2 + b"\x00")
     assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
-    with pytest.raises(BadBody, match="no bytes"):
+    with pytest.raises(BadBody, match=r"\b65536\b"):
         convert(encode_long(3) + inner * 3 + b"\x00")
 
 
@@ -227,7 +227,7 @@ def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> No
     writer = record(field("n", node))
     load = load_schema_of(writer)
     convert = both_twins(writer, load, None, Seen())
-    with pytest.raises(BadBody, match="nested"):
+    with pytest.raises(BadBody, match=rf"\b{DEPTH_MAX}\b"):
         convert(b"\x02" * (levels + 1) + b"\x00")
     assert convert(b"\x02" * (DEPTH_MAX // 2) + b"\x00")
 
@@ -289,7 +289,7 @@ def test_ids_that_the_plan_knows_to_be_absent_and_those_it_does_not_know() -> No
     projection = TopicProjection(plan(TIMED, absent_ids=frozenset({9})), ())
     bad = projection.writer(9).bad
     assert bad is not None and (bad.code, bad.schema_id) == (QuarantineCode.ABSENT_SCHEMA, 9)
-    with pytest.raises(UnknownSchema, match="schema id 5"):
+    with pytest.raises(UnknownSchema, match=r"\b5\b"):
         projection.writer(5)
 
 

@@ -38,7 +38,7 @@ class TestBucket(StorageContract):
 
 def test_a_bucket_that_takes_a_second_put_is_refused() -> None:
     storage = hadoop_storage(FakeBucket(is_conditional=False), "s3a://bucket/w")
-    with pytest.raises(NoPutIfAbsent, match=r"^the decision log cannot be in s3a://bucket/w/_headrace: .*second put"):
+    with pytest.raises(NoPutIfAbsent, match="s3a://bucket/w/_headrace"):
         storage.slots.prepare()
     assert storage.slots.children("tmp") == ()
 

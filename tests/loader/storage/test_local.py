@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -80,20 +81,23 @@ def test_a_file_system_without_hard_links_is_refused_by_name(tmp_path: Path, mon
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(NoHardLinks, match="cannot make hard links"):
+    with pytest.raises(NoHardLinks) as refused:
         LocalSlots(tmp_path).prepare()
+    assert (refused.value.path, refused.value.reason) == (str(tmp_path), "Operation not permitted")
 
 
 def test_a_file_system_whose_links_replace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", lambda source, target: Path(source).replace(target))
-    with pytest.raises(NoHardLinks, match="linked twice"):
+    with pytest.raises(NoHardLinks) as refused:
         LocalSlots(tmp_path).prepare()
+    assert refused.value.path == str(tmp_path)
 
 
 def test_an_unwritable_warehouse_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UnwritableWarehouse, match=r"cannot write to the warehouse .*file"):
+    with pytest.raises(UnwritableWarehouse) as refused:
         LocalSlots(tmp_path / "file" / "warehouse").prepare()
+    assert refused.value.path == str(tmp_path / "file" / "warehouse")
 
 
 def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +106,9 @@ def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(UnwritableWarehouse, match=r"cannot write to the warehouse .*: Read-only file system"):
+    with pytest.raises(UnwritableWarehouse) as refused:
         LocalSlots(tmp_path).prepare()
+    assert (refused.value.path, refused.value.reason) == (str(tmp_path), "Read-only file system")
 
 
 def test_a_full_disk_needs_room_and_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +116,10 @@ def test_a_full_disk_needs_room_and_no_other_folder(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(UnwritableWarehouse, match=r"No space left on device; make room there$"):
+    with pytest.raises(UnwritableWarehouse) as refused:
         LocalSlots(tmp_path).prepare()
+    assert refused.value.reason == "No space left on device"
+    assert "loader.warehouse" not in str(refused.value)
 
 
 def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -172,7 +179,7 @@ def test_a_file_that_is_nowhere_is_told(warehouse: Warehouse) -> None:
 
 def test_a_cut_file_is_never_published(warehouse: Warehouse) -> None:
     warehouse.stage(b"cut")
-    with pytest.raises(PublishedFileLost, match="topic t is lost"):
+    with pytest.raises(PublishedFileLost, match=r"\bt\b"):
         warehouse.publish()
     assert not warehouse.final.exists()
 
@@ -180,7 +187,7 @@ def test_a_cut_file_is_never_published(warehouse: Warehouse) -> None:
 def test_a_published_file_that_was_cut_is_noticed(warehouse: Warehouse) -> None:
     warehouse.final.parent.mkdir(parents=True)
     warehouse.final.write_bytes(b"cut")
-    with pytest.raises(PublishedFileLost, match="it has 3 bytes and should have 5"):
+    with pytest.raises(PublishedFileLost, match=r"\b3\b.*\b5\b"):
         warehouse.publish()
 
 
@@ -188,7 +195,7 @@ def test_a_name_that_another_file_has_is_refused_and_nothing_is_lost(warehouse: 
     warehouse.stage()
     warehouse.final.parent.mkdir(parents=True)
     warehouse.final.write_bytes(b"other")
-    with pytest.raises(PublishedFileLost, match="another file is there, and this one is still at"):
+    with pytest.raises(PublishedFileLost, match=re.escape(str(warehouse.staged))):
         warehouse.publish()
     assert (warehouse.staged.read_bytes(), warehouse.final.read_bytes()) == (b"whole", b"other")
     warehouse.final.write_bytes(b"whole")  # a copy of it, as a backup would bring
@@ -245,7 +252,7 @@ def test_a_file_is_brought_to_a_second_name_and_both_live(warehouse: Warehouse) 
     files.remove([warehouse.name])
     files.bring("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
     assert files.length("t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro") == 5
-    with pytest.raises(PublishedFileLost, match="it is not there"):
+    with pytest.raises(PublishedFileLost, match=re.escape(warehouse.name)):
         files.bring("t", warehouse.name, "t/_g2/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
 
 
@@ -273,9 +280,9 @@ def test_staged_files_are_checked(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
     warehouse.stage()
     staging.keep("w", [Staged("task-0/a.avro", 5)])
-    with pytest.raises(StorageError, match="has 5 bytes and should have 6"):
+    with pytest.raises(StorageError, match=r"\b5\b.*\b6\b"):
         staging.keep("w", [Staged("task-0/a.avro", 6)])
-    with pytest.raises(StorageError, match=r"b\.avro is not there"):
+    with pytest.raises(StorageError, match=r"b\.avro"):
         staging.keep("w", [Staged("task-0/b.avro", 5)])
     staging.keep("nothing", [])
 
