@@ -24,10 +24,13 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log import files
 from headrace.broker.node import OFFSETS_PARTITION, BrokerNode
 from support.broker.broker_samples import NOW_MS, append, batch, committed
-from support.simulation.broker_history import Life, Lost, Promises, abandon, opened
+from support.simulation.broker_history import COARSE_STEP, Life, Lost, Promises, abandon, opened
 from support.simulation.broker_power_loss import Inline
+from support.simulation.extent import IS_FULL
 
 SEED = 20260101
+STEP = 1 if IS_FULL else 4
+HOURLY_STEP = 60
 PLACES = (("a", 0), ("a", 1), ("b", 0))
 NEVER, PERHAPS, SURELY = "never", "perhaps", "surely"
 
@@ -203,19 +206,27 @@ def lived(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return live
 
 
-@pytest.mark.fault
+def test_a_transaction_is_whole_or_not_there_when_the_power_fails_at_some_moments(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any
+) -> None:
+    """The small case for every hour; the tests below go through more moments."""
+    life = lived(FsyncMode.ALWAYS)
+    assert looked_at(life, memory_path / "left", monkeypatch, mixes=0, step=HOURLY_STEP) > 20
+
+
+@pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
 def test_a_transaction_is_whole_or_not_there_whenever_the_power_fails(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, fsync: FsyncMode
 ) -> None:
-    assert looked_at(lived(fsync), memory_path / "left", monkeypatch, mixes=0, step=4) > 300
+    assert looked_at(lived(fsync), memory_path / "left", monkeypatch, mixes=0, step=STEP) > 300
 
 
 async def _nothing(*_: object) -> None:
     return
 
 
-@pytest.mark.fault
+@pytest.mark.simulation
 @pytest.mark.parametrize("left_out", ["_force_parts", "_forced", "_force", "boot"])
 def test_nothing_that_is_forced_for_that_may_be_left_out(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, left_out: str
@@ -227,4 +238,5 @@ def test_nothing_that_is_forced_for_that_may_be_left_out(
             patch.setattr(TransactionCoordinator, left_out, _nothing)
         life = lived(FsyncMode.INTERVAL)
         with pytest.raises(Lost):
-            looked_at(life, memory_path / "left", monkeypatch, mixes=0, step=2)
+            for step in (COARSE_STEP, 2):
+                looked_at(life, memory_path / "left", monkeypatch, mixes=0, step=step)

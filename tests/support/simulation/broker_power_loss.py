@@ -113,6 +113,8 @@ class Tape(Recorder):
             if not node.is_folder:
                 content = (self.root / path).read_bytes()
             self._note(Forced(node, content, site))
+        else:
+            self.left_out.append(len(self.operations))
 
     def _wrote(self, fd: int, position: int, content: bytes | None) -> None:
         found = self._descriptors.get(fd)
