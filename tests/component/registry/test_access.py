@@ -16,6 +16,7 @@ from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api.app import create_app
 from headrace.registry.storage.database import Database, sqlite_url
+from support.cases import all_cases
 from support.registry.registry_calls import STRING, USER_1, Answer, Registry, registry_in_process
 
 NAMES = ("root", "reader", "team", "eu", "stranger")
@@ -124,10 +125,12 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body", "statuses"), CALLS)
-def test_who_may_call_what(registry: Registry, method: str, path: str, body: Any, statuses: tuple[int, ...]) -> None:
-    found = tuple(Caller(registry, name).status(method, path, body) for name in (*NAMES, ""))
-    assert found == statuses
+def test_who_may_call_what(registry: Registry) -> None:
+    with all_cases() as case:
+        for method, path, body, statuses in CALLS:
+            with case(f"{method} {path}"):
+                found = tuple(Caller(registry, name).status(method, path, body) for name in (*NAMES, ""))
+                assert found == statuses
 
 
 def test_every_route_has_its_need(tmp_path: Path) -> None:
@@ -150,12 +153,14 @@ def test_refusals_are_answers_of_the_api(registry: Registry) -> None:
     assert "WWW-Authenticate" not in team.headers
 
 
-@pytest.mark.parametrize("value", ["Basic cm9vdDp4", "Basic !", "Bearer x", "", "Basic " + "A" * 9000])
-def test_wrong_credentials_are_refused_even_where_none_are_needed(registry: Registry, value: str) -> None:
-    for path in ("/subjects", "/nowhere", "/healthz"):
-        answer = registry.get(path, Authorization=value)
-        assert answer.problem[:2] == (401, 40101)
-        assert "WWW-Authenticate" in answer.headers
+def test_wrong_credentials_are_refused_even_where_none_are_needed(registry: Registry) -> None:
+    with all_cases() as case:
+        for value in ["Basic cm9vdDp4", "Basic !", "Bearer x", "", "Basic " + "A" * 9000]:
+            with case(value):
+                for path in ("/subjects", "/nowhere", "/healthz"):
+                    answer = registry.get(path, Authorization=value)
+                    assert answer.problem[:2] == (401, 40101)
+                    assert "WWW-Authenticate" in answer.headers
 
 
 def test_lists_hold_what_may_be_read(registry: Registry, root: Caller, team: Caller) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.version import VERSION
+from support.cases import all_cases
 from support.registry.registry_calls import (
     CONTENT_TYPE,
     STRING,
@@ -81,16 +82,20 @@ def test_subjects_are_listed_by_prefix_and_page(registry: Registry, subject: str
     assert f"{subject}.a" in registry.get("/subjects").json
 
 
-@pytest.mark.parametrize("encoded", ["a%2Fb", "%C3%A4%20%3F", "a+b", "%25", "..%2f..", "a%3Ab", "%2A", "x" * 1300])
-def test_any_character_in_a_subject(registry: Registry, encoded: str) -> None:
-    from urllib.parse import unquote
+def test_any_character_in_a_subject(registry: Registry) -> None:
+    with all_cases() as case:
+        for encoded in ["a%2Fb", "%C3%A4%20%3F", "a+b", "%25", "..%2f..", "a%3Ab", "%2A", "x" * 1300]:
+            with case(encoded):
+                from urllib.parse import unquote
 
-    schema_id = registry.registered(encoded, STRING)
-    assert unquote(encoded) in registry.get("/subjects").json
-    assert registry.get(f"/subjects/{encoded}/versions/1").json["id"] == schema_id
-    assert registry.call("PUT", f"/config/{encoded}", {"compatibility": "full"}).json == {"compatibility": "FULL"}
-    assert registry.delete(f"/subjects/{encoded}").json == [1]
-    assert registry.delete(f"/subjects/{encoded}?permanent=true").json == [1]
+                schema_id = registry.registered(encoded, STRING)
+                assert unquote(encoded) in registry.get("/subjects").json
+                assert registry.get(f"/subjects/{encoded}/versions/1").json["id"] == schema_id
+                assert registry.call("PUT", f"/config/{encoded}", {"compatibility": "full"}).json == {
+                    "compatibility": "FULL"
+                }
+                assert registry.delete(f"/subjects/{encoded}").json == [1]
+                assert registry.delete(f"/subjects/{encoded}?permanent=true").json == [1]
 
 
 def test_lookup_tells_unknown_subject_from_unknown_schema(registry: Registry, subject: str) -> None:
@@ -104,38 +109,43 @@ def test_lookup_tells_unknown_subject_from_unknown_schema(registry: Registry, su
     assert registry.call("POST", f"/subjects/{subject}", body).problem == (404, 40403, "Schema not found")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "expected"),
-    [
-        ("GET", "/subjects/none/versions", (404, 40401, "Subject 'none' not found.")),
-        ("GET", "/subjects/none/versions/1", (404, 40401, "Subject 'none' not found.")),
-        ("GET", "/subjects/none/versions/1/referencedby", (404, 40401, "Subject 'none' not found.")),
-        ("DELETE", "/subjects/none", (404, 40401, "Subject 'none' not found.")),
-        ("DELETE", "/subjects/none/versions/1", (404, 40401, "Subject 'none' not found.")),
-        ("GET", "/schemas/ids/999999", (404, 40403, "Schema 999999 not found")),
-        ("GET", "/schemas/ids/-1", (404, 40403, "Schema -1 not found")),
-        ("GET", "/schemas/ids/999999/subjects", (404, 40403, "Schema not found")),
-        ("GET", "/schemas/ids/999999/versions", (404, 40403, "Schema not found")),
-        ("GET", "/schemas/ids/number", (404, 404, "HTTP 404 Not Found")),
-        ("GET", "/schemas/ids/99999999999", (404, 404, "HTTP 404 Not Found")),
-        ("GET", "/config/none", (404, 40408, "Subject 'none' does not have subject-level compatibility configured")),
-        ("DELETE", "/config/none", (404, 40401, "Subject 'none' not found.")),
-        ("GET", "/mode/none", (404, 40409, "Subject 'none' does not have subject-level mode configured")),
-        ("GET", "/nothing/here", (404, 404, "HTTP 404 Not Found")),
-        ("PUT", "/subjects", (405, 405, "HTTP 405 Method Not Allowed")),
-        ("GET", "/subjects/%00/versions", (422, 42208, "The specified subject '\x00' is not a valid.")),
-        ("GET", "/subjects/:.other:s/versions", (404, 40401, "Subject ':.other:s' not found.")),
-    ],
-)
-def test_problems(registry: Registry, method: str, path: str, expected: tuple[int, int, str]) -> None:
-    assert registry.call(method, path).problem == expected
+def test_problems(registry: Registry) -> None:
+    with all_cases() as case:
+        for method, path, expected in [
+            ("GET", "/subjects/none/versions", (404, 40401, "Subject 'none' not found.")),
+            ("GET", "/subjects/none/versions/1", (404, 40401, "Subject 'none' not found.")),
+            ("GET", "/subjects/none/versions/1/referencedby", (404, 40401, "Subject 'none' not found.")),
+            ("DELETE", "/subjects/none", (404, 40401, "Subject 'none' not found.")),
+            ("DELETE", "/subjects/none/versions/1", (404, 40401, "Subject 'none' not found.")),
+            ("GET", "/schemas/ids/999999", (404, 40403, "Schema 999999 not found")),
+            ("GET", "/schemas/ids/-1", (404, 40403, "Schema -1 not found")),
+            ("GET", "/schemas/ids/999999/subjects", (404, 40403, "Schema not found")),
+            ("GET", "/schemas/ids/999999/versions", (404, 40403, "Schema not found")),
+            ("GET", "/schemas/ids/number", (404, 404, "HTTP 404 Not Found")),
+            ("GET", "/schemas/ids/99999999999", (404, 404, "HTTP 404 Not Found")),
+            (
+                "GET",
+                "/config/none",
+                (404, 40408, "Subject 'none' does not have subject-level compatibility configured"),
+            ),
+            ("DELETE", "/config/none", (404, 40401, "Subject 'none' not found.")),
+            ("GET", "/mode/none", (404, 40409, "Subject 'none' does not have subject-level mode configured")),
+            ("GET", "/nothing/here", (404, 404, "HTTP 404 Not Found")),
+            ("PUT", "/subjects", (405, 405, "HTTP 405 Method Not Allowed")),
+            ("GET", "/subjects/%00/versions", (422, 42208, "The specified subject '\x00' is not a valid.")),
+            ("GET", "/subjects/:.other:s/versions", (404, 40401, "Subject ':.other:s' not found.")),
+        ]:
+            with case(f"{method} {path}"):
+                assert registry.call(method, path).problem == expected
 
 
-@pytest.mark.parametrize("version", ["0", "-2", "2147483648", "9" * 400, "one", "%20", "1.0"])
-def test_version_ids_that_are_none(registry: Registry, version: str) -> None:
-    status, code, message = registry.get(f"/subjects/none/versions/{version}").problem
-    assert (status, code) == (422, 42202)
-    assert message.endswith('Allowed values are between [1, 2^31-1] and the string "latest"')
+def test_version_ids_that_are_none(registry: Registry) -> None:
+    with all_cases() as case:
+        for version in ["0", "-2", "2147483648", "9" * 400, "one", "%20", "1.0"]:
+            with case(version):
+                status, code, message = registry.get(f"/subjects/none/versions/{version}").problem
+                assert (status, code) == (422, 42202)
+                assert message.endswith('Allowed values are between [1, 2^31-1] and the string "latest"')
 
 
 def test_unknown_version(registry: Registry, subject: str) -> None:
@@ -401,32 +411,31 @@ def test_deleting_a_subject(registry: Registry, subject: str) -> None:
     assert registry.registered(subject, unique) > schema_id
 
 
-@pytest.mark.parametrize(
-    ("accept", "expected"),
-    [
-        ("", CONTENT_TYPE),
-        ("*/*", CONTENT_TYPE),
-        ("application/json", "application/json"),
-        ("application/json, application/vnd.schemaregistry+json", "application/vnd.schemaregistry+json"),
-        (
-            "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json",
-            CONTENT_TYPE,
-        ),
-        ("text/html,application/xhtml+xml,*/*;q=0.8", CONTENT_TYPE),
-        # Java's HttpURLConnection up to 17.0.3, when it is told nothing.
-        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", CONTENT_TYPE),
-        ("application/json; charset=utf-8", "application/json"),
-        ("application/vnd.schemaregistry.v1+json; qs=0.9", CONTENT_TYPE),
-        ("*", CONTENT_TYPE),
-        ("*;q=0.2", CONTENT_TYPE),
-        ("*/x", CONTENT_TYPE),
-    ],
-)
-def test_content_type_of_answers(registry: Registry, accept: str, expected: str) -> None:
-    answer = registry.get("/subjects", **({"Accept": accept} if accept else {}))
-    assert (answer.status, answer.headers["Content-Type"]) == (200, expected)
-    missing = registry.get("/schemas/ids/999999", **({"Accept": accept} if accept else {}))
-    assert (missing.status, missing.headers["Content-Type"]) == (404, expected)
+def test_content_type_of_answers(registry: Registry) -> None:
+    with all_cases() as case:
+        for accept, expected in [
+            ("", CONTENT_TYPE),
+            ("*/*", CONTENT_TYPE),
+            ("application/json", "application/json"),
+            ("application/json, application/vnd.schemaregistry+json", "application/vnd.schemaregistry+json"),
+            (
+                "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json",
+                CONTENT_TYPE,
+            ),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", CONTENT_TYPE),
+            # Java's HttpURLConnection up to 17.0.3, when it is told nothing.
+            ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", CONTENT_TYPE),
+            ("application/json; charset=utf-8", "application/json"),
+            ("application/vnd.schemaregistry.v1+json; qs=0.9", CONTENT_TYPE),
+            ("*", CONTENT_TYPE),
+            ("*;q=0.2", CONTENT_TYPE),
+            ("*/x", CONTENT_TYPE),
+        ]:
+            with case(accept):
+                answer = registry.get("/subjects", **({"Accept": accept} if accept else {}))
+                assert (answer.status, answer.headers["Content-Type"]) == (200, expected)
+                missing = registry.get("/schemas/ids/999999", **({"Accept": accept} if accept else {}))
+                assert (missing.status, missing.headers["Content-Type"]) == (404, expected)
 
 
 def test_content_types_that_are_not_spoken(registry: Registry, subject: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.registry.storage.database import sqlite_url
+from support.cases import all_cases
 from support.registry.registry_calls import (
     STRING,
     USER_1,
@@ -43,43 +44,43 @@ def lean_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry
         yield registry
 
 
-@pytest.mark.parametrize(
-    ("written", "stored", "more", "guid"),
-    [
-        ('{"type":"string"}', '"string"', {}, "095d71cf-1255-6b9d-5e33-0ad575b3df5d"),
-        (
-            '{"type":"string","foo":"bar"}',
-            '{"type":"string","foo":"bar"}',
-            {},
-            "ca5fb92a-f83d-f907-fc60-67b082ef919f",
-        ),
-        (
-            '{"type":"long","logicalType":"timestamp-millis"}',
-            '{"type":"long","logicalType":"timestamp-millis"}',
-            {},
-            "9bf4ed73-fa28-f149-7c26-d972b8be68e8",
-        ),
-        (FIXED_AND_MAP_WRITTEN, FIXED_AND_MAP, {}, "a8be5d3f-1e9b-f48b-3f49-95bf010bbcf1"),
-        (
-            '"string"',
-            '"string"',
-            {"metadata": {"properties": {"owner": "x"}}},
-            "78aed40f-c3de-ffc7-4e70-adae86c555e4",
-        ),
-        (
-            MY,
-            MY,
-            {"references": [{"name": "otherns.Sub", "subject": "sub", "version": 1}]},
-            "7e2b5ed9-c503-22b5-1205-29a7bd61d76d",
-        ),
-    ],
-)
-def test_texts_and_guids_of_the_confluent_registry(
-    registry: RegistryInProcess, subject: str, written: str, stored: str, more: dict[str, Any], guid: str
-) -> None:
-    registry.registered("sub", SUB)
-    answer = registry.register(subject, written, **more).json
-    assert (answer["schema"], answer["guid"]) == (stored, guid)
+def test_texts_and_guids_of_the_confluent_registry(registry: RegistryInProcess, subject: str) -> None:
+    with all_cases() as case:
+        for row, (written, stored, more, guid) in enumerate(
+            [
+                ('{"type":"string"}', '"string"', {}, "095d71cf-1255-6b9d-5e33-0ad575b3df5d"),
+                (
+                    '{"type":"string","foo":"bar"}',
+                    '{"type":"string","foo":"bar"}',
+                    {},
+                    "ca5fb92a-f83d-f907-fc60-67b082ef919f",
+                ),
+                (
+                    '{"type":"long","logicalType":"timestamp-millis"}',
+                    '{"type":"long","logicalType":"timestamp-millis"}',
+                    {},
+                    "9bf4ed73-fa28-f149-7c26-d972b8be68e8",
+                ),
+                (FIXED_AND_MAP_WRITTEN, FIXED_AND_MAP, {}, "a8be5d3f-1e9b-f48b-3f49-95bf010bbcf1"),
+                (
+                    '"string"',
+                    '"string"',
+                    {"metadata": {"properties": {"owner": "x"}}},
+                    "78aed40f-c3de-ffc7-4e70-adae86c555e4",
+                ),
+                (
+                    MY,
+                    MY,
+                    {"references": [{"name": "otherns.Sub", "subject": "sub", "version": 1}]},
+                    "7e2b5ed9-c503-22b5-1205-29a7bd61d76d",
+                ),
+            ]
+        ):
+            with case(written):
+                own = f"{subject}-{row}"
+                registry.registered("sub", SUB)
+                answer = registry.register(own, written, **more).json
+                assert (answer["schema"], answer["guid"]) == (stored, guid)
 
 
 def test_normalized_registration(registry: RegistryInProcess, subject: str) -> None:
@@ -380,23 +381,27 @@ def test_what_has_tags_is_found(registry: RegistryInProcess, subject: str) -> No
     assert untagged["schema"] == USER_1
 
 
-@pytest.mark.parametrize(
-    ("version", "body", "problem"),
-    [
-        ("1", {"tagsToAdd": [tags("shop.User.age", "A")]}, (422, 42201)),
-        ("1", {"newVersion": 7, "tagsToAdd": [tags("shop.User.id", "A")]}, (422, 42201)),
-        ("1", {"tagsToAdd": [{"schemaEntity": {"entityPath": "a", "entityType": "x"}, "tags": []}]}, (400, 400)),
-        ("1", {"tagsToAdd": [{"tags": []}]}, (400, 400)),
-        ("9", {"tagsToAdd": []}, (404, 40402)),
-        ("x", {"tagsToAdd": []}, (422, 42202)),
-    ],
-)
-def test_tags_that_cannot_be(
-    registry: RegistryInProcess, subject: str, version: str, body: dict[str, Any], problem: tuple[int, int]
-) -> None:
-    registry.registered(subject, USER_1)
-    assert registry.post(f"/subjects/{subject}/versions/{version}/tags", body).problem[:2] == problem
-    assert registry.get(f"/subjects/{subject}/versions").json == [1]
+def test_tags_that_cannot_be(registry: RegistryInProcess, subject: str) -> None:
+    with all_cases() as case:
+        for row, (version, body, problem) in enumerate(
+            [
+                ("1", {"tagsToAdd": [tags("shop.User.age", "A")]}, (422, 42201)),
+                ("1", {"newVersion": 7, "tagsToAdd": [tags("shop.User.id", "A")]}, (422, 42201)),
+                (
+                    "1",
+                    {"tagsToAdd": [{"schemaEntity": {"entityPath": "a", "entityType": "x"}, "tags": []}]},
+                    (400, 400),
+                ),
+                ("1", {"tagsToAdd": [{"tags": []}]}, (400, 400)),
+                ("9", {"tagsToAdd": []}, (404, 40402)),
+                ("x", {"tagsToAdd": []}, (422, 42202)),
+            ]
+        ):
+            with case((version, body)):
+                own = f"{subject}-{row}"
+                registry.registered(own, USER_1)
+                assert registry.post(f"/subjects/{own}/versions/{version}/tags", body).problem[:2] == problem
+                assert registry.get(f"/subjects/{own}/versions").json == [1]
 
 
 def test_tags_of_an_unknown_subject(registry: RegistryInProcess) -> None:
@@ -464,44 +469,50 @@ def field(kind: str, more: str = "") -> str:
     return f'{{"type":"record","name":"R","fields":[{{"name":"a","type":{kind}{more}}}]}}'
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"type":"enum","name":"E","symbols":[]}',
-        '{"type":"fixed","name":"F","size":0}',
-        '{"type":"bytes","logicalType":"decimal","precision":2,"scale":4}',
-        field('["null","int"]', ',"default":1'),
-        field('["int","null"]', ',"default":null'),
-        field('"null"', ',"default":null'),
-    ],
-)
-def test_schemas_that_are_accepted(registry: RegistryInProcess, subject: str, text: str) -> None:
-    assert registry.register(subject, text).json["schema"] == text
+def test_schemas_that_are_accepted(registry: RegistryInProcess, subject: str) -> None:
+    with all_cases() as case:
+        for row, text in enumerate(
+            [
+                '{"type":"enum","name":"E","symbols":[]}',
+                '{"type":"fixed","name":"F","size":0}',
+                '{"type":"bytes","logicalType":"decimal","precision":2,"scale":4}',
+                field('["null","int"]', ',"default":1'),
+                field('["int","null"]', ',"default":null'),
+                field('"null"', ',"default":null'),
+            ]
+        ):
+            with case(text):
+                own = f"{subject}-{row}"
+                assert registry.register(own, text).json["schema"] == text
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"type":"record","name":"R","fields":[{"name":"bad-field","type":"int"}]}', "bad-field"),
-        ('{"type":"record","name":"é","fields":[]}', "é"),
-        ('{"type":"fixed","name":"F","namespace":"a-b","size":1}', "a-b"),
-        (field('"int"', ',"default":"x"'), '"x"'),
-        (field('["null","string"]', ',"default":1'), "1"),
-        ('{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}', "a"),
-        ('{"type":"enum","name":"E"}', "symbols"),
-        ('["int","int"]', "int"),
-        ('[["int"]]', "union"),
-        ('"int" 1', "column 7"),
-        ('"no.such.Type"', "no.such.Type"),
-    ],
-)
-def test_schemas_that_are_refused(registry: RegistryInProcess, subject: str, text: str, said: str) -> None:
-    status, code, message = registry.register(subject, text).problem
-    assert (status, code) == (422, 42201)
-    start = f"Invalid schema of type AVRO, details: Invalid schema {{subject={subject},version=0,schemaType=AVRO,"
-    assert message.startswith(start)
-    assert said in message.rpartition("details: ")[2]
-    assert registry.get(f"/subjects/{subject}/versions").problem[1] == 40401
+def test_schemas_that_are_refused(registry: RegistryInProcess, subject: str) -> None:
+    with all_cases() as case:
+        for row, (text, said) in enumerate(
+            [
+                ('{"type":"record","name":"R","fields":[{"name":"bad-field","type":"int"}]}', "bad-field"),
+                ('{"type":"record","name":"é","fields":[]}', "é"),
+                ('{"type":"fixed","name":"F","namespace":"a-b","size":1}', "a-b"),
+                (field('"int"', ',"default":"x"'), '"x"'),
+                (field('["null","string"]', ',"default":1'), "1"),
+                ('{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}', "a"),
+                ('{"type":"enum","name":"E"}', "symbols"),
+                ('["int","int"]', "int"),
+                ('[["int"]]', "union"),
+                ('"int" 1', "column 7"),
+                ('"no.such.Type"', "no.such.Type"),
+            ]
+        ):
+            with case((text, said)):
+                own = f"{subject}-{row}"
+                status, code, message = registry.register(own, text).problem
+                assert (status, code) == (422, 42201)
+                start = (
+                    f"Invalid schema of type AVRO, details: Invalid schema {{subject={own},version=0,schemaType=AVRO,"
+                )
+                assert message.startswith(start)
+                assert said in message.rpartition("details: ")[2]
+                assert registry.get(f"/subjects/{own}/versions").problem[1] == 40401
 
 
 @pytest.mark.parametrize("policy", ["strict", "LENIENT", "Logical"])

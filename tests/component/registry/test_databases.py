@@ -6,8 +6,7 @@ import random
 import string
 from urllib.parse import quote
 
-import pytest
-
+from support.cases import all_cases
 from support.registry.registry_calls import STRING, Answer, RegistryInProcess
 
 NASTY = (
@@ -32,67 +31,74 @@ def known(answer: Answer) -> int:
     return answer.status
 
 
-@pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
-def test_any_text_in_every_place_that_is_stored(registry: RegistryInProcess, text: str) -> None:
-    target = '{"type":"fixed","name":"T","size":4}'
-    registry.registered("target", target)
-    user = '{"type":"array","items":"T"}'
-    bodies = [
-        {
-            "schema": f'{{"type":"fixed","name":"N","size":1,"doc":"{len(text)}"}}',
-            "metadata": {"properties": {text: text}},
-        },
-        {"schema": STRING, "metadata": {"tags": {text: [text]}, "sensitive": [text]}},
-        {"schema": user, "references": [{"name": text, "subject": "target", "version": 1}]},
-        {"schema": user, "references": [{"name": "T", "subject": text, "version": 1}]},
-        {
-            "schema": user,
-            "references": [
-                {"name": "T", "subject": "target", "version": 1},
-                {"name": text, "subject": "target", "version": 1},
-            ],
-        },
-        {"schema": STRING, "ruleSet": {"domainRules": [{"name": "r", "doc": text, "params": {text: text}}]}},
-        {"schema": text},
-        {"schema": STRING, "schemaType": text},
-    ]
-    for number, body in enumerate(bodies):
-        known(registry.post(f"/subjects/nasty-{number}/versions", body))
-        known(registry.post(f"/subjects/nasty-{number}", body))
-    for config in (
-        {"alias": text},
-        {"compatibilityGroup": text},
-        {"defaultMetadata": {"properties": {text: text}}},
-        {"compatibility": text},
-    ):
-        known(registry.put("/config/nasty-config", config))
-        known(registry.get("/config/nasty-config"))
-        known(registry.register("nasty-config", STRING))
-        known(registry.delete("/config/nasty-config"))
+def test_any_text_in_every_place_that_is_stored(registry: RegistryInProcess) -> None:
+    with all_cases() as case:
+        for text in NASTY:
+            with case(text):
+                target = '{"type":"fixed","name":"T","size":4}'
+                registry.registered("target", target)
+                user = '{"type":"array","items":"T"}'
+                bodies = [
+                    {
+                        "schema": f'{{"type":"fixed","name":"N","size":1,"doc":"{len(text)}"}}',
+                        "metadata": {"properties": {text: text}},
+                    },
+                    {"schema": STRING, "metadata": {"tags": {text: [text]}, "sensitive": [text]}},
+                    {"schema": user, "references": [{"name": text, "subject": "target", "version": 1}]},
+                    {"schema": user, "references": [{"name": "T", "subject": text, "version": 1}]},
+                    {
+                        "schema": user,
+                        "references": [
+                            {"name": "T", "subject": "target", "version": 1},
+                            {"name": text, "subject": "target", "version": 1},
+                        ],
+                    },
+                    {
+                        "schema": STRING,
+                        "ruleSet": {"domainRules": [{"name": "r", "doc": text, "params": {text: text}}]},
+                    },
+                    {"schema": text},
+                    {"schema": STRING, "schemaType": text},
+                ]
+                for number, body in enumerate(bodies):
+                    known(registry.post(f"/subjects/nasty-{number}/versions", body))
+                    known(registry.post(f"/subjects/nasty-{number}", body))
+                for config in (
+                    {"alias": text},
+                    {"compatibilityGroup": text},
+                    {"defaultMetadata": {"properties": {text: text}}},
+                    {"compatibility": text},
+                ):
+                    known(registry.put("/config/nasty-config", config))
+                    known(registry.get("/config/nasty-config"))
+                    known(registry.register("nasty-config", STRING))
+                    known(registry.delete("/config/nasty-config"))
 
 
-@pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
-def test_any_text_as_a_name_in_a_path(registry: RegistryInProcess, text: str) -> None:
-    name = quote(text, safe="", errors="surrogatepass")
-    for subject in (name, f":.{name}:s", f":.c:{name}"):
-        statuses = {
-            known(registry.register(subject, STRING)),
-            known(registry.get(f"/subjects/{subject}/versions")),
-            known(registry.get(f"/subjects/{subject}/versions/latest")),
-            known(registry.post(f"/subjects/{subject}", {"schema": STRING})),
-            known(registry.put(f"/config/{subject}", {"compatibility": "NONE"})),
-            known(registry.get(f"/config/{subject}")),
-            known(registry.put(f"/mode/{subject}", {"mode": "READWRITE"})),
-            known(registry.get(f"/mode/{subject}")),
-            known(registry.get(f"/subjects?subjectPrefix={subject}")),
-            known(registry.get(f"/schemas/ids/1?subject={subject}")),
-            known(registry.delete(f"/mode/{subject}")),
-            known(registry.delete(f"/subjects/{subject}")),
-            known(registry.delete(f"/subjects/{subject}?permanent=true")),
-        }
-        assert statuses & {200, 422}
-    known(registry.get(f"/contexts/{name}/subjects"))
-    known(registry.delete(f"/contexts/{name}"))
+def test_any_text_as_a_name_in_a_path(registry: RegistryInProcess) -> None:
+    with all_cases() as case:
+        for text in NASTY:
+            with case(text):
+                name = quote(text, safe="", errors="surrogatepass")
+                for subject in (name, f":.{name}:s", f":.c:{name}"):
+                    statuses = {
+                        known(registry.register(subject, STRING)),
+                        known(registry.get(f"/subjects/{subject}/versions")),
+                        known(registry.get(f"/subjects/{subject}/versions/latest")),
+                        known(registry.post(f"/subjects/{subject}", {"schema": STRING})),
+                        known(registry.put(f"/config/{subject}", {"compatibility": "NONE"})),
+                        known(registry.get(f"/config/{subject}")),
+                        known(registry.put(f"/mode/{subject}", {"mode": "READWRITE"})),
+                        known(registry.get(f"/mode/{subject}")),
+                        known(registry.get(f"/subjects?subjectPrefix={subject}")),
+                        known(registry.get(f"/schemas/ids/1?subject={subject}")),
+                        known(registry.delete(f"/mode/{subject}")),
+                        known(registry.delete(f"/subjects/{subject}")),
+                        known(registry.delete(f"/subjects/{subject}?permanent=true")),
+                    }
+                    assert statuses & {200, 422}
+                known(registry.get(f"/contexts/{name}/subjects"))
+                known(registry.delete(f"/contexts/{name}"))
 
 
 def test_long_names_are_refused_before_an_index_does(registry: RegistryInProcess) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.cases import all_cases
 from support.registry.registry_calls import STRING, Registry
 
 BYTES = '"bytes"'
@@ -19,154 +20,156 @@ VERSION_1, SUBJECT = "/subjects/{s}/versions/1", "/subjects/{s}"
 GOOD = "?permanent=true"
 
 
-@pytest.mark.parametrize(
-    ("before", "path", "expected"),
-    [
-        ([], VERSION_1, (404, 40401, "Subject '{s}' not found.")),
-        ([], SUBJECT, (404, 40401, "Subject '{s}' not found.")),
-        ([], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
-        (["register"], "/subjects/{s}/versions/2", (404, 40402, "Version 2 not found.")),
-        (["register"], "/subjects/{s}/versions/2" + GOOD, (404, 40402, "Version 2 not found.")),
-        (
-            ["register"],
-            "/subjects/{s}/versions/0",
-            (
-                422,
-                42202,
-                "The specified version '0' is not a valid version id. "
-                'Allowed values are between [1, 2^31-1] and the string "latest"',
-            ),
-        ),
-        (["register"], VERSION_1, 1),
-        (["register"], "/subjects/{s}/versions/latest", 1),
-        (["register"], "/subjects/{s}/versions/-1", 1),
-        (["register"], SUBJECT, [1]),
-        (
-            ["register"],
-            VERSION_1 + GOOD,
-            (404, 40407, "Subject '{s}' Version 1 was not deleted first before being permanently deleted"),
-        ),
-        (
-            ["register"],
-            SUBJECT + GOOD,
-            (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
-        ),
-        (
-            ["register", VERSION_1],
-            VERSION_1,
-            (404, 40406, "Subject '{s}' Version 1 was soft deleted.Set permanent=true to delete permanently"),
-        ),
-        (
-            ["register", VERSION_1],
-            SUBJECT,
-            (404, 40404, "Subject '{s}' was soft deleted.Set permanent=true to delete permanently"),
-        ),
-        (["register", VERSION_1], "/subjects/{s}/versions/latest", (404, 40402, "Version -1 not found.")),
-        (["register", VERSION_1], VERSION_1 + GOOD, 1),
-        (["register", VERSION_1], SUBJECT + GOOD, [1]),
-        (["register", SUBJECT], VERSION_1 + GOOD, 1),
-        (["register", VERSION_1, VERSION_1 + GOOD], VERSION_1 + GOOD, (404, 40401, "Subject '{s}' not found.")),
-        (["register", SUBJECT, SUBJECT + GOOD], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
-        (["register", "register"], SUBJECT, [1, 2]),
-        (["register", "register", VERSION_1], SUBJECT, [2]),
-        (
-            ["register", "register", VERSION_1],
-            SUBJECT + GOOD,
-            (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
-        ),
-        (["register", "register", VERSION_1, SUBJECT], SUBJECT + GOOD, [1, 2]),
-        (["register", "register", VERSION_1, VERSION_1 + GOOD], SUBJECT, [2]),
-        (["register", "register"], "/subjects/{s}/versions/latest", 2),
-    ],
-)
-def test_what_deleting_answers(registry: Registry, subject: str, before: list[str], path: str, expected: Any) -> None:
-    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
-    for number, step in enumerate(before):
-        if step == "register":
-            registry.registered(subject, fixed(number))
-        else:
-            assert registry.delete(step.format(s=subject)).status == 200
-    answer = registry.delete(path.format(s=subject))
-    if isinstance(expected, tuple):
-        status, code, message = expected
-        assert answer.problem == (status, code, message.format(s=subject))
-    else:
-        assert (answer.status, answer.json) == (200, expected)
+def test_what_deleting_answers(registry: Registry, subject: str) -> None:
+    with all_cases() as case:
+        for row, (before, path, expected) in enumerate(
+            [
+                ([], VERSION_1, (404, 40401, "Subject '{s}' not found.")),
+                ([], SUBJECT, (404, 40401, "Subject '{s}' not found.")),
+                ([], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
+                (["register"], "/subjects/{s}/versions/2", (404, 40402, "Version 2 not found.")),
+                (["register"], "/subjects/{s}/versions/2" + GOOD, (404, 40402, "Version 2 not found.")),
+                (
+                    ["register"],
+                    "/subjects/{s}/versions/0",
+                    (
+                        422,
+                        42202,
+                        "The specified version '0' is not a valid version id. "
+                        'Allowed values are between [1, 2^31-1] and the string "latest"',
+                    ),
+                ),
+                (["register"], VERSION_1, 1),
+                (["register"], "/subjects/{s}/versions/latest", 1),
+                (["register"], "/subjects/{s}/versions/-1", 1),
+                (["register"], SUBJECT, [1]),
+                (
+                    ["register"],
+                    VERSION_1 + GOOD,
+                    (404, 40407, "Subject '{s}' Version 1 was not deleted first before being permanently deleted"),
+                ),
+                (
+                    ["register"],
+                    SUBJECT + GOOD,
+                    (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
+                ),
+                (
+                    ["register", VERSION_1],
+                    VERSION_1,
+                    (404, 40406, "Subject '{s}' Version 1 was soft deleted.Set permanent=true to delete permanently"),
+                ),
+                (
+                    ["register", VERSION_1],
+                    SUBJECT,
+                    (404, 40404, "Subject '{s}' was soft deleted.Set permanent=true to delete permanently"),
+                ),
+                (["register", VERSION_1], "/subjects/{s}/versions/latest", (404, 40402, "Version -1 not found.")),
+                (["register", VERSION_1], VERSION_1 + GOOD, 1),
+                (["register", VERSION_1], SUBJECT + GOOD, [1]),
+                (["register", SUBJECT], VERSION_1 + GOOD, 1),
+                (["register", VERSION_1, VERSION_1 + GOOD], VERSION_1 + GOOD, (404, 40401, "Subject '{s}' not found.")),
+                (["register", SUBJECT, SUBJECT + GOOD], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
+                (["register", "register"], SUBJECT, [1, 2]),
+                (["register", "register", VERSION_1], SUBJECT, [2]),
+                (
+                    ["register", "register", VERSION_1],
+                    SUBJECT + GOOD,
+                    (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
+                ),
+                (["register", "register", VERSION_1, SUBJECT], SUBJECT + GOOD, [1, 2]),
+                (["register", "register", VERSION_1, VERSION_1 + GOOD], SUBJECT, [2]),
+                (["register", "register"], "/subjects/{s}/versions/latest", 2),
+            ]
+        ):
+            with case((before, path)):
+                own = f"{subject}-{row}"
+                registry.put(f"/config/{own}", {"compatibility": "NONE"})
+                for number, step in enumerate(before):
+                    if step == "register":
+                        registry.registered(own, fixed(number))
+                    else:
+                        assert registry.delete(step.format(s=own)).status == 200
+                answer = registry.delete(path.format(s=own))
+                if isinstance(expected, tuple):
+                    status, code, message = expected
+                    assert answer.problem == (status, code, message.format(s=own))
+                else:
+                    assert (answer.status, answer.json) == (200, expected)
 
 
-@pytest.mark.parametrize(
-    ("path", "live", "soft", "gone"),
-    [
-        ("/subjects/{s}/versions", [1, 2], [1], [1]),
-        ("/subjects/{s}/versions?deleted=true", [1, 2], [1, 2], [1]),
-        ("/subjects/{s}/versions?deletedOnly=true", [], [2], []),
-        ("/subjects/{s}/versions?deletedAsNegative=true", [1, 2], [1, -2], [1]),
-        ("/subjects/{s}/versions?deletedAsNegative=true&deleted=true", [1, 2], [1, -2], [1]),
-        ("/subjects/{s}/versions/2", 2, 40402, 40402),
-        ("/subjects/{s}/versions/2?deleted=true", 2, 2, 40402),
-        ("/subjects/{s}/versions/latest", 2, 1, 1),
-        # The newest that is not deleted, whatever else is asked for.
-        ("/subjects/{s}/versions/latest?deleted=true", 2, 1, 1),
-        ("/subjects/{s}/versions/2/schema", 200, 40402, 40402),
-        ("/subjects/{s}/versions/2/schema?deleted=true", 200, 200, 40402),
-        ("/subjects/{s}/versions/2/referencedby", [], [], 40402),
-        ("/schemas/ids/{id}", 200, 200, 40403),
-        ("/schemas/ids/{id}/schema", 200, 200, 40403),
-        ("/schemas/guids/{guid}", 200, 200, 40403),
-        ("/schemas/guids/{guid}/ids", 200, 200, 40403),
-        ("/schemas/ids/{id}/versions", 1, 0, 40403),
-        ("/schemas/ids/{id}/versions?deleted=true", 1, 1, 40403),
-        ("/schemas/ids/{id}/subjects", 1, 0, 40403),
-        ("/schemas/ids/{id}/subjects?deleted=true", 1, 1, 40403),
-        ("/schemas?subjectPrefix={s}.", 2, 1, 1),
-        ("/schemas?subjectPrefix={s}.&deleted=true", 2, 2, 1),
-        ("/schemas?subjectPrefix={s}.&latestOnly=true", 1, 1, 1),
-    ],
-)
-def test_what_a_deleted_version_answers(
-    registry: Registry, subject: str, path: str, live: Any, soft: Any, gone: Any
-) -> None:
-    name = f"{subject}."
-    registry.registered(name, fixed("one"))
-    registry.put(f"/config/{name}", {"compatibility": "NONE"})
-    second = registry.register(name, fixed(subject)).json
-    asked = path.replace("{s}.", name).format(s=name, id=second["id"], guid=second["guid"])
+def test_what_a_deleted_version_answers(registry: Registry, subject: str) -> None:
+    with all_cases() as case:
+        for row, (path, live, soft, gone) in enumerate(
+            [
+                ("/subjects/{s}/versions", [1, 2], [1], [1]),
+                ("/subjects/{s}/versions?deleted=true", [1, 2], [1, 2], [1]),
+                ("/subjects/{s}/versions?deletedOnly=true", [], [2], []),
+                ("/subjects/{s}/versions?deletedAsNegative=true", [1, 2], [1, -2], [1]),
+                ("/subjects/{s}/versions?deletedAsNegative=true&deleted=true", [1, 2], [1, -2], [1]),
+                ("/subjects/{s}/versions/2", 2, 40402, 40402),
+                ("/subjects/{s}/versions/2?deleted=true", 2, 2, 40402),
+                ("/subjects/{s}/versions/latest", 2, 1, 1),
+                # The newest that is not deleted, whatever else is asked for.
+                ("/subjects/{s}/versions/latest?deleted=true", 2, 1, 1),
+                ("/subjects/{s}/versions/2/schema", 200, 40402, 40402),
+                ("/subjects/{s}/versions/2/schema?deleted=true", 200, 200, 40402),
+                ("/subjects/{s}/versions/2/referencedby", [], [], 40402),
+                ("/schemas/ids/{id}", 200, 200, 40403),
+                ("/schemas/ids/{id}/schema", 200, 200, 40403),
+                ("/schemas/guids/{guid}", 200, 200, 40403),
+                ("/schemas/guids/{guid}/ids", 200, 200, 40403),
+                ("/schemas/ids/{id}/versions", 1, 0, 40403),
+                ("/schemas/ids/{id}/versions?deleted=true", 1, 1, 40403),
+                ("/schemas/ids/{id}/subjects", 1, 0, 40403),
+                ("/schemas/ids/{id}/subjects?deleted=true", 1, 1, 40403),
+                ("/schemas?subjectPrefix={s}.", 2, 1, 1),
+                ("/schemas?subjectPrefix={s}.&deleted=true", 2, 2, 1),
+                ("/schemas?subjectPrefix={s}.&latestOnly=true", 1, 1, 1),
+            ]
+        ):
+            with case(path):
+                own = f"{subject}-{row}"
+                name = f"{own}."
+                registry.registered(name, fixed("one"))
+                registry.put(f"/config/{name}", {"compatibility": "NONE"})
+                second = registry.register(name, fixed(own)).json
+                asked = path.replace("{s}.", name).format(s=name, id=second["id"], guid=second["guid"])
 
-    def outcome() -> Any:
-        answer = registry.get(asked)
-        if answer.status != 200:
-            return answer.problem[1]
-        if isinstance(answer.json, dict):
-            return answer.json.get("version", 200) if "versions" in asked else 200
-        counted = asked.startswith("/schemas") and "guids" not in asked
-        return len(answer.json) if counted else 200 if "guids" in asked else answer.json
+                def outcome(asked: str = asked) -> Any:
+                    answer = registry.get(asked)
+                    if answer.status != 200:
+                        return answer.problem[1]
+                    if isinstance(answer.json, dict):
+                        return answer.json.get("version", 200) if "versions" in asked else 200
+                    counted = asked.startswith("/schemas") and "guids" not in asked
+                    return len(answer.json) if counted else 200 if "guids" in asked else answer.json
 
-    assert outcome() == live
-    registry.delete(f"/subjects/{name}/versions/2")
-    assert outcome() == soft
-    registry.delete(f"/subjects/{name}/versions/2?permanent=true")
-    assert outcome() == gone
+                assert outcome() == live
+                registry.delete(f"/subjects/{name}/versions/2")
+                assert outcome() == soft
+                registry.delete(f"/subjects/{name}/versions/2?permanent=true")
+                assert outcome() == gone
 
 
-@pytest.mark.parametrize(
-    ("query", "live", "soft", "gone"),
-    [
-        ("", True, False, False),
-        ("?deleted=true", True, True, False),
-        ("?deletedOnly=true", False, True, False),
-        ("?deletedOnly=true&deleted=true", False, True, False),
-        ("?deleted_only=True", False, True, False),
-        ("?deleted=1", True, False, False),
-        ("?deleted=", True, False, False),
-    ],
-)
-def test_whether_a_subject_is_listed(
-    registry: Registry, subject: str, query: str, live: bool, soft: bool, gone: bool
-) -> None:
-    registry.registered(subject, STRING)
-    for expected, deleting in ((live, ""), (soft, GOOD), (gone, "")):
-        assert (subject in registry.get(f"/subjects{query}").json) is expected
-        registry.delete(f"/subjects/{subject}{deleting}")
+def test_whether_a_subject_is_listed(registry: Registry, subject: str) -> None:
+    with all_cases() as case:
+        for row, (query, live, soft, gone) in enumerate(
+            [
+                ("", True, False, False),
+                ("?deleted=true", True, True, False),
+                ("?deletedOnly=true", False, True, False),
+                ("?deletedOnly=true&deleted=true", False, True, False),
+                ("?deleted_only=True", False, True, False),
+                ("?deleted=1", True, False, False),
+                ("?deleted=", True, False, False),
+            ]
+        ):
+            with case(query):
+                own = f"{subject}-{row}"
+                registry.registered(own, STRING)
+                for expected, deleting in ((live, ""), (soft, GOOD), (gone, "")):
+                    assert (own in registry.get(f"/subjects{query}").json) is expected
+                    registry.delete(f"/subjects/{own}{deleting}")
 
 
 @pytest.mark.parametrize("deleted", ["", VERSION_1, SUBJECT])

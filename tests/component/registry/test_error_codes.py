@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from headrace.registry.storage.database import sqlite_url
+from support.cases import all_cases
 from support.registry.registry_calls import (
     STRING,
     USER_1,
@@ -44,209 +44,222 @@ def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     yield registry
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "code", "message"),
-    [
-        ("GET", "/subjects/none/versions", None, 404, 40401, "Subject 'none' not found."),
-        ("GET", "/subjects/live/versions/2", None, 404, 40402, "Version 2 not found."),
-        ("DELETE", "/subjects/soft/versions/latest", None, 404, 40402, "Version -1 not found."),
-        ("POST", "/subjects/live", {"schema": STRING}, 404, 40403, "Schema not found"),
-        ("GET", "/schemas/ids/99", None, 404, 40403, "Schema 99 not found"),
-        ("GET", "/schemas/ids/99/schema", None, 404, 40403, "Schema 99 not found"),
-        ("GET", "/schemas/ids/99/subjects", None, 404, 40403, "Schema not found"),
-        ("GET", "/schemas/ids/99/versions", None, 404, 40403, "Schema not found"),
-        ("GET", "/schemas/guids/x", None, 404, 40403, "Schema x not found"),
-        (
-            "DELETE",
-            "/subjects/soft",
-            None,
-            404,
-            40404,
-            "Subject 'soft' was soft deleted.Set permanent=true to delete permanently",
-        ),
-        (
-            "DELETE",
-            "/subjects/live?permanent=true",
-            None,
-            404,
-            40405,
-            "Subject 'live' was not deleted first before being permanently deleted",
-        ),
-        (
-            "DELETE",
-            "/subjects/soft/versions/1",
-            None,
-            404,
-            40406,
-            "Subject 'soft' Version 1 was soft deleted.Set permanent=true to delete permanently",
-        ),
-        (
-            "DELETE",
-            "/subjects/live/versions/1?permanent=true",
-            None,
-            404,
-            40407,
-            "Subject 'live' Version 1 was not deleted first before being permanently deleted",
-        ),
-        (
-            "GET",
-            "/config/live",
-            None,
-            404,
-            40408,
-            "Subject 'live' does not have subject-level compatibility configured",
-        ),
-        ("GET", "/mode/live", None, 404, 40409, "Subject 'live' does not have subject-level mode configured"),
-        (
-            "POST",
-            "/subjects/live/versions",
-            {"schema": USER_INCOMPATIBLE},
-            409,
-            40901,
-            'Schema being registered is incompatible with an earlier schema for subject "live", details: [{errorType:…',
-        ),
-        ("POST", "/subjects/live/versions", {"schema": "{"}, 422, 42201, "Invalid schema of type AVRO, details: …"),
-        ("POST", "/subjects/new/versions", {}, 422, 42201, "Empty schema"),
-        ("POST", "/subjects/new/versions", {"schema": "x", "schemaType": "X"}, 422, 42201, "Invalid schema type X"),
-        (
-            "POST",
-            "/subjects/new/versions",
-            {"schema": STRING, "version": 5},
-            422,
-            42201,
-            "Version is not one more than previous version",
-        ),
-        (
-            "POST",
-            "/subjects/new/versions",
-            {"schema": USES_R, "references": [CHECK]},
-            422,
-            42201,
-            '…No schema reference found for subject "target" and version 9',
-        ),
-        (
-            "GET",
-            "/subjects/live/versions/x",
-            None,
-            422,
-            42202,
-            "The specified version 'x' is not a valid version id. "
-            'Allowed values are between [1, 2^31-1] and the string "latest"',
-        ),
-        (
-            "PUT",
-            "/config",
-            {"compatibility": "x"},
-            422,
-            42203,
-            "Invalid compatibility level. Valid values are none, backward, forward, full, "
-            "backward_transitive, forward_transitive, and full_transitive",
-        ),
-        (
-            "PUT",
-            "/mode",
-            {"mode": "x"},
-            422,
-            42204,
-            "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD.",
-        ),
-        ("PUT", "/mode/live", {"mode": "FORWARD"}, 422, 42204, "Forward mode only supported on global level"),
-        ("PUT", "/mode", {"mode": "FORWARD"}, 422, 42204, "Forward mode only supported on global level"),
-        ("PUT", "/mode/:.__GLOBAL:s", {"mode": "FORWARD"}, 422, 42204, "Forward mode only supported on global level"),
-        (
-            "PUT",
-            "/mode/:.__GLOBAL:s",
-            {"mode": "READONLY"},
-            422,
-            42208,
-            "The specified subject ':.__GLOBAL:s' is not a valid.",
-        ),
-        ("POST", "/subjects/live", {"schema": ""}, 404, 40403, "Schema not found"),
-        ("POST", "/subjects/live", {"schema": " ", "references": []}, 404, 40403, "Schema not found"),
-        ("POST", "/subjects/live", {}, 404, 40403, "Schema not found"),
-        ("POST", "/subjects/none", {"schema": ""}, 404, 40401, "Subject 'none' not found."),
-        (
-            "POST",
-            "/subjects/:.frozen:s/versions",
-            {"schema": STRING},
-            422,
-            42205,
-            "Subject :.frozen:s in context .frozen is in read-only mode",
-        ),
-        (
-            "POST",
-            "/subjects/new/versions",
-            {"schema": STRING, "id": 9},
-            422,
-            42205,
-            "Subject new in context . is not in import mode",
-        ),
-        (
-            "POST",
-            "/subjects/:.import:t/versions",
-            {"schema": STRING},
-            422,
-            42205,
-            "Subject :.import:t in context .import is not in read-write mode",
-        ),
-        (
-            "POST",
-            "/subjects/:.import:t/versions",
-            {"schema": '"int"', "id": 1, "version": 1},
-            422,
-            42205,
-            "Overwrite new schema with id 1 in context .import is not permitted.",
-        ),
-        ("PUT", "/mode/live", {"mode": "IMPORT"}, 422, 42205, "Cannot import since found existing subjects"),
-        (
-            "DELETE",
-            "/subjects/target",
-            None,
-            422,
-            42206,
-            "One or more references exist to the schema {magic=1,keytype=SCHEMA,subject=target,version=1}.",
-        ),
-        (
-            "POST",
-            "/subjects/:.import:s/versions",
-            {"schema": '"int"', "id": 2, "version": 1},
-            422,
-            42207,
-            "Schema already registered with id 1 instead of input id 2",
-        ),
-        ("GET", "/subjects/__GLOBAL/versions", None, 422, 42208, "The specified subject '__GLOBAL' is not a valid."),
-        pytest.param(
-            "POST",
-            "/subjects/new/versions",
-            TOO_LARGE,
-            422,
-            42209,
-            "Register operation failed because schema is too large: …",
-            id="too large",
-        ),
-        (
-            "POST",
-            "/subjects/new/versions",
-            {"schema": STRING, "ruleSet": {"domainRules": [RULE, RULE]}},
-            422,
-            42210,
-            "Found rule with duplicate name 'r'",
-        ),
-        ("DELETE", "/contexts/.full", None, 422, 42211, "The specified context '.full' is not empty."),
-        ("POST", "/subjects/live", b"", 422, 422, "…"),
-        ("POST", "/subjects/live", b"{", 400, 400, "…"),
-        ("GET", "/nothing", None, 404, 404, "HTTP 404 Not Found"),
-        ("GET", "/schemas/ids/x", None, 404, 404, "HTTP 404 Not Found"),
-        ("PATCH", "/subjects", None, 405, 405, "HTTP 405 Method Not Allowed"),
-    ],
-)
-def test_errors(registry: Registry, method: str, path: str, body: Any, status: int, code: int, message: str) -> None:
+def test_errors(registry: Registry) -> None:
     """`…` stands for any text."""
-    found = registry.call(method, path, body).problem
-    assert found[:2] == (status, code)
-    start, omitted, end = message.partition("…")
-    assert found[2].startswith(start)
-    assert found[2].endswith(end) if omitted else found[2] == message
+    with all_cases() as case:
+        for method, path, body, status, code, message in [
+            ("GET", "/subjects/none/versions", None, 404, 40401, "Subject 'none' not found."),
+            ("GET", "/subjects/live/versions/2", None, 404, 40402, "Version 2 not found."),
+            ("DELETE", "/subjects/soft/versions/latest", None, 404, 40402, "Version -1 not found."),
+            ("POST", "/subjects/live", {"schema": STRING}, 404, 40403, "Schema not found"),
+            ("GET", "/schemas/ids/99", None, 404, 40403, "Schema 99 not found"),
+            ("GET", "/schemas/ids/99/schema", None, 404, 40403, "Schema 99 not found"),
+            ("GET", "/schemas/ids/99/subjects", None, 404, 40403, "Schema not found"),
+            ("GET", "/schemas/ids/99/versions", None, 404, 40403, "Schema not found"),
+            ("GET", "/schemas/guids/x", None, 404, 40403, "Schema x not found"),
+            (
+                "DELETE",
+                "/subjects/soft",
+                None,
+                404,
+                40404,
+                "Subject 'soft' was soft deleted.Set permanent=true to delete permanently",
+            ),
+            (
+                "DELETE",
+                "/subjects/live?permanent=true",
+                None,
+                404,
+                40405,
+                "Subject 'live' was not deleted first before being permanently deleted",
+            ),
+            (
+                "DELETE",
+                "/subjects/soft/versions/1",
+                None,
+                404,
+                40406,
+                "Subject 'soft' Version 1 was soft deleted.Set permanent=true to delete permanently",
+            ),
+            (
+                "DELETE",
+                "/subjects/live/versions/1?permanent=true",
+                None,
+                404,
+                40407,
+                "Subject 'live' Version 1 was not deleted first before being permanently deleted",
+            ),
+            (
+                "GET",
+                "/config/live",
+                None,
+                404,
+                40408,
+                "Subject 'live' does not have subject-level compatibility configured",
+            ),
+            ("GET", "/mode/live", None, 404, 40409, "Subject 'live' does not have subject-level mode configured"),
+            (
+                "POST",
+                "/subjects/live/versions",
+                {"schema": USER_INCOMPATIBLE},
+                409,
+                40901,
+                'Schema being registered is incompatible with an earlier schema for subject "live", '
+                "details: [{errorType:…",
+            ),
+            ("POST", "/subjects/live/versions", {"schema": "{"}, 422, 42201, "Invalid schema of type AVRO, details: …"),
+            ("POST", "/subjects/new/versions", {}, 422, 42201, "Empty schema"),
+            ("POST", "/subjects/new/versions", {"schema": "x", "schemaType": "X"}, 422, 42201, "Invalid schema type X"),
+            (
+                "POST",
+                "/subjects/new/versions",
+                {"schema": STRING, "version": 5},
+                422,
+                42201,
+                "Version is not one more than previous version",
+            ),
+            (
+                "POST",
+                "/subjects/new/versions",
+                {"schema": USES_R, "references": [CHECK]},
+                422,
+                42201,
+                '…No schema reference found for subject "target" and version 9',
+            ),
+            (
+                "GET",
+                "/subjects/live/versions/x",
+                None,
+                422,
+                42202,
+                "The specified version 'x' is not a valid version id. "
+                'Allowed values are between [1, 2^31-1] and the string "latest"',
+            ),
+            (
+                "PUT",
+                "/config",
+                {"compatibility": "x"},
+                422,
+                42203,
+                "Invalid compatibility level. Valid values are none, backward, forward, full, "
+                "backward_transitive, forward_transitive, and full_transitive",
+            ),
+            (
+                "PUT",
+                "/mode",
+                {"mode": "x"},
+                422,
+                42204,
+                "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD.",
+            ),
+            ("PUT", "/mode/live", {"mode": "FORWARD"}, 422, 42204, "Forward mode only supported on global level"),
+            ("PUT", "/mode", {"mode": "FORWARD"}, 422, 42204, "Forward mode only supported on global level"),
+            (
+                "PUT",
+                "/mode/:.__GLOBAL:s",
+                {"mode": "FORWARD"},
+                422,
+                42204,
+                "Forward mode only supported on global level",
+            ),
+            (
+                "PUT",
+                "/mode/:.__GLOBAL:s",
+                {"mode": "READONLY"},
+                422,
+                42208,
+                "The specified subject ':.__GLOBAL:s' is not a valid.",
+            ),
+            ("POST", "/subjects/live", {"schema": ""}, 404, 40403, "Schema not found"),
+            ("POST", "/subjects/live", {"schema": " ", "references": []}, 404, 40403, "Schema not found"),
+            ("POST", "/subjects/live", {}, 404, 40403, "Schema not found"),
+            ("POST", "/subjects/none", {"schema": ""}, 404, 40401, "Subject 'none' not found."),
+            (
+                "POST",
+                "/subjects/:.frozen:s/versions",
+                {"schema": STRING},
+                422,
+                42205,
+                "Subject :.frozen:s in context .frozen is in read-only mode",
+            ),
+            (
+                "POST",
+                "/subjects/new/versions",
+                {"schema": STRING, "id": 9},
+                422,
+                42205,
+                "Subject new in context . is not in import mode",
+            ),
+            (
+                "POST",
+                "/subjects/:.import:t/versions",
+                {"schema": STRING},
+                422,
+                42205,
+                "Subject :.import:t in context .import is not in read-write mode",
+            ),
+            (
+                "POST",
+                "/subjects/:.import:t/versions",
+                {"schema": '"int"', "id": 1, "version": 1},
+                422,
+                42205,
+                "Overwrite new schema with id 1 in context .import is not permitted.",
+            ),
+            ("PUT", "/mode/live", {"mode": "IMPORT"}, 422, 42205, "Cannot import since found existing subjects"),
+            (
+                "DELETE",
+                "/subjects/target",
+                None,
+                422,
+                42206,
+                "One or more references exist to the schema {magic=1,keytype=SCHEMA,subject=target,version=1}.",
+            ),
+            (
+                "POST",
+                "/subjects/:.import:s/versions",
+                {"schema": '"int"', "id": 2, "version": 1},
+                422,
+                42207,
+                "Schema already registered with id 1 instead of input id 2",
+            ),
+            (
+                "GET",
+                "/subjects/__GLOBAL/versions",
+                None,
+                422,
+                42208,
+                "The specified subject '__GLOBAL' is not a valid.",
+            ),
+            (
+                "POST",
+                "/subjects/new/versions",
+                TOO_LARGE,
+                422,
+                42209,
+                "Register operation failed because schema is too large: …",
+            ),
+            (
+                "POST",
+                "/subjects/new/versions",
+                {"schema": STRING, "ruleSet": {"domainRules": [RULE, RULE]}},
+                422,
+                42210,
+                "Found rule with duplicate name 'r'",
+            ),
+            ("DELETE", "/contexts/.full", None, 422, 42211, "The specified context '.full' is not empty."),
+            ("POST", "/subjects/live", b"", 422, 422, "…"),
+            ("POST", "/subjects/live", b"{", 400, 400, "…"),
+            ("GET", "/nothing", None, 404, 404, "HTTP 404 Not Found"),
+            ("GET", "/schemas/ids/x", None, 404, 404, "HTTP 404 Not Found"),
+            ("PATCH", "/subjects", None, 405, 405, "HTTP 405 Method Not Allowed"),
+        ]:
+            with case(f"{method} {path}"):
+                found = registry.call(method, path, body).problem
+                assert found[:2] == (status, code)
+                start, omitted, end = message.partition("…")
+                assert found[2].startswith(start)
+                assert found[2].endswith(end) if omitted else found[2] == message
 
 
 @pytest.fixture
@@ -261,23 +274,22 @@ def failing_registry(tmp_path: Path) -> Iterator[Registry]:
         yield registry
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("GET", "/subjects", None),
-        ("GET", "/subjects/s/versions/1", None),
-        ("GET", "/schemas/ids/1", None),
-        ("POST", "/subjects/s/versions", {"schema": STRING}),
-        ("POST", "/subjects/s", {"schema": STRING}),
-        ("DELETE", "/subjects/s", None),
-    ],
-)
-def test_a_failing_database(failing_registry: Registry, method: str, path: str, body: Any) -> None:
-    status, code, message = failing_registry.call(method, path, body).problem
-    assert (status, code) == (500, 50001)
-    # The words of the database say what is wrong; the request is not repeated in them.
-    assert "versions" in message
-    assert "SELECT" not in message
+def test_a_failing_database(failing_registry: Registry) -> None:
+    with all_cases() as case:
+        for method, path, body in [
+            ("GET", "/subjects", None),
+            ("GET", "/subjects/s/versions/1", None),
+            ("GET", "/schemas/ids/1", None),
+            ("POST", "/subjects/s/versions", {"schema": STRING}),
+            ("POST", "/subjects/s", {"schema": STRING}),
+            ("DELETE", "/subjects/s", None),
+        ]:
+            with case(f"{method} {path}"):
+                status, code, message = failing_registry.call(method, path, body).problem
+                assert (status, code) == (500, 50001)
+                # The words of the database say what is wrong; the request is not repeated in them.
+                assert "versions" in message
+                assert "SELECT" not in message
 
 
 def test_the_code_of_incompatibility_in_older_releases(tmp_path: Path) -> None:

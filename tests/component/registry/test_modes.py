@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.registry.storage.database import sqlite_url
+from support.cases import all_cases
 from support.registry.registry_calls import (
     STRING,
     USER_1,
@@ -134,21 +135,20 @@ def test_removing_modes_with_those_inside(registry: Registry, context: str) -> N
     assert registry.delete(f"/mode/{context}?recursive=true").json == {}
 
 
-@pytest.mark.parametrize(
-    ("scope", "mode", "message"),
-    [
-        ("s", "SIDEWAYS", "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
-        ("s", "", "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
-        ("s", "FORWARD", "Forward mode only supported on global level"),
-        (":.c:", "FORWARD", "Forward mode only supported on global level"),
-        ("", "FORWARD", "Forward mode only supported on global level"),
-        (":.", "FORWARD", "Forward mode only supported on global level"),
-        (":.:", "FORWARD", "Forward mode only supported on global level"),
-        (":.__GLOBAL:s", "forward", "Forward mode only supported on global level"),
-    ],
-)
-def test_modes_that_cannot_be_set(registry: Registry, scope: str, mode: str, message: str) -> None:
-    assert registry.put(f"/mode/{scope}", {"mode": mode}).problem == (422, 42204, message)
+def test_modes_that_cannot_be_set(registry: Registry) -> None:
+    with all_cases() as case:
+        for scope, mode, message in [
+            ("s", "SIDEWAYS", "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
+            ("s", "", "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
+            ("s", "FORWARD", "Forward mode only supported on global level"),
+            (":.c:", "FORWARD", "Forward mode only supported on global level"),
+            ("", "FORWARD", "Forward mode only supported on global level"),
+            (":.", "FORWARD", "Forward mode only supported on global level"),
+            (":.:", "FORWARD", "Forward mode only supported on global level"),
+            (":.__GLOBAL:s", "forward", "Forward mode only supported on global level"),
+        ]:
+            with case((scope, mode, message)):
+                assert registry.put(f"/mode/{scope}", {"mode": mode}).problem == (422, 42204, message)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.registry.service import texts
+from support.cases import all_cases
 from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
 
 BYTES = '"bytes"'
@@ -19,62 +20,67 @@ def fixed(label: object) -> str:
     return f'{{"type":"fixed","name":"F","size":4,"of":"{label}"}}'
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        # Found before anything else is asked …
-        ({"schema": USER_1}, 1),
-        ({"schema": USER_1, "version": 0}, 1),
-        ({"schema": USER_2, "version": -1}, 2),
-        # … but not for a request that wants a new version, nor under another id, and as the latest only if it is.
-        ({"schema": USER_1, "version": 1}, 42201),
-        ({"schema": USER_2, "version": 2}, 42201),
-        ({"schema": USER_1, "version": 3}, 3),
-        ({"schema": USER_1, "version": -1}, 3),
-        ({"schema": USER_1, "id": 99}, 42205),
-        # Then the mode, the text, compatibility and the number.
-        ({"schema": BAD, "id": 99}, 42205),
-        ({"schema": BAD}, 42201),
-        ({"schema": USER_INCOMPATIBLE, "version": 9}, 40901),
-        ({"schema": USER_2 + " ", "version": 9}, 42201),
-        ({"schema": USER_2.replace("mail", "post"), "version": 9}, 42201),
-        ({"schema": USER_2.replace("mail", "post"), "version": 3}, 3),
-        ({"schema": USER_2.replace("mail", "post"), "version": -1}, 3),
-        ({"schema": USER_2.replace("mail", "post"), "id": -1}, 3),
-        # Without a schema it is the latest one's.
-        ({}, 2),
-        ({"schema": ""}, 2),
-        ({"schema": "  "}, 2),
-        ({"metadata": OWNER_X}, 3),
-        ({"schema": USER_2, "metadata": OWNER_X}, 3),
-        ({"schemaType": "JSON", "schema": "{}"}, 42201),
-    ],
-)
-def test_the_order_of_decisions(registry: Registry, subject: str, body: dict[str, Any], expected: int) -> None:
-    registry.registered(subject, USER_1)
-    registry.registered(subject, USER_2)
-    answer = registry.post(f"/subjects/{subject}/versions", body)
-    if answer.status == 200:
-        assert answer.json["version"] == expected
-        assert registry.get(f"/subjects/{subject}/versions").json == list(range(1, max(expected, 2) + 1))
-    else:
-        assert answer.problem[1] == expected
-        assert registry.get(f"/subjects/{subject}/versions").json == [1, 2]
+def test_the_order_of_decisions(registry: Registry, subject: str) -> None:
+    with all_cases() as case:
+        for row, (body, expected) in enumerate(
+            [
+                # Found before anything else is asked …
+                ({"schema": USER_1}, 1),
+                ({"schema": USER_1, "version": 0}, 1),
+                ({"schema": USER_2, "version": -1}, 2),
+                # … but not for a request that wants a new version, nor under another id, and as the latest only if
+                # it is.
+                ({"schema": USER_1, "version": 1}, 42201),
+                ({"schema": USER_2, "version": 2}, 42201),
+                ({"schema": USER_1, "version": 3}, 3),
+                ({"schema": USER_1, "version": -1}, 3),
+                ({"schema": USER_1, "id": 99}, 42205),
+                # Then the mode, the text, compatibility and the number.
+                ({"schema": BAD, "id": 99}, 42205),
+                ({"schema": BAD}, 42201),
+                ({"schema": USER_INCOMPATIBLE, "version": 9}, 40901),
+                ({"schema": USER_2 + " ", "version": 9}, 42201),
+                ({"schema": USER_2.replace("mail", "post"), "version": 9}, 42201),
+                ({"schema": USER_2.replace("mail", "post"), "version": 3}, 3),
+                ({"schema": USER_2.replace("mail", "post"), "version": -1}, 3),
+                ({"schema": USER_2.replace("mail", "post"), "id": -1}, 3),
+                # Without a schema it is the latest one's.
+                ({}, 2),
+                ({"schema": ""}, 2),
+                ({"schema": "  "}, 2),
+                ({"metadata": OWNER_X}, 3),
+                ({"schema": USER_2, "metadata": OWNER_X}, 3),
+                ({"schemaType": "JSON", "schema": "{}"}, 42201),
+            ]
+        ):
+            with case(body):
+                own = f"{subject}-{row}"
+                registry.registered(own, USER_1)
+                registry.registered(own, USER_2)
+                answer = registry.post(f"/subjects/{own}/versions", body)
+                if answer.status == 200:
+                    assert answer.json["version"] == expected
+                    assert registry.get(f"/subjects/{own}/versions").json == list(range(1, max(expected, 2) + 1))
+                else:
+                    assert answer.problem[1] == expected
+                    assert registry.get(f"/subjects/{own}/versions").json == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({}, "Empty schema"),
-        ({"schema": ""}, "Empty schema"),
-        ({"metadata": OWNER_X}, "Empty schema"),
-        ({"schema": STRING, "schemaType": "JSON"}, "Invalid schema type JSON"),
-        ({"schema": STRING, "version": 2}, "Version is not one more than previous version"),
-    ],
-)
-def test_a_first_version_that_is_refused(registry: Registry, subject: str, body: dict[str, Any], message: str) -> None:
-    assert registry.post(f"/subjects/{subject}/versions", body).problem == (422, 42201, message)
-    assert registry.get(f"/subjects/{subject}/versions?deleted=true").problem[1] == 40401
+def test_a_first_version_that_is_refused(registry: Registry, subject: str) -> None:
+    with all_cases() as case:
+        for row, (body, message) in enumerate(
+            [
+                ({}, "Empty schema"),
+                ({"schema": ""}, "Empty schema"),
+                ({"metadata": OWNER_X}, "Empty schema"),
+                ({"schema": STRING, "schemaType": "JSON"}, "Invalid schema type JSON"),
+                ({"schema": STRING, "version": 2}, "Version is not one more than previous version"),
+            ]
+        ):
+            with case((body, message)):
+                own = f"{subject}-{row}"
+                assert registry.post(f"/subjects/{own}/versions", body).problem == (422, 42201, message)
+                assert registry.get(f"/subjects/{own}/versions?deleted=true").problem[1] == 40401
 
 
 def test_a_version_that_is_asked_for_is_told_in_the_metadata(registry: Registry, subject: str) -> None:
@@ -150,43 +156,45 @@ def test_metadata_makes_schemas_differ(registry: Registry, subject: str) -> None
     assert registry.post(f"/subjects/{subject}", {"schema": STRING, "metadata": OWNER_Y}).problem[1] == 40403
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked", "is_found"),
-    [
-        (
-            '{"type":"fixed","name":"F","size":4,"b":1,"a":2}',
-            '{"a":2,"size":4,"b":1,"name":"F","type":"fixed"}',
-            True,
-        ),
-        (
-            '{"type":"record","name":"n.R","fields":[]}',
-            '{"type":"record","name":"R","namespace":"n","fields":[]}',
-            True,
-        ),
-        (
-            '{"type":"record","name":"R","fields":[],"doc":"a"}',
-            '{"type":"record","name":"R","fields":[],"doc":"b"}',
-            False,
-        ),
-        (
-            '{"type":"record","name":"R","fields":[],"aliases":["A"]}',
-            '{"type":"record","name":"R","fields":[]}',
-            False,
-        ),
-        (
-            '{"type":"enum","name":"E","symbols":["A"],"default":"A"}',
-            '{"type":"enum","name":"E","symbols":["A"]}',
-            False,
-        ),
-        ('{"type":"string"}', '"string"', True),
-    ],
-)
-def test_which_schemas_are_equal(registry: Registry, subject: str, stored: str, asked: str, is_found: bool) -> None:
-    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
-    schema_id = registry.registered(subject, stored)
-    assert (registry.post(f"/subjects/{subject}", {"schema": asked}).status == 200) is is_found
-    assert (registry.register(subject, asked).json["version"] == 1) is is_found
-    assert (registry.registered(subject, asked) == schema_id) is is_found
+def test_which_schemas_are_equal(registry: Registry, subject: str) -> None:
+    with all_cases() as case:
+        for row, (stored, asked, is_found) in enumerate(
+            [
+                (
+                    '{"type":"fixed","name":"F","size":4,"b":1,"a":2}',
+                    '{"a":2,"size":4,"b":1,"name":"F","type":"fixed"}',
+                    True,
+                ),
+                (
+                    '{"type":"record","name":"n.R","fields":[]}',
+                    '{"type":"record","name":"R","namespace":"n","fields":[]}',
+                    True,
+                ),
+                (
+                    '{"type":"record","name":"R","fields":[],"doc":"a"}',
+                    '{"type":"record","name":"R","fields":[],"doc":"b"}',
+                    False,
+                ),
+                (
+                    '{"type":"record","name":"R","fields":[],"aliases":["A"]}',
+                    '{"type":"record","name":"R","fields":[]}',
+                    False,
+                ),
+                (
+                    '{"type":"enum","name":"E","symbols":["A"],"default":"A"}',
+                    '{"type":"enum","name":"E","symbols":["A"]}',
+                    False,
+                ),
+                ('{"type":"string"}', '"string"', True),
+            ]
+        ):
+            with case((stored, asked, is_found)):
+                own = f"{subject}-{row}"
+                registry.put(f"/config/{own}", {"compatibility": "NONE"})
+                schema_id = registry.registered(own, stored)
+                assert (registry.post(f"/subjects/{own}", {"schema": asked}).status == 200) is is_found
+                assert (registry.register(own, asked).json["version"] == 1) is is_found
+                assert (registry.registered(own, asked) == schema_id) is is_found
 
 
 def test_a_schema_in_one_piece_finds_the_one_that_was_split_and_not_the_other_way_round(
@@ -234,35 +242,34 @@ def test_the_highest_id_is_told_when_asked(registry: Registry, subject: str) -> 
     assert registry.get("/schemas/ids/1?fetchMaxId=true&subject=:.high:").json["maxId"] == 1
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("", [1, 2, 3, 4, 5]),
-        ("offset=0&limit=2", [1, 2]),
-        ("offset=3&limit=9", [4, 5]),
-        ("offset=5", []),
-        ("offset=99&limit=1", []),
-        ("offset=-1&limit=1", [1]),
-        ("limit=0", [1, 2, 3, 4, 5]),
-        ("limit=-1", [1, 2, 3, 4, 5]),
-        ("limit=x&offset=y", [1, 2, 3, 4, 5]),
-        ("limit=99999999999999", [1, 2, 3, 4, 5]),
-        ("offset=4294967296", []),
-    ],
-)
-def test_pages(registry: Registry, query: str, expected: list[int]) -> None:
-    registry.put("/config/:.page:", {"compatibility": "NONE"})
-    for number in range(1, 6):
-        registry.registered(":.page:s", fixed(number))
-        registry.registered(f":.page:s{number}", fixed("all"))
-    assert registry.get(f"/subjects/:.page:s/versions?{query}").json == expected
-    names = registry.get(f"/contexts/.page/subjects?subjectPrefix=s&{query}").json
-    assert names == [f":.page:s{number}" for number in ["", 1, 2, 3, 4, 5]][slice(*_bounds(query, 6))]
-    schema_id = registry.get("/subjects/:.page:s1/versions/1").json["id"]
-    users = registry.get(f"/schemas/ids/{schema_id}/subjects?subject=:.page:&{query}").json
-    assert users == [f":.page:s{number}" for number in range(1, 6)][slice(*_bounds(query, 5))]
-    versions = registry.get(f"/schemas/ids/{schema_id}/versions?subject=:.page:&{query}").json
-    assert [item["subject"] for item in versions] == users
+def test_pages(registry: Registry) -> None:
+    with all_cases() as case:
+        for query, expected in [
+            ("", [1, 2, 3, 4, 5]),
+            ("offset=0&limit=2", [1, 2]),
+            ("offset=3&limit=9", [4, 5]),
+            ("offset=5", []),
+            ("offset=99&limit=1", []),
+            ("offset=-1&limit=1", [1]),
+            ("limit=0", [1, 2, 3, 4, 5]),
+            ("limit=-1", [1, 2, 3, 4, 5]),
+            ("limit=x&offset=y", [1, 2, 3, 4, 5]),
+            ("limit=99999999999999", [1, 2, 3, 4, 5]),
+            ("offset=4294967296", []),
+        ]:
+            with case(query):
+                registry.put("/config/:.page:", {"compatibility": "NONE"})
+                for number in range(1, 6):
+                    registry.registered(":.page:s", fixed(number))
+                    registry.registered(f":.page:s{number}", fixed("all"))
+                assert registry.get(f"/subjects/:.page:s/versions?{query}").json == expected
+                names = registry.get(f"/contexts/.page/subjects?subjectPrefix=s&{query}").json
+                assert names == [f":.page:s{number}" for number in ["", 1, 2, 3, 4, 5]][slice(*_bounds(query, 6))]
+                schema_id = registry.get("/subjects/:.page:s1/versions/1").json["id"]
+                users = registry.get(f"/schemas/ids/{schema_id}/subjects?subject=:.page:&{query}").json
+                assert users == [f":.page:s{number}" for number in range(1, 6)][slice(*_bounds(query, 5))]
+                versions = registry.get(f"/schemas/ids/{schema_id}/versions?subject=:.page:&{query}").json
+                assert [item["subject"] for item in versions] == users
 
 
 def _bounds(query: str, count: int) -> tuple[int, int]:
@@ -274,32 +281,33 @@ def _bounds(query: str, count: int) -> tuple[int, int]:
     return offset, offset + limit if 0 < limit < 10**9 else count
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("subjectPrefix=:.list:", [("a", 1), ("a", 2), ("b", 1)]),
-        ("subjectPrefix=:.list:a", [("a", 1), ("a", 2)]),
-        ("subjectPrefix=:.list:&latestOnly=true", [("a", 2), ("b", 1)]),
-        ("subjectPrefix=:.list:&deleted=true", [("a", 1), ("a", 2), ("b", 1), ("b", 2)]),
-        ("subjectPrefix=:.list:&deleted=true&latestOnly=true", [("a", 2), ("b", 2)]),
-        ("subjectPrefix=:.list:&ruleType=CEL", [("a", 2)]),
-        ("subjectPrefix=:.list:&ruleType=NONE", []),
-        ("subjectPrefix=:.list:&latestOnly=true&ruleType=CEL", [("a", 2)]),
-        ("subjectPrefix=:.list:&offset=1&limit=1", [("a", 2)]),
-        ("subjectPrefix=:.list:&limit=1001", [("a", 1), ("a", 2), ("b", 1)]),
-        ("subjectPrefix=none", []),
-    ],
-)
-def test_the_list_of_schemas(registry: Registry, query: str, expected: list[tuple[str, int]]) -> None:
-    rules = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]}
-    if ".list" not in registry.get("/contexts").json:
-        registry.registered(":.list:a", USER_1)
-        registry.registered(":.list:a", USER_2, ruleSet=rules)
-        registry.registered(":.list:b", USER_1)
-        registry.registered(":.list:b", USER_2)
-        registry.delete("/subjects/:.list:b/versions/2")
-    found = registry.get(f"/schemas?{query}").json
-    assert [(item["subject"].removeprefix(":.list:"), item["version"]) for item in found] == expected
+def test_the_list_of_schemas(registry: Registry) -> None:
+    with all_cases() as case:
+        for query, expected in [
+            ("subjectPrefix=:.list:", [("a", 1), ("a", 2), ("b", 1)]),
+            ("subjectPrefix=:.list:a", [("a", 1), ("a", 2)]),
+            ("subjectPrefix=:.list:&latestOnly=true", [("a", 2), ("b", 1)]),
+            ("subjectPrefix=:.list:&deleted=true", [("a", 1), ("a", 2), ("b", 1), ("b", 2)]),
+            ("subjectPrefix=:.list:&deleted=true&latestOnly=true", [("a", 2), ("b", 2)]),
+            ("subjectPrefix=:.list:&ruleType=CEL", [("a", 2)]),
+            ("subjectPrefix=:.list:&ruleType=NONE", []),
+            ("subjectPrefix=:.list:&latestOnly=true&ruleType=CEL", [("a", 2)]),
+            ("subjectPrefix=:.list:&offset=1&limit=1", [("a", 2)]),
+            ("subjectPrefix=:.list:&limit=1001", [("a", 1), ("a", 2), ("b", 1)]),
+            ("subjectPrefix=none", []),
+        ]:
+            with case(query):
+                rules = {
+                    "domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]
+                }
+                if ".list" not in registry.get("/contexts").json:
+                    registry.registered(":.list:a", USER_1)
+                    registry.registered(":.list:a", USER_2, ruleSet=rules)
+                    registry.registered(":.list:b", USER_1)
+                    registry.registered(":.list:b", USER_2)
+                    registry.delete("/subjects/:.list:b/versions/2")
+                found = registry.get(f"/schemas?{query}").json
+                assert [(item["subject"].removeprefix(":.list:"), item["version"]) for item in found] == expected
 
 
 def test_the_list_of_schemas_is_of_the_default_context_unless_asked(registry: Registry, subject: str) -> None:
