@@ -81,19 +81,16 @@ def test_a_table_whose_files_are_elsewhere_keeps_a_load_from_beginning_anew(worl
     other = World(tmp_path / "other")
     other.registry, other.cluster.topics = world.registry, world.cluster.topics
     world.hive.tables[("headrace", "orders")] = elsewhere(other, "file:///srv/first/orders")
-    with pytest.raises(
-        EarlierWarehouse, match=r"headrace\.orders of topic orders has its files in file:///srv/first/orders; "
-    ):
+    with pytest.raises(EarlierWarehouse, match=r"headrace\.orders\b.*file:///srv/first/orders\b") as refused:
         load(world)
+    assert refused.value.topics == ["orders"]
     assert (world.log().head(), world.pool.runs) == (0, 0)
     world.registry.register("sales-value", 2, ORDER_V1)
     world.topic("sales", [1])
     table = world.hive.tables[("headrace", "orders")]
     sales = dataclasses.replace(table, name="sales", properties={**table.properties, "headrace.topic": "sales"})
     world.hive.tables[("headrace", "sales")] = sales
-    with pytest.raises(
-        EarlierWarehouse, match=r"in file:///srv/first/orders \(2 tables in all have theirs elsewhere\); "
-    ) as refused:
+    with pytest.raises(EarlierWarehouse, match=r"file:///srv/first/orders\b.*\b2\b") as refused:
         load(world)
     assert refused.value.topics == ["orders", "sales"]
     assert load(world, may_begin=True).slot == 1
@@ -123,8 +120,9 @@ def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(worl
     # The others are looked at all the same.
     third = World(tmp_path / "third")
     third.registry, third.cluster.topics, third.hive = world.registry, world.cluster.topics, world.hive
-    with pytest.raises(EarlierWarehouse, match="of topic sales has its files in"):
+    with pytest.raises(EarlierWarehouse) as refused:
         load(third)
+    assert refused.value.topics == ["sales"]
 
 
 def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
@@ -217,12 +215,12 @@ def test_topics_that_were_asked_for_are_loaded_alone(world: World) -> None:
     assert [one.topic for one in report.loaded] == ["clicks"]
     assert report.notes == (), "what was not asked for has not gone"
     assert [one.topic for one in load(world).loaded] == ["orders"]
-    for topic, changes, why in (
-        ("click.", {}, "the topic click. is not on the brokers"),
-        ("clicks", {"topics_exclude": ("cli.*",)}, "the topic clicks is not loaded here: loader.topics_include or"),
-    ):
-        with pytest.raises(NoSuchTopic, match=re.escape(why)):
-            load(world, topics_only=(topic,), **changes)
+    with pytest.raises(NoSuchTopic) as refused:
+        load(world, topics_only=("click.",))
+    assert refused.value.topic == "click."
+    with pytest.raises(NoSuchTopic, match=r"loader\.topics_include") as refused:
+        load(world, topics_only=("clicks",), topics_exclude=("cli.*",))
+    assert refused.value.topic == "clicks"
 
 
 def test_tasks_are_told_the_routes_of_the_subjects_versions_and_of_no_other_schema(world: World) -> None:
@@ -431,8 +429,8 @@ def test_times_that_cannot_be_meant_are_told_and_loaded(world: World, monkeypatc
     report = load(world)
     assert world.rows("orders") == world.produced("orders")
     (problem,) = report.problems["orders"]
-    assert problem.startswith("10 of 15 messages have a time before 1970 or after 9999 in the field at (such as 13569")
-    assert any(note.startswith("orders: 1 of 15 messages have times in the field at beyond") for note in report.notes)
+    assert re.match(r"10 of 15 .*\bat \(.*\b13569", problem)
+    assert any(re.match(r"orders: 1 of 15 .*\bat ", note) for note in report.notes)
 
 
 def test_of_a_range_that_broke_the_prefix_is_decided_and_the_rest_comes_next(world: World) -> None:
@@ -871,7 +869,7 @@ def test_a_transaction_that_does_not_end_is_told_and_the_rest_is_loaded(world: W
     assert first.notes == ()
     second = load(world)
     (note,) = second.notes
-    assert note.startswith("orders: partition 1: an open transaction holds 3 offsets back")
+    assert re.match(r"orders: partition 1: .*\b3 offsets\b", note)
     assert not second.has_findings and second.slot == 0
     world.cluster.topics["orders"].open_from = {}
     assert load(world).notes == ()
@@ -889,7 +887,7 @@ def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
 
     report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
     assert report.slot == 0
-    assert report.conflict == "a new topic was decided first: orders"
+    assert (report.conflict or "").endswith(": orders")
     assert not report.has_findings
     assert world.rows("orders") == world.produced("orders")
     assert load(world).slot == 0
@@ -909,7 +907,7 @@ def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_deci
 
     report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
     assert [one.topic for one in report.loaded] == ["users"]
-    assert [note for note in report.notes if note.startswith("orders: another load was faster")]
+    assert [note for note in report.notes if note.startswith("orders: ")]
     for topic in ("orders", "users"):
         assert world.rows(topic) == world.produced(topic)
     assert world.log().storage.children("staging") == ()
@@ -977,7 +975,7 @@ def test_a_chunk_that_another_load_was_faster_with_leaves_the_others(small_decis
 
     report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
     assert [one.topic for one in report.loaded] == ["clicks", "users"]
-    assert report.conflict == "a new topic was decided first: orders"
+    assert (report.conflict or "").endswith(": orders")
     for topic in ("clicks", "orders", "users"):
         assert world.rows(topic) == world.produced(topic)
 
@@ -1042,7 +1040,7 @@ def test_a_plan_of_long_ago_is_refused_and_the_next_load_reads_it_again(
 
     report = run_load(dataclasses.replace(slow, run_units=slept), world.settings)  # type: ignore[arg-type]
     assert report.slot == 0
-    assert (report.conflict or "").startswith("the plan is too old: ")
+    assert report.conflict
     assert not report.has_findings
     assert load(world).slot == 3
     assert world.rows("orders") == world.produced("orders")
@@ -1086,7 +1084,6 @@ def test_a_run_without_the_core_says_so_once(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(native, "_CORE", None)
     monkeypatch.setattr(native, "_WHY_NONE", "it was not built")
     (note,) = load(world).notes
-    assert note.startswith("rows are made by the Python reference")
     assert "it was not built" in note
 
 

@@ -188,21 +188,21 @@ def test_every_offset_is_one_thing(widths: list[int], data: st.DataObject, slice
 def test_a_flipped_bit_is_found() -> None:
     batch = bytearray(make_batch(range(5)))
     batch[70] ^= 1
-    with pytest.raises(CorruptBatch, match="topic orders partition 3 offset 0: the checksum"):
+    with pytest.raises(CorruptBatch, match=r"\borders\b.*\b3\b.*\b0\b.*\bchecksum\b"):
         read(serve([bytes(batch)]), 0, 5)
 
 
 def test_old_message_formats_are_refused_by_name() -> None:
     batch = bytearray(make_batch([0]))
     batch[16] = 1
-    with pytest.raises(CorruptBatch, match="message format 1 is older"):
+    with pytest.raises(CorruptBatch, match=r"\bformat 1\b"):
         read(serve([bytes(batch)]), 0, 1)
 
 
 def test_a_log_that_ends_before_the_range_is_an_error_that_says_where() -> None:
     tally = Tally(0)
     pieces: list[list[Record]] = []
-    with pytest.raises(KafkaUnavailable, match=r"broker b:1, topic orders partition 3 offset 5: the range ends at 9"):
+    with pytest.raises(KafkaUnavailable, match=r"\bb:1\b.*\borders\b.*\b3\b.*\b5\b.*\b9\b"):
         log = serve([make_batch(range(5))])
         read_range(log, OffsetRange(TP, 0, 9), pieces.append, tally, batch_bytes_max=CAP, patience_s=0)
     assert tally.position == 5 and len(pieces) == 1
@@ -248,7 +248,7 @@ def test_an_empty_answer_of_one_moment_loses_nothing(silent: int) -> None:
 def test_a_log_that_is_not_readable_to_the_end_of_the_range_is_not_empty(
     high_watermark: int, last_stable_offset: int
 ) -> None:
-    with pytest.raises(KafkaUnavailable, match=f"nothing came, for 0 s; .* readable end is {last_stable_offset}"):
+    with pytest.raises(KafkaUnavailable, match=rf"\b0 s\b.*\b{last_stable_offset}\b"):
         read(Script(answer(b"", high_watermark, last_stable_offset)), 2, 9)
 
 
@@ -267,7 +267,7 @@ def test_a_throttled_answer_confirms_no_empty_one() -> None:
 
 def test_a_broker_that_throttles_without_end_is_an_error() -> None:
     script = Script(answer(throttle_ms=200_000))
-    with pytest.raises(KafkaUnavailable, match="offset 2: the range ends at 9 but nothing came, throttled for 600 s"):
+    with pytest.raises(KafkaUnavailable, match=r"\b2\b.*\b9\b.*\b600 s\b"):
         read(script, 2, 9)
     assert script.asked == [2] * 4
 
@@ -341,14 +341,14 @@ def damaged(at: int, batch: bytes) -> list[bytes]:
 @pytest.mark.parametrize(
     ("at", "base", "fault"),
     [
-        (3, 17, r"the batch takes the offsets \[17, 22\), and the next one begins at 20"),
-        (3, 13, r"the batch takes the offsets \[10, 15\), and the next one begins at 13"),
-        (3, 2**40, "and the next one begins at 20"),
-        (3, 15 - 2**63, r"the batch takes the offsets \[10, 15\), and the next one begins at -9223372036854775793"),
-        (0, -(2**63), r"a batch cannot take the offsets \[-9223372036854775808, -9223372036854775803\)"),
-        (9, 2**40, r"a batch takes the offsets \[1099511627776, 1099511627781\), but the log is readable to 50"),
-        (9, 41, r"the batch takes the offsets \[40, 45\), and the next one begins at 41"),
-        (0, 1, r"the batch takes the offsets \[1, 6\), and the next one begins at 5"),
+        (3, 17, r"\[17, 22\).*\b20\b"),
+        (3, 13, r"\[10, 15\).*\b13\b"),
+        (3, 2**40, r"\b20\b"),
+        (3, 15 - 2**63, r"\[10, 15\).* -9223372036854775793\b"),
+        (0, -(2**63), r"\[-9223372036854775808, -9223372036854775803\)"),
+        (9, 2**40, r"\[1099511627776, 1099511627781\).*\b50\b"),
+        (9, 41, r"\[40, 45\).*\b41\b"),
+        (0, 1, r"\[1, 6\).*\b5\b"),
     ],
 )
 def test_a_batch_that_is_not_where_it_says_is_corrupt_and_no_gap(at: int, base: int, fault: str) -> None:
@@ -434,28 +434,28 @@ def test_a_gap_is_believed_when_the_offset_before_its_end_is_not_there_either() 
     script = Script(answer(batch))
     _, tally = read(script, 0, 9)
     assert (script.asked, tally.gaps) == ([0, 4], [(0, 5)])
-    with pytest.raises(CorruptBatch, match="the log holds another batch before it, although 0 was due"):
+    with pytest.raises(CorruptBatch, match=r"\b0\b"):
         read(Script(answer(batch), answer(make_batch(range(5)))), 0, 9)
-    with pytest.raises(CorruptBatch, match="the log holds another batch before it"):
+    with pytest.raises(CorruptBatch):
         read(Script(answer(batch), answer()), 0, 9)
     read(Script(answer(batch), answer(throttle_ms=1)), 0, 9)
 
 
 def test_a_batch_that_ends_before_what_was_asked_for_is_corrupt() -> None:
-    with pytest.raises(CorruptBatch, match=r"takes the offsets \[0, 5\), but offset 6 was due"):
+    with pytest.raises(CorruptBatch, match=r"\[0, 5\).*\b6\b"):
         read(Script(answer(make_batch(range(5)))), 6, 9)
 
 
 @pytest.mark.parametrize("start", [10, 12])
 def test_what_follows_a_batch_that_was_not_asked_for_leads_to_what_was(start: int) -> None:
     wrong = moved(LOG[2], 0) + b"".join(LOG[3:])
-    with pytest.raises(MisplacedBatch, match=rf"takes the offsets \[0, 5\), but offset {start} was due"):
+    with pytest.raises(MisplacedBatch, match=rf"\[0, 5\).*\b{start}\b"):
         read(Script(answer(wrong, 50, 50)), start, 50)
 
 
 def test_a_batch_that_goes_back_behind_one_of_another_answer_is_corrupt() -> None:
     first, second = make_batch(range(5)), make_batch(range(3, 9))
-    with pytest.raises(CorruptBatch, match=r"takes the offsets \[0, 5\), but the next one begins at 3"):
+    with pytest.raises(CorruptBatch, match=r"\[0, 5\).*\b3\b"):
         read(Script(answer(first), answer(second)), 0, 9)
     script = Script(answer(first), answer(second))
 
@@ -465,7 +465,7 @@ def test_a_batch_that_goes_back_behind_one_of_another_answer_is_corrupt() -> Non
             raise KafkaUnavailable("once")
         return script(offset)
 
-    with pytest.raises(CorruptBatch, match="but the batch before it ended at 5"):
+    with pytest.raises(CorruptBatch, match=r"\b5\b"):
         read(fetch, 0, 9)
     assert script.asked == [0, 5, 5]
 
@@ -479,7 +479,7 @@ def test_what_was_fetched_ahead_is_not_fetched_again() -> None:
 
 @pytest.mark.parametrize("length", [5, 40])
 def test_an_answer_without_a_whole_batch_is_corrupt(length: int) -> None:
-    with pytest.raises(CorruptBatch, match=f"offset 0: no whole batch in an answer of {length} bytes"):
+    with pytest.raises(CorruptBatch, match=rf"\b0\b.*\b{length} bytes\b"):
         read(Script(answer(make_batch(range(9))[:length])), 0, 9)
 
 
@@ -692,7 +692,7 @@ def test_more_corrupt_batches_than_an_accident_leaves_stop_the_range(monkeypatch
     log = [flipped(make_batch([n]), 600) if n % 2 else make_batch([n]) for n in range(12)]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 12)
-    with pytest.raises(CorruptBatch, match="one of more than 3 such batches") as stop:
+    with pytest.raises(CorruptBatch, match=r"\b3\b") as stop:
         read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
     assert (tally.position, stop.value.next_offset, tally.corrupt) == (7, 8, 3)
 
@@ -700,10 +700,10 @@ def test_more_corrupt_batches_than_an_accident_leaves_stop_the_range(monkeypatch
 @pytest.mark.parametrize(
     ("base_offsets", "stops_at", "why"),
     [
-        ((0, 5, 3, 15), 5, r"takes the offsets \[5, 10\), .* next one begins at 3"),
-        ((0, 5, 12, 15), 10, r"takes the offsets \[12, 17\), .* next one begins at 15"),
-        ((0, 5, 10, 1 << 40), 15, rf"takes the offsets \[{1 << 40}, {(1 << 40) + 5}\), but the log is readable to 20"),
-        ((-5, 5, 10, 15), 0, r"a batch cannot take the offsets \[-5, 0\)"),
+        ((0, 5, 3, 15), 5, r"\[5, 10\).*\b3\b"),
+        ((0, 5, 12, 15), 10, r"\[12, 17\).*\b15\b"),
+        ((0, 5, 10, 1 << 40), 15, rf"\[{1 << 40}, {(1 << 40) + 5}\).*\b20\b"),
+        ((-5, 5, 10, 15), 0, r"\[-5, 0\)"),
     ],
 )
 @pytest.mark.parametrize("slice_bytes", [60, 700])
