@@ -54,6 +54,11 @@ DAY_MS = 86_400_000
 Kept = list[tuple[int, bytes | None, bytes | None]]
 
 
+def unpaced() -> Pace:
+    """Compaction at full speed, without rests."""
+    return Pace(rest=lambda rest_s: None)
+
+
 def kept(log: PartitionLog) -> Kept:
     """Offset, key and value of every record of a log."""
     return [
@@ -69,10 +74,10 @@ def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLi
     if not segments:
         return start
     outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
-    found = compaction.newest_records(segments, start, outcomes, Pace())
+    found = compaction.newest_records(segments, start, outcomes, unpaced())
     rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
     for group in compaction.in_groups(segments, limits.segment_bytes_max):
-        facts = compaction.write_cleaned(group, found, rules, outcomes, Pace())
+        facts = compaction.write_cleaned(group, found, rules, outcomes, unpaced())
         if facts is not None:
             put_in_place(log, group, facts)
     return found.end
@@ -362,8 +367,8 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
     log.roll(NOW_MS)
     before = kept(log)
     group = next(compaction.in_groups(log.closed, 1 << 30))
-    found = compaction.newest_records(group, 0, Outcomes(), Pace())
-    compaction.write_cleaned(group, found, Rules(NOW_MS, NOW_MS, frozenset()), Outcomes(), Pace())
+    found = compaction.newest_records(group, 0, Outcomes(), unpaced())
+    compaction.write_cleaned(group, found, Rules(NOW_MS, NOW_MS, frozenset()), Outcomes(), unpaced())
     path = segment_path(tmp_path, 0, LOG)
     cleaned = path.with_name(path.name + ".cleaned")
     if done != "cleaned":

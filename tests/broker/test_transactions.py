@@ -359,10 +359,10 @@ def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransactio
 def clean(log: PartitionLog, now_ms: int = NOW_MS) -> None:
     segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
     outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
-    found = compaction.newest_records(segments, 0, outcomes, Pace())
+    found = compaction.newest_records(segments, 0, outcomes, Pace(rest=lambda rest_s: None))
     rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
     for group in compaction.in_groups(segments, 1 << 20):
-        facts = compaction.write_cleaned(group, found, rules, outcomes, Pace())
+        facts = compaction.write_cleaned(group, found, rules, outcomes, Pace(rest=lambda rest_s: None))
         if facts is not None:
             put_in_place(log, group, facts)
 

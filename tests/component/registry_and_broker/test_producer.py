@@ -137,6 +137,7 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
 def test_no_broker_and_no_registry_are_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.pipeline.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headrace.pipeline.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
     nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
         Producer(nowhere, app="shop")
