@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable
@@ -24,6 +25,7 @@ from headrace.registry.api.services import services_of
 from headrace.registry.api.wsgi_call import environ_of
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.looks import Look
+from support.logs import logged
 
 NICENESS_MAX = 19  # Linux goes no further
 SCOPE = {
@@ -186,7 +188,7 @@ def test_another_takes_the_place_of_one_that_died(sqlite_database_url: str, capl
         assert (await asked(checkers))[0] != process
 
     run(test, sqlite_database_url)
-    assert "a process that checks schemas has died" in caplog.text
+    assert logged(caplog, "registry.api.checkers", level=logging.ERROR)
 
 
 def test_who_has_waited_until_the_end_is_told_to_come_back(sqlite_database_url: str) -> None:

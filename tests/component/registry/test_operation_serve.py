@@ -6,8 +6,8 @@ import base64
 import http.client
 import io
 import json
+import logging
 import os
-import re
 import signal
 import socket
 import ssl
@@ -221,32 +221,30 @@ def test_a_line_for_the_users_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["registry", "user", "alice"]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
-    assert "the password is empty" in err
+    assert (out, err.count("\n")) == ("", 1)
 
 
 @pytest.mark.timeout(60)
 def test_an_open_registry_is_refused_to_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "0.0.0.0:0"]) == 2
-    assert capsys.readouterr().err == (
-        "headrace: registry.listen is 0.0.0.0:0, where whoever reaches it could change schemas; name the users in a "
-        "file with --users, or set registry.open_to to network if that is meant\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith("headrace: registry.listen is 0.0.0.0:0") and error.count("\n") == 1
+    assert "--users" in error and "registry.open_to" in error
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"listen": Address("192.0.2.1", 0)}, "registry.listen is 192.0.2.1:0, where whoever reaches it could"),
-        ({"listen": Address("::", 0)}, "registry.listen is"),
-        ({"users": "/nonexistent/users"}, "the users file /nonexistent/users cannot be read: No such file"),
-        ({"access_log": "/nonexistent/log"}, "registry.access_log /nonexistent/log cannot be written: No such file"),
-        ({"tls_certificate": "/nonexistent/pem"}, "registry.tls_certificate /nonexistent/pem with key /nonexistent/p"),
+        ({"listen": Address("192.0.2.1", 0)}, r"registry\.listen.*192\.0\.2\.1:0"),
+        ({"listen": Address("::", 0)}, r"registry\.listen"),
+        ({"users": "/nonexistent/users"}, "/nonexistent/users.*No such file"),
+        ({"access_log": "/nonexistent/log"}, r"registry\.access_log /nonexistent/log.*No such file"),
+        ({"tls_certificate": "/nonexistent/pem"}, r"registry\.tls_certificate /nonexistent/pem"),
     ],
 )
-def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], message: str) -> None:
+def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], named: str) -> None:
     wanted = RegistrySettings(**settings)
-    with pytest.raises(CommandError, match=re.escape(message)):
+    with pytest.raises(CommandError, match=named):
         check_access(wanted)
         tls_of(wanted)
 
@@ -267,7 +265,8 @@ def test_where_a_registry_without_users_may_listen(settings: dict[str, Any]) -> 
 def test_passwords_in_clear_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "users").write_text(users_text())
     check_access(RegistrySettings(listen=Address("0.0.0.0", 0), users=str(tmp_path / "users")))
-    assert "passwords go over the network in clear" in caplog.text
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING and "tls_certificate" in record.getMessage()
 
 
 @pytest.mark.servers
@@ -345,10 +344,10 @@ def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_se
 def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.certificate("server", key_password="open sesame")
-    with pytest.raises(CommandError, match="with a key that is not encrypted"):
+    with pytest.raises(CommandError, match=str(key)):
         tls_of(RegistrySettings(tls_certificate=str(certificate), tls_key=str(key)))
     other = authority.certificate("other")[1]
-    with pytest.raises(CommandError, match="PEM files that belong together"):
+    with pytest.raises(CommandError, match=str(other)):
         tls_of(RegistrySettings(tls_certificate=str(certificate), tls_key=str(other)))
     tls = tls_of(
         RegistrySettings(tls_certificate=str(authority.certificate("third")[0]), tls_key=str(tmp_path / "third.key"))

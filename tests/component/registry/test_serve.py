@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -81,15 +82,16 @@ def test_taken_port(refused: Refused, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused("serve", "--data-dir", str(tmp_path), "--registry-listen", f"127.0.0.1:{port}")
-    assert f"registry cannot listen on 127.0.0.1:{port}: Address already in use" in line
+    assert f"127.0.0.1:{port}: Address already in use" in line
 
 
 def test_an_address_is_one_registrys_alone() -> None:
     """From the moment it is taken, also before anybody listens, and for those who would share it with its workers."""
     taken = TakenPort("127.0.0.1", 0)
     assert taken.url() == f"http://127.0.0.1:{taken.port}"
-    with pytest.raises(OSError, match="Address already in use"):
+    with pytest.raises(OSError) as refused:
         TakenPort("127.0.0.1", taken.port)
+    assert refused.value.errno == errno.EADDRINUSE
     taken.close()
     TakenPort("127.0.0.1", taken.port).close()
 
@@ -97,13 +99,13 @@ def test_an_address_is_one_registrys_alone() -> None:
 @pytest.mark.timeout(60)
 def test_unusable_databases(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    assert "cannot be made" in refused(*SERVE[2:], str(tmp_path / "file" / "sub"))
+    assert str(tmp_path / "file" / "sub") in refused(*SERVE[2:], str(tmp_path / "file" / "sub"))
     (tmp_path / "registry.db").write_text("not a database, but long enough to be taken for one" * 100)
     assert "file is not a database" in refused(*SERVE[2:], str(tmp_path))
     line = refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite:////no/such/folder/registry.db")
     assert "unable to open database file" in line
-    assert "names a database in memory" in refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite://")
-    assert "no usable database URL" in refused(*SERVE[2:], str(tmp_path), "--database-url", "nonsense")
+    for url in ("sqlite://", "nonsense"):
+        assert "registry.database_url" in refused(*SERVE[2:], str(tmp_path), "--database-url", url)
 
 
 @pytest.mark.timeout(60)
@@ -111,12 +113,12 @@ def test_database_of_a_newer_version(refused: Refused, tmp_path: Path, capsys: p
     database = tmp_path / "registry.db"
     for _ in range(2):
         assert main(["registry", "db", "upgrade", "--data-dir", str(tmp_path)]) == 0
-        assert "up to date" in capsys.readouterr().out
+        assert str(database) in capsys.readouterr().out
     with sqlite3.connect(database) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.execute("UPDATE registry_migrations SET serves_from = '9999'")
     connection.close()
-    assert "is at migration 9999, which this version of headrace does not know" in refused(*SERVE[2:], str(tmp_path))
+    assert "migration 9999" in refused(*SERVE[2:], str(tmp_path))
 
 
 @pytest.mark.servers

@@ -128,7 +128,7 @@ def test_tokens_certificates_and_strangers(secured: Secured) -> None:
         assert secured.call("GET", "/subjects", certificate="shop").json == ["a"]
         assert secured.call("GET", "/subjects").status == 401
     denied = secured.call("POST", "/subjects/a/versions", {"schema": USER_2}, certificate="shop")
-    assert denied.problem == (403, 40301, "User:shop is denied operation Write on subject a")
+    assert denied.problem[:2] == (403, 40301)
     assert secured.call("POST", "/subjects/shop-a/versions", {"schema": STRING}, certificate="shop").status == 200
     # A certificate that is nobody's opens nothing, and a token counts more than the certificate of its connection.
     assert secured.call("GET", "/subjects", certificate="stranger").status == 401
@@ -240,20 +240,21 @@ def test_settings_that_belong_together(tmp_path: Path) -> None:
     local = {"listen": Address("127.0.0.1", 0), "users": str(tmp_path / "users")}
     tls = {"tls_certificate": str(certificate), "tls_key": str(key)}
     rules = {"token_issuer": ISSUER, "token_audience": AUDIENCE}
-    for wrong, why in [
-        ({"token_keys": "k", "users": ""}, "token_keys needs registry.users"),
-        ({"token_keys": "k"}, "needs registry.token_issuer and registry.token_audience"),
-        ({"token_keys": str(tmp_path / "none"), **rules}, "none cannot be read: No such file"),
-        ({"token_keys": str(tmp_path / "keys"), **rules}, "no JSON Web Key Set"),
-        ({"audit_log": str(tmp_path / "no" / "log")}, "registry.audit_log .*No such file"),
-        ({"requests_per_second_max": -1}, "expected 0 or more"),
-        ({"tls_client_listen": "127.0.0.1:1"}, "needs registry.tls_certificate"),
-        ({"tls_client_listen": "127.0.0.1:1", "tls_client_ca": "none", **tls}, "tls_client_ca none cannot be used"),
-        ({"tls_client_listen": "nowhere", "tls_client_ca": str(authority.ca_file), **tls}, "expected host:port"),
-        ({"tls_client_listen": ":0", "tls_client_ca": str(authority.ca_file), **tls}, "a port that is not 0"),
+    ca_file = str(authority.ca_file)
+    for wrong, named in [
+        ({"token_keys": "k", "users": ""}, r"token_keys.*registry\.users"),
+        ({"token_keys": "k"}, r"token_keys.*registry\.token_issuer.*registry\.token_audience"),
+        ({"token_keys": str(tmp_path / "none"), **rules}, f"{tmp_path / 'none'}.*No such file"),
+        ({"token_keys": str(tmp_path / "keys"), **rules}, f"{tmp_path / 'keys'}.*JSON Web Key Set"),
+        ({"audit_log": str(tmp_path / "no" / "log")}, r"registry\.audit_log.*No such file"),
+        ({"requests_per_second_max": -1}, r"registry\.requests_per_second_max"),
+        ({"tls_client_listen": "127.0.0.1:1"}, r"tls_client_listen.*registry\.tls_certificate"),
+        ({"tls_client_listen": "127.0.0.1:1", "tls_client_ca": "none", **tls}, "tls_client_ca none"),
+        ({"tls_client_listen": "nowhere", "tls_client_ca": ca_file, **tls}, "tls_client_listen.*nowhere"),
+        ({"tls_client_listen": ":0", "tls_client_ca": ca_file, **tls}, "tls_client_listen.*:0"),
     ]:
         settings = RegistrySettings(**{**local, **wrong})  # type: ignore[arg-type]
-        with pytest.raises(CommandError, match=why):
+        with pytest.raises(CommandError, match=named):
             check_access(settings)
             certified_of(settings, tls_of(settings))
     assert users_of(RegistrySettings()) is None

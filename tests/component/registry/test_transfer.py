@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.registry.client import transport
+from support.golden import case_lines, golden
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
 from support.registry.served_registry import served
@@ -112,22 +114,19 @@ def test_a_copy_exports_the_same_file(
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     exported = run("export", first, source)
     assert exported.exit_code == 0, exported.err
-    assert exported.out == (
-        f"exported 8 versions, 3 deleted, 6 subjects, 2 contexts, 4 configurations, 3 modes to {first}\n"
-    )
     target = start_registry()
     shown = run("import", first, target, "--dry-run")
     assert shown.exit_code == 0, shown.err
-    assert "subject z-money version 1: register with id 1\n" in shown.out
-    assert shown.out.endswith("nothing was written\n")
     assert target.get("/subjects?deleted=true").json == []
     imported = run("import", first, target)
     assert imported.exit_code == 0, imported.err
-    assert imported.out.startswith("imported: 8 registered, 3 deleted, 4 configurations, ")
     assert run("export", second, target).exit_code == 0
     assert second.read_bytes() == first.read_bytes()
     again = run("import", first, target)
-    assert (again.exit_code, again.out) == (0, "nothing to do: all of it is there\n")
+    assert again.exit_code == 0, again.err
+    outputs = {"export": exported.out, "dry run": shown.out, "import": imported.out, "again": again.out}
+    found = case_lines(outputs.items()).replace(str(first), "FILE")
+    assert found == golden("registry_transfer/commands.txt", found)
     # The copy answers like the source, and goes on counting where the source is.
     for path in ("/schemas/ids/2", "/subjects/a%2Fb/versions/1", "/contexts/.eu/schemas/ids/2", "/mode/a%2Fb"):
         ours, theirs = target.get(path).json, source.get(path).json
@@ -145,11 +144,8 @@ def test_a_part_is_copied_into_a_registry_in_use(
     target.registered("mine", FIXED.format(8))
     clash = run("import", file, target)
     assert clash.exit_code == 1
-    assert clash.out == (
-        "id 1 in context . is subject z-money version 1 in the file and subject mine version 1 in the target, and "
-        "their schemas differ\n"
-    )
-    assert clash.err.splitlines()[-1] == "headrace: nothing was imported, because of 1 problem"
+    assert re.search(r"^id 1 .*\bz-money version 1 .*\bmine version 1 .*\n$", clash.out)
+    assert re.search(r"^headrace: .*\b1 problem$", clash.err.splitlines()[-1])
     assert target.get("/subjects").json == ["mine"]
     other = start_registry()
     put(other, "/mode/mine", {"mode": "IMPORT"})
@@ -229,37 +225,28 @@ def test_what_cannot_be_taken_is_left_out_when_told(registry_url: str, run: Run,
     target = Registry(registry_url)
     stopped = run("import", file, target)
     assert stopped.exit_code == 1
-    assert stopped.out == "subject mixed-p version 1 is of type PROTOBUF; the target has AVRO\n"
-    assert stopped.err.endswith("because of 1 problem; --skip-refused leaves them out\n")
+    assert re.search(r"^subject mixed-p version 1 .*PROTOBUF.*AVRO\n$", stopped.out)
+    assert "--skip-refused" in stopped.err
     assert target.get("/subjects?subjectPrefix=mixed").json == []
     done = run("import", file, target, "--skip-refused", "--format", "json")
     assert done.exit_code == 0, done.err
     assert (done.json["registered"], done.json["finished"], len(done.json["left_out"])) == (1, True, 2)
-    assert done.json["left_out"][1].startswith("subject mixed-a version 1: Invalid schema of type AVRO")
+    assert done.json["left_out"][1].startswith("subject mixed-a version 1: ")
     assert target.get("/subjects/mixed-b/versions").json == [7]
     assert target.get("/mode/mixed-b").status == 404
     refused = run("import", file, target, "--subject", "mixed-a")
     assert refused.exit_code == 1
-    assert refused.err.splitlines()[-1].startswith("headrace: the target refused 1 version, so")
+    assert re.search(r"^headrace: .*\b1 version\b", refused.err.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (None, "headrace: cannot read {file}: No such file or directory"),
-        (b"", "headrace: {file}: expected a schema registry export, found an empty file"),
-        (b'{"kind":"header","what":"schema registry export","format":1}\n', "headrace: {file}: the file is cut off"),
-    ],
-)
-def test_a_file_that_is_none_ends_2(
-    content: bytes | None, problem: str, registry_url: str, run: Run, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("content", [None, b"", b'{"kind":"header","what":"schema registry export","format":1}\n'])
+def test_a_file_that_is_none_ends_2(content: bytes | None, registry_url: str, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "e.jsonl"
     if content is not None:
         file.write_bytes(content)
     ran = run("import", file, Registry(registry_url))
     assert (ran.exit_code, ran.out) == (2, "")
-    assert ran.err.startswith(problem.format(file=file))
+    assert ran.err.startswith("headrace: ") and f"{file}: " in ran.err
     assert ran.err.count("\n") == 1
 
 
@@ -269,7 +256,7 @@ def test_a_registry_that_does_not_answer_ends_2(run: Run, tmp_path: Path, monkey
     file = tmp_path / "e.jsonl"
     ran = run("export", file, nobody)
     assert ran.exit_code == 2
-    assert ran.err.startswith("headrace: nothing was exported: schema registry at http://127.0.0.1:9 cannot be reached")
+    assert ran.err.startswith("headrace: ") and "http://127.0.0.1:9" in ran.err
     assert not file.exists()
     assert list(tmp_path.iterdir()) == []
 
