@@ -1,21 +1,20 @@
-"""kill -9 at every step of a load, and two drivers on the same ranges: each message ends in one place, once."""
+"""kill -9 at every step of a load, and two drivers on the same ranges: each message is loaded once."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.loader.load_world import FIELDS, NOTE, LoadWorld
+from support.loader.load_forks import LoadForks
+from support.loader.load_world import FIELDS, NOTE, LoadWorld, StoppingLoad
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.xdist_group("load_kill")]
 
 # Point, passage, and whether it needs a table that has to be changed. Points of `read:range`, `write:block` and
 # `write:finish` are in Python workers, all others in the driver.
@@ -44,72 +43,105 @@ KILLS: tuple[tuple[str, int, bool], ...] = (
     ("follow:group_offsets:before", 1, False),
     ("follow:group_offsets:after", 1, False),
 )
-KILLS_PER_PHASE = 4  # drawn anew each time; over several runs every point has its turn
-TIMED_KILLS = 4
-KILLS_IN_A_ROW = 2  # what the first leaves the second one meets; then a load makes it whole
-RANDOM_KILL_LATEST_S = 9.0  # after the start of a load; one that has ended by then is tried again
-PHASES = ("plan", "read", "write", "decide", "schema", "files", "partitions", "audit", "group_offsets")
+KILLS_OF_EACH = int(os.environ.get("HEADRACE_TEST_ROUNDS") or 2)
+"""How often a load is killed at each point: twice, and ten times in `make test-full`."""
+
+COLD_KILLS, FORKED_KILLS = KILLS_OF_EACH, 5 * KILLS_OF_EACH  # at random moments
+COLD_LATEST_S, FORKED_LATEST_S = 8.0, 1.5  # after a load's first phase; one that has ended by then is tried again
+KILLS_IN_A_ROW = 2  # the second load meets what the first one left; then a load completes the tables
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
-    world = LoadWorld(tmp_path_factory.mktemp("fault"))
+    world = LoadWorld(tmp_path_factory.mktemp("fault"), keeps_spark=True)
     yield world
     world.close()
 
 
-def phase_of(point: str) -> str:
-    words = point.split(":")
-    return words[1] if words[0] == "follow" else words[0]
+@pytest.fixture(scope="module")
+def forks(world: LoadWorld, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadForks]:
+    forks = LoadForks(world, tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
+    print(f"\nseed {seed}")
+    return random.Random(seed)
+
+
+def load_completely(world: LoadWorld, forks: LoadForks, log: Path, after: str) -> None:
+    load = forks.start_load(log)
+    assert load.wait() == 0, f"after {after}:\n{log.read_text()}"
+    world.check(whole=True)
 
 
 @pytest.mark.timeout(3600)
-def test_killed_at_every_step_every_message_is_in_one_place(world: LoadWorld, tmp_path: Path) -> None:
-    seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
-    chance = random.Random(seed)
-    print(f"\nseed {seed}")
-    numbers = itertools.count()
-    fell: Counter[str] = Counter()
-    kills = [("", 0, False)] * TIMED_KILLS
-    for phase in PHASES:
-        points = [kill for kill in KILLS if phase_of(kill[0]) == phase]
-        kills += chance.sample(points * 2, KILLS_PER_PHASE)
+def test_every_message_is_loaded_once_when_loads_are_killed_at_every_point(
+    world: LoadWorld, forks: LoadForks, chance: random.Random, tmp_path: Path
+) -> None:
+    """The JVM survives: at a point of the driver it is idle, and its death would leave nothing else behind. The test of
+    random moments kills JVMs too."""
+    kills = list(KILLS) * KILLS_OF_EACH
     chance.shuffle(kills)
     for number, (point, nth, new_table) in enumerate(kills):
         fields = FIELDS if number < len(kills) // 2 else [*FIELDS, NOTE]
+        world.produce("orders", 40, fields=fields)
+        world.produce("clicks", 20)
+        if new_table:
+            world.produce(f"late{number}", 10)
+        load = forks.start_load(tmp_path / f"{number}.log", point=point, nth=nth)
+        victim = load.wait_until_stopped()
+        load.kill(victim)
+        where = f"{point} (passage {nth})"
+        print(f"kill {number + 1:2}: {'driver' if victim == load.process.pid else 'worker'} {where}", flush=True)
+        world.check(whole=False)
+        if number % KILLS_IN_A_ROW == KILLS_IN_A_ROW - 1:
+            load_completely(world, forks, tmp_path / f"{number}.after.log", where)
+    again = world.cold_load()
+    assert again.returncode == 0, f"{again.stdout}{again.stderr}"
+    world.check(whole=True)
+    check_by_sql(world)
+
+
+@pytest.mark.timeout(3600)
+def test_every_message_is_loaded_once_when_loads_are_killed_at_random_moments(
+    world: LoadWorld, forks: LoadForks, chance: random.Random, tmp_path: Path
+) -> None:
+    """Some loads are processes of their own: they lose a worker, or their JVM dies with them. The others are forked:
+    their driver dies and its tasks go on. Their workers are left alone, since a JVM that has lost the daemon of its
+    workers fails the next load too, and `headrace load serve` replaces it."""
+    starts = [*[(world.start_load, COLD_LATEST_S)] * COLD_KILLS, *[(forks.start_load, FORKED_LATEST_S)] * FORKED_KILLS]
+    chance.shuffle(starts)
+    for number, (start_load, latest_s) in enumerate(starts):
         killed = False
-        latest_s = RANDOM_KILL_LATEST_S
         while not killed:
-            world.produce("orders", 40, fields=fields)
+            world.produce("orders", 40, fields=[*FIELDS, NOTE])
             world.produce("clicks", 20)
-            if new_table:
-                world.produce(f"late{next(numbers)}", 10)
-            load = world.start_load(tmp_path / f"{number}.log", point=point, nth=nth)
-            if point:
-                victim = load.wait_until_stopped()
-            else:
-                time.sleep(chance.uniform(0.3, latest_s))
-                workers = load.workers()
-                victim = chance.choice(workers) if workers and chance.random() < 0.5 else load.process.pid
+            load = start_load(tmp_path / f"{number}.log")
+            wait_until_it_works(load)
+            time.sleep(chance.uniform(0, latest_s))
+            workers = load.workers() if start_load == world.start_load else []
+            victim = chance.choice(workers) if workers and chance.random() < 0.5 else load.process.pid
             killed = load.process.poll() is None
             if killed:
                 load.kill(victim)
-            else:  # The load was faster than the random moment: it does not count, another one is tried earlier.
-                latest_s = max(1.0, latest_s * 0.7)
-        who = "driver" if victim == load.process.pid else "worker"
-        where = f"{point} (passage {nth})" if point else f"at a random moment, last phase {load.last_phase()}"
-        print(f"kill {number + 1:2}: {who} {where}", flush=True)
-        if point:
-            fell[phase_of(point)] += 1
+            else:  # The load ended before the random moment: it does not count, the next kill comes earlier.
+                load.wait()
+                latest_s = max(0.5, latest_s * 0.7)
+        where = f"at a random moment, last phase {load.last_phase()}"
+        print(f"kill {number + 1}: {'driver' if victim == load.process.pid else 'worker'} {where}", flush=True)
         world.check(whole=False)
         if number % KILLS_IN_A_ROW == KILLS_IN_A_ROW - 1:
-            again = world.load()
-            assert again.returncode == 0, f"after {where}:\n{again.stdout}{again.stderr}"
-            world.check(whole=True)
-    print("fell in", dict(sorted(fell.items())))
-    assert len(kills) == 40
-    assert all(fell[phase] >= KILLS_PER_PHASE for phase in PHASES)
+            load_completely(world, forks, tmp_path / f"{number}.after.log", where)
     check_by_sql(world)
+
+
+def wait_until_it_works(load: StoppingLoad) -> None:
+    while load.last_phase() == "start" and load.process.poll() is None:
+        time.sleep(0.01)
 
 
 def check_by_sql(world: LoadWorld) -> None:
@@ -141,11 +173,13 @@ PAUSES = (
 
 
 @pytest.mark.timeout(900)
-def test_a_driver_paused_over_another_ones_whole_run_changes_nothing(world: LoadWorld, tmp_path: Path) -> None:
+def test_a_driver_paused_over_another_ones_whole_run_changes_nothing(
+    world: LoadWorld, forks: LoadForks, tmp_path: Path
+) -> None:
     for number, point in enumerate(PAUSES):
         world.produce("orders", 30, fields=[*FIELDS, NOTE])
         world.produce(f"paused{number}", 10)
-        slow = world.start_load(tmp_path / f"pause{number}.log", "--no-lease", point=point)
+        slow = forks.start_load(tmp_path / f"pause{number}.log", "--no-lease", point=point)
         pid = slow.wait_until_stopped()
         world.produce("orders", 10, fields=[*FIELDS, NOTE])
         fast = world.load("--no-lease")
@@ -155,6 +189,4 @@ def test_a_driver_paused_over_another_ones_whole_run_changes_nothing(world: Load
         assert slow.wait() == 0, slow.log.read_text()
         print(f"\npaused at {point}: {slow.log.read_text().splitlines()[-1]}", flush=True)
         world.check(whole=True)
-    again = world.load()
-    assert again.returncode == 0
-    world.check(whole=True)
+    load_completely(world, forks, tmp_path / "after.log", "the pauses")

@@ -80,9 +80,13 @@ def add_points() -> None:
     wrap(headrace.loader.run, "clean", "clean")
 
 
-if __name__ == "__main__":
-    # The daemon of Spark's Python workers is forked from nothing of ours: it finds its points by this folder.
+def let_workers_stop() -> None:
+    """Spark starts the daemon of its Python workers, which finds its points through `PYTHONPATH`."""
     paths = [str(HERE / "worker_site"), str(HERE), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+
+
+if __name__ == "__main__":
+    let_workers_stop()
     add_points()
     sys.exit(main(sys.argv[1:]))

@@ -6,29 +6,59 @@ meant comes by the environment:
     HEADRACE_TEST_POINT     name of the point
     HEADRACE_TEST_NTH       at which passage, from 1
     HEADRACE_TEST_ANNOUNCE  file to which `<pid> <point>` is appended just before the process stops itself
+    HEADRACE_TEST_CONTROL   file with all of that, in place of the other three, for processes that see several loads
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
+import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-POINT = os.environ.get("HEADRACE_TEST_POINT", "")
-NTH = int(os.environ.get("HEADRACE_TEST_NTH", "1"))
-ANNOUNCE = os.environ.get("HEADRACE_TEST_ANNOUNCE", "")
+CONTROL = "HEADRACE_TEST_CONTROL"
 
-_passages = itertools.count(1)
+
+class Stop(NamedTuple):
+    """Where to stop in the load of that number."""
+
+    point: str
+    nth: int
+    announce: str
+    load: int = 0
+
+
+_passages: Counter[Stop] = Counter()
+
+
+def write_control(path: Path, stop: Stop) -> None:
+    """Replaces the control file as a whole, so that a reader finds the old or the new one."""
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(stop))
+    written.replace(path)
+
+
+def wanted() -> Stop:
+    control = os.environ.get(CONTROL)
+    if control:
+        return Stop(*json.loads(Path(control).read_text()))
+    nth = int(os.environ.get("HEADRACE_TEST_NTH", "1"))
+    return Stop(os.environ.get("HEADRACE_TEST_POINT", ""), nth, os.environ.get("HEADRACE_TEST_ANNOUNCE", ""))
 
 
 def stop_at(point: str) -> None:
     """Stops this process here if this is the wanted passage of the wanted point; SIGCONT lets it go on."""
-    if point != POINT or next(_passages) != NTH:
+    stop = wanted()
+    if point != stop.point:
         return
-    descriptor = os.open(ANNOUNCE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    _passages[stop] += 1
+    if _passages[stop] != stop.nth:
+        return
+    descriptor = os.open(stop.announce, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{os.getpid()} {point}\n".encode())
     os.close(descriptor)
     os.kill(os.getpid(), signal.SIGSTOP)

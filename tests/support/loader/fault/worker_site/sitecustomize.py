@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-if "pyspark.daemon" in sys.orig_argv:
+if {"pyspark.daemon", "headrace.pipeline.worker_daemon"} & set(sys.orig_argv):
     from stop_points import wrap
 
     import headrace.loader.task
