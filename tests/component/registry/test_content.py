@@ -162,8 +162,8 @@ def test_references_that_nest_too_deeply_are_refused(registry: RegistryInProcess
         answer = registry.register(f"{subject}-{number}", text(number, f"N{number - 1}"), references=references)
         if answer.status != 200:
             break
+    assert number > 1, "one alone does not nest too deeply"
     assert answer.problem[:2] == (422, 42201)
-    assert "with all that it refers to" in answer.problem[2]
 
 
 def test_rules_are_kept_shown_and_part_of_identity(registry: RegistryInProcess, subject: str) -> None:

@@ -187,8 +187,8 @@ def test_every_call_that_changes_is_refused_until_the_promotion(source: Registry
             answer = site.registry.call(method, path + query, body)
             assert answer.status in (404, 422), (method, path, answer.text)
     assert answers(site.registry) == before
-    refused = site.registry.put("/mode", {"mode": "READWRITE"}).problem
-    assert refused == (422, 42205, "This registry follows http://source and takes no changes until it is promoted")
+    status, code, message = site.registry.put("/mode", {"mode": "READWRITE"}).problem
+    assert (status, code, "http://source" in message) == (422, 42205, True)
     # What is there is found by registering it too, as in any registry that is read-only.
     assert site.registry.registered("s", '"string"') == 1
     promote(site.database, site.now_ms)

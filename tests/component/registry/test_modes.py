@@ -377,14 +377,12 @@ def test_an_import_may_use_up_the_numbers(registry: Registry, context: str) -> N
     highest = 2**31 - 1
     set_mode(registry, context, "IMPORT")
     assert import_schema(registry, f"{context}s", STRING, 5, highest).json["version"] == highest
-    spent = f"No version number is left for subject '{context}s'"
-    assert registry.register(f"{context}s", BYTES, id=6).problem == (422, 42201, spent)
+    assert registry.register(f"{context}s", BYTES, id=6).problem[:2] == (422, 42201)
     assert import_schema(registry, f"{context}t", BYTES, highest, 1).json["id"] == highest
     set_mode(registry, context, "READWRITE")
     registry.put(f"/config/{context}", {"compatibility": "NONE"})
-    assert registry.register(f"{context}s", INT).problem == (422, 42201, spent)
-    spent = f"No schema id is left in context {context[1:-1]}"
-    assert registry.register(f"{context}u", INT).problem == (422, 42205, spent)
+    assert registry.register(f"{context}s", INT).problem[:2] == (422, 42201)
+    assert registry.register(f"{context}u", INT).problem[:2] == (422, 42205)
     # What is there goes on.
     assert registry.registered(f"{context}u", STRING) == 5
     assert registry.get(f"/schemas/ids/{highest}?subject={context}&fetchMaxId=true").json["maxId"] == highest

@@ -199,7 +199,7 @@ def test_too_many_checks_are_told_so(
         refused = front.call("POST", path, {"schema": '"int"'}, ROOT)
         goes_on.set()
         assert first.result().status == 200
-    assert refused.problem == (503, 503, "Too many checks of compatibility at once; try again")
+    assert refused.problem[:2] == (503, 503)
     assert refused.headers["Retry-After"] == "1"
 
 
