@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -231,7 +232,7 @@ def test_of_two_rewrites_of_one_topic_the_later_one_is_a_conflict() -> None:
     assert find_conflict(state_of(FIRST, MORE), again) is None
     conflict = find_conflict(state_of(FIRST, MORE, MERGED), again)
     assert conflict is not None
-    assert str(conflict) == "the files of the topic were rewritten: orders from generation 0 to 1"
+    assert re.search(r"\borders\b.*\b0\b.*\b1$", str(conflict))
     followed = compact("w4", {"orders": rewrite("1-3-89abcdef-0-0", generation_before=1)})
     assert find_conflict(state_of(FIRST, MORE, MERGED), followed) is None
 
@@ -254,7 +255,7 @@ def test_a_start_conflicts_with_a_load_that_was_faster_and_the_other_way_round()
     assert find_conflict(EMPTY, chosen) is None
     (topic, conflict), *rest = topic_conflicts(state_of(FIRST), chosen).items()
     assert (topic, conflict.rule, rest) == ("orders", ConflictRule.START_LOADED, [])
-    assert str(conflict).endswith("orders-0 was loaded up to 15")
+    assert re.search(r"\borders-0\b.*\b15$", str(conflict))
     late = find_conflict(state_of(chosen), FIRST)  # it planned from where the log begins
     assert late is not None and late.rule is ConflictRule.OFFSETS_DECIDED
     knowing = load("w1", {"orders": topic_decision(decided_range(0, 5, 5, 9), new=True)})

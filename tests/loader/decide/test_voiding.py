@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -84,10 +85,8 @@ def test_a_plan_that_is_too_old_is_refused_by_name() -> None:
     assert find_conflict(others(EMPTY, PLAN_SLOTS), offer) is None
     found = find_conflict(others(EMPTY, PLAN_SLOTS + 1), offer)
     assert found is not None
-    assert (found.rule, found.detail) == (
-        ConflictRule.PLAN_TOO_OLD,
-        f"w was planned after slot 0, and {PLAN_SLOTS + 1} is decided",
-    )
+    assert found.rule is ConflictRule.PLAN_TOO_OLD
+    assert re.search(rf"\bw\b.*\b0\b.*\b{PLAN_SLOTS + 1}\b", found.detail)
 
 
 def test_what_an_earlier_release_offered_is_of_no_age() -> None:

@@ -29,6 +29,7 @@ def nested(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 ID = f("id", "long")
+NULLABLE_NOTE = "note may be null"
 
 
 @pytest.mark.parametrize(
@@ -36,9 +37,9 @@ ID = f("id", "long")
     [
         ([ID], [ID, f("qty", "double", default=0)], ["+ qty double"]),
         ([ID, f("item", "string")], [ID, f("product", "string", aliases=["item"])], ["item → product"]),
-        ([ID, f("note", "string")], [ID, f("note", "int")], ["note may be null", "+ note__int int"]),
+        ([ID, f("note", "string")], [ID, f("note", "int")], [NULLABLE_NOTE, "+ note__int int"]),
         ([ID, f("total", "int")], [ID, f("total", "long")], ["total int → bigint"]),
-        ([ID, f("note", "string")], [ID], ["note may be null"]),
+        ([ID, f("note", "string")], [ID], [NULLABLE_NOTE]),
         ([ID, f("n", nested(ID))], [ID, f("n", nested(ID, f("x", "int", default=1)))], ["+ n.x int"]),
         (
             [f("a", {"type": "array", "items": nested(ID)})],

@@ -117,6 +117,7 @@ def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
 def test_an_import_leaves_what_is_loaded_alone() -> None:
     choice = starts(LOADED, {"orders": {0: 7, 1: 8}, "clicks": {0: 9}}, "imported")
     assert choice.starts == (Moved("clicks", 0, None, 9), Moved("orders", 1, None, 8))
-    assert choice.left == ("partition 0 of topic orders is loaded up to offset 40",)
+    (left,) = choice.left
+    assert re.search(r"\b0\b.*\borders\b.*\b40$", left)
     assert offer(choice, LOADED).topics == {}
     assert dataclasses.replace(choice, starts=()).moved == ()

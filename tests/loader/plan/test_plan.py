@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections import defaultdict
 
 import pytest
@@ -52,7 +53,8 @@ def test_a_chosen_start_that_an_open_transaction_holds_back_is_waited_for() -> N
     planned = topic_ranges(found, None, {0: 15}, lost_ground="fail", range_bytes_max=MB)
     assert [(one.previous, one.start, one.end) for one in planned.ranges] == [(15, 15, 15)] and planned.problems == ()
     gone = topic_ranges(found, None, {0: 21}, lost_ground="fail", range_bytes_max=MB)
-    assert gone.ranges == () and "the log ends at 20 although it was to be read from 21 on" in gone.problems[0]
+    assert gone.ranges == ()
+    assert re.match(r"partition 0: .*\b20\b.*\b21\b", gone.problems[0])
 
 
 def test_a_new_topic_is_read_from_the_start_of_its_log() -> None:
@@ -73,19 +75,16 @@ def test_nothing_new_is_no_news() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "sentence"),
-    [
-        (150, 200, "offsets 100 to 149 were removed before they were read"),
-        (0, 60, "the log ends at 60 although offsets up to 99 were loaded"),
-    ],
+    ("start", "end", "offsets"),
+    [(150, 200, r"partition 0: .*\b100\b.*\b149\b"), (0, 60, r"partition 0: .*\b60\b.*\b99\b")],
 )
-def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: int, end: int, sentence: str) -> None:
+def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: int, end: int, offsets: str) -> None:
     held = ranges_of(found_topic(start, end), known_topic(100))
     assert held.ranges == ()
-    assert sentence in held.problems[0]
+    assert re.match(offsets, held.problems[0])
     declared = ranges_of(found_topic(start, end), known_topic(100), "earliest")
     assert declared.problems == ()
-    assert sentence in declared.notes[0]
+    assert re.match(offsets, declared.notes[0])
     assert declared.ranges[0].previous == 100
     assert declared.ranges[0].start == min(start, end) or declared.ranges[0].start == end
     assert declared.ranges[0].has_news
@@ -108,23 +107,18 @@ def test_a_log_that_is_shared_to_the_end_is_read_on_although_it_is_not_readable_
 
 
 @pytest.mark.parametrize(
-    ("end", "shared_end", "what"),
-    [
-        (90, 80, "the log ends at 90 although offsets up to 99 were loaded, and it is the same only up to 80"),
-        (90, 90, "the log ends at 90 although offsets up to 99 were loaded"),
-        (100, 100, ""),
-        (
-            100,
-            99,
-            "offsets 99 to 99 were loaded and are no longer in the log, which was cut back and grew again (leader "
-            "epoch 3, was 0)",
-        ),
-    ],
+    ("end", "shared_end", "numbers"),
+    [(90, 80, [0, 90, 99, 80, 80]), (90, 90, [0, 90, 99, 90]), (100, 100, []), (100, 99, [0, 99, 99, 3, 0, 99])],
 )
-def test_what_became_of_a_log_is_said_in_one_line(end: int, shared_end: int, what: str) -> None:
-    held = ranges_of(diverged(0, end, shared_end), known_topic(100))
-    remedy = f"; loader.lost_ground=earliest takes up at {shared_end}"
-    assert held.problems == ((f"partition 0: {what}{remedy}",) if what else ())
+def test_problem_of_a_diverged_log_has_its_offsets_and_the_setting(
+    end: int, shared_end: int, numbers: list[int]
+) -> None:
+    """The numbers are partition, end of the log and of what was loaded, leader epochs, and where a load would go on."""
+    problems = ranges_of(diverged(0, end, shared_end), known_topic(100)).problems
+    assert len(problems) == bool(numbers)
+    for problem in problems:
+        assert [int(number) for number in re.findall(r"\b\d+\b", problem)] == numbers
+        assert "loader.lost_ground=earliest" in problem
 
 
 def test_behind_the_divergence_an_open_transaction_of_the_new_log_is_waited_for() -> None:
@@ -163,22 +157,20 @@ def test_a_transaction_that_holds_offsets_back_is_told_with_what_to_look_at(
     ranges = ranges_of(found_topic(0, end, held_back=held_back), known_topic(100))
     assert ranges.problems == ()
     assert (ranges.ranges[0].start, ranges.ranges[0].end) == (100, end)
-    held = (
-        f"partition 0: an open transaction holds {held_back} offsets back (last stable offset {end}, high watermark "
-        f"{end + held_back}); if it stays so, look for it with kafka-transactions.sh find-hanging --topic orders "
-        "--partition 0"
-    )
-    assert ranges.notes == ((held,) if is_told else ())
+    assert len(ranges.notes) == is_told
+    for note in ranges.notes:
+        assert re.match(rf"partition 0: .*\b{held_back}\b.*\b{end}\b.*\b{end + held_back}\b", note)
+        assert note.endswith(" kafka-transactions.sh find-hanging --topic orders --partition 0")
 
 
 def test_a_transaction_from_the_first_offset_on_is_told_too() -> None:
     (note,) = ranges_of(found_topic(0, 0, held_back=5), None).notes
-    assert "an open transaction holds 5 offsets back" in note
+    assert re.match(r"partition 0: .*\b5 offsets\b", note)
 
 
 def test_a_recreated_topic_is_held_or_started_again() -> None:
     held = ranges_of(found_topic(0, 5, "id-2"), known_topic(100))
-    assert "was re-created" in held.problems[0]
+    assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
     assert held.ranges == ()
     again = ranges_of(found_topic(0, 5, "id-2"), known_topic(100), "earliest")
     assert again.starts_again

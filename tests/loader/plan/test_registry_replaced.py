@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ def test_a_topic_whose_id_is_another_schema_now_stops_and_is_named(world: World,
     for topic, schema_id in (("orders", 1), ("clicks", 2)):
         (problem,) = report.problems[topic]
         kept = world.warehouse / "_headrace" / "schemas" / f"{schema_id}.avsc"
-        assert f"schema {schema_id} is another one in the registry than the one kept in {kept}" in problem
-        assert "headrace registry import keeps ids" in problem
+        assert re.search(rf"\b{schema_id}\b.*{kept}\b", problem)
+        assert "headrace registry import" in problem
         assert "loader.topics_exclude" in problem
     assert load(world).problems.keys() == {"orders", "clicks"}, "until somebody acts"
 
@@ -152,7 +153,7 @@ def test_a_new_version_with_an_id_that_is_known_for_another_schema_stops_its_top
     world.registry.subjects["orders-value"].append(2)
     world.registry.texts[2] = ORDER_V2
     report = load(world)
-    assert "schema 2 is another one" in report.problems["orders"][0]
+    assert "/schemas/2.avsc" in report.problems["orders"][0]
     assert len(world.log().read_state().topics["orders"].load_schema.writer_ids) == 1
 
 
@@ -161,7 +162,7 @@ def test_an_id_met_in_messages_that_was_known_for_another_schema_stops_its_range
     world.registry.texts[2] = ORDER_V1
     world.cluster.topics["orders"].logs[0] += [1, 2, 1]
     report = load(world)
-    assert any("schema 2 is another one" in problem for problem in report.problems["orders"])
+    assert any("/schemas/2.avsc" in problem for problem in report.problems["orders"])
     assert world.rows("orders") == world.produced("orders")[:11]
 
 

@@ -134,20 +134,20 @@ class StorageContract:
 
     def test_a_cut_file_is_never_published(self, storage: Storage) -> None:
         stage(storage, b"cut")
-        with pytest.raises(PublishedFileLost, match="topic t is lost"):
+        with pytest.raises(PublishedFileLost, match=r"\bt\b"):
             publish(storage)
         assert storage.files.length(NAME) is None
         assert is_staged(storage, 3)
 
     def test_a_published_file_that_was_cut_is_noticed(self, storage: Storage) -> None:
         storage.files.put(NAME, b"cut")
-        with pytest.raises(PublishedFileLost, match="it has 3 bytes and should have 5"):
+        with pytest.raises(PublishedFileLost, match=r"\b3\b.*\b5\b"):
             publish(storage)
 
     def test_a_name_that_another_file_has_is_refused_and_nothing_is_lost(self, storage: Storage) -> None:
         stage(storage)
         storage.files.put(NAME, b"other")
-        with pytest.raises(PublishedFileLost, match="another file is there, and this one is still at"):
+        with pytest.raises(PublishedFileLost, match=r"/staging/"):
             publish(storage)
         assert content_of(storage, NAME) == b"other"
         assert is_staged(storage)
@@ -189,7 +189,7 @@ class StorageContract:
         files.remove([NAME])
         files.bring("t", NAME, SECOND_NAME)
         assert content_of(storage, SECOND_NAME) == b"whole"
-        with pytest.raises(PublishedFileLost, match="it is not there"):
+        with pytest.raises(PublishedFileLost, match=NAME):
             files.bring("t", NAME, f"t/_g2/{NAME[2:]}")
         assert storage.slots.children("tmp") == ()
 
@@ -260,9 +260,9 @@ class StorageContract:
         staging = storage.staging
         stage(storage)
         staging.keep("w", [Staged("a.avro", 5)])
-        with pytest.raises(StorageError, match="has 5 bytes and should have 6"):
+        with pytest.raises(StorageError, match=r"\b5\b.*\b6\b"):
             staging.keep("w", [Staged("a.avro", 6)])
-        with pytest.raises(StorageError, match=r"b\.avro is not there"):
+        with pytest.raises(StorageError, match=r"b\.avro"):
             staging.keep("w", [Staged("b.avro", 5)])
         staging.keep("nothing", [])
 
