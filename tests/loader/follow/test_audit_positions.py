@@ -222,8 +222,7 @@ def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: W
     assert world.rows("orders") == world.produced("orders")
     for topic in ("orders", "clicks"):
         (problem,) = report.problems[topic]
-        assert "cannot use the audit database" in problem
-        assert "move it away and load again" in problem
+        assert str(world.audit_path) in problem
     remove(world.audit_path)
     assert load(world).problems == {}
     assert stored(world) == produced(world)

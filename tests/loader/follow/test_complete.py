@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,8 @@ def test_a_metastore_that_is_down_is_a_note_and_the_next_run_tells(world: World)
     world.clock_ms += STEP_MS
     report = load(world)
     assert not report.has_findings
-    assert any(note.startswith("headrace.complete_until of 1 tables is not up to date") for note in report.notes)
+    (note,) = report.notes
+    assert re.match(r"headrace\.complete_until .*\b1 ", note)
     world.hive.failure = None
     assert load(world).notes == ()
     assert said(world) == instant_text(T0 + STEP_MS)
@@ -194,10 +196,7 @@ def test_a_table_that_cannot_be_told_holds_up_no_other(world: World, monkeypatch
     with monkeypatch.context() as refusing:
         refusing.setattr(world.hive, "execute", refused_once)
         (note,) = load(world).notes
-    assert note == (
-        "headrace.complete_until of 1 tables is not up to date: topic apples: "
-        "the Hive metastore refused the table headrace.apples: no room"
-    )
+    assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: .*\bheadrace\.apples: no room$", note)
     told = {name: world.hive.tables["headrace", name].properties[COMPLETE_UNTIL] for name in ("apples", "zebras")}
     assert told == {"apples": instant_text(T0), "zebras": instant_text(T0 + STEP_MS)}
     assert load(world).notes == ()
@@ -214,7 +213,7 @@ def test_a_table_that_cannot_be_understood_holds_up_no_other(world: World) -> No
     world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "9" * 5_000})
     world.clock_ms += STEP_MS
     (note,) = load(world).notes
-    assert note.startswith("headrace.complete_until of 1 tables is not up to date: topic apples: ")
+    assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: ", note)
     assert world.hive.tables["headrace", "zebras"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
 

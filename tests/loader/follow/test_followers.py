@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -126,7 +127,8 @@ def test_an_advisory_follower_warns_and_is_tried_again(log: DecisionLog) -> None
     decide(log, "w1", "a")
     followed = engine.follow()
     assert followed.failures == {}
-    assert followed.warnings == ("group_offsets of topic a: it is down",)
+    (warning,) = followed.warnings
+    assert re.match(r"group_offsets .*\ba: it is down$", warning)
     advisory.failing.clear()
     seen.clear()
     engine.follow()
@@ -264,13 +266,11 @@ def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log:
     FollowerEngine(log, storage.staging, (follower,)).follow()
     log.offer(dataclasses.replace(load("w2", {}), published=frozenset({"w0", "w1"})))
     (tmp_path / "orders" / BUCKET / "0-1-w0-0-0.avro").unlink()
-    said: list[str] = []
+    warnings: list[str] = []
     state = log.read_state()
-    follower.apply(step_of(state, "orders", decisions_of(log, "orders", state), warn=said.append))
-    assert said == [
-        f"orders: published files of {BUCKET} are gone, 1 of them; put them back, or accept it with "
-        f"`headrace forget orders --bucket {BUCKET}`"
-    ]
+    follower.apply(step_of(state, "orders", decisions_of(log, "orders", state), warn=warnings.append))
+    (warning,) = warnings
+    assert re.match(rf"orders: .*\b{BUCKET}\b.*\b1\b.*`headrace forget orders --bucket {BUCKET}`", warning)
 
 
 def test_audit_rows_of_a_decision_are_always_the_same(log: DecisionLog) -> None:
@@ -339,8 +339,8 @@ def test_offsets_of_many_topics_are_committed_together_and_those_that_are_refuse
     decide(log, "w1", "a", "b", "c", "d", "e")
     followed = engine.follow()
     assert committed == [["a", "b"], ["c", "d"], ["e"]]
-    why = "the offset of partition 0 was refused: UNKNOWN_TOPIC_OR_PARTITION"
-    assert followed.warnings == (f"group_offsets of topic b: {why}", f"group_offsets of topic e: {why}")
+    for topic, warning in zip("be", followed.warnings, strict=True):
+        assert re.match(rf"group_offsets .*\b{topic}: .*\b0\b.*: UNKNOWN_TOPIC_OR_PARTITION$", warning)
     assert followed.failures == {}
     committed.clear()
     refused.clear()
@@ -382,7 +382,8 @@ def test_where_no_offsets_can_be_committed_every_topic_waits_for_the_next_run(lo
     decide(log, "w1", "a", "b")
     staging = LocalStaging(log.storage.root)
     first = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()
-    assert first.warnings == tuple(f"group_offsets of topic {topic}: no coordinator" for topic in "ab")
+    for topic, warning in zip("ab", first.warnings, strict=True):
+        assert re.match(rf"group_offsets .*\b{topic}: no coordinator$", warning)
     again = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()
     assert (again.warnings, committed) == ((), ["a", "b"])
 
