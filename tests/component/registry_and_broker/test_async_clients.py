@@ -35,8 +35,9 @@ def test_events_are_sent_and_read_in_an_event_loop(settings: Settings) -> None:
                 *(producer.send(topic, {"n": n}, key="k", schema=SCHEMA) for n in range(1, 50))
             )
             assert [place.offset for place in (first, *landed)] == list(range(50))
-            with pytest.raises(ValueRefused, match="field n"):
+            with pytest.raises(ValueRefused) as refused:
                 await producer.send(topic, {"n": "x"}, schema=SCHEMA)
+            assert refused.value.field == "n"
             await producer.flush()
         async with AsyncConsumer(settings, topics=[topic], until_end=True) as consumer:
             return [message.value["n"] async for message in consumer]
@@ -108,9 +109,9 @@ def test_what_was_not_dealt_with_is_not_committed(settings: Settings) -> None:
 
 def test_a_client_that_was_not_opened_says_so(settings: Settings) -> None:
     async def run() -> None:
-        with pytest.raises(RuntimeError, match="expected `async with`"):
+        with pytest.raises(RuntimeError, match="async with"):
             await AsyncProducer(settings, app="clock").send("t", None, "k")
-        with pytest.raises(RuntimeError, match="expected `async with`"):
+        with pytest.raises(RuntimeError, match="async with"):
             await anext(AsyncConsumer(settings, topics=["t"]))
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 import uuid
@@ -173,7 +174,7 @@ def test_a_callback_of_the_options_that_fails_keeps_no_answers_back(
         assert failed.wait(30)
         producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=lambda delivery: told.set())
         assert told.wait(30)  # by the thread that looks now and then
-    assert "stats_cb failed" in caplog.text
+    assert "stats_cb" in caplog.text
 
 
 def test_a_kafka_client_that_cannot_go_on_is_told_as_messages_that_failed(
@@ -183,11 +184,12 @@ def test_a_kafka_client_that_cannot_go_on_is_told_as_messages_that_failed(
     ancient = {"api.version.request": False, "broker.version.fallback": "0.8.2"}
     producer = Producer(settings, app="clock", options=ancient)
     delivery = producer.send(topic, {"n": 0}, schema=SCHEMA)
-    with pytest.raises(FlushFailed, match=f"1 messages? .*{topic}"):
+    with pytest.raises(FlushFailed) as failed:
         producer.flush(60)
+    assert failed.value.failed == {topic: 1}
     assert delivery.failure() is not None
-    assert "the Kafka client cannot go on" in caplog.text
-    with pytest.raises(DeliveryFailed, match="cannot be sent"):
+    assert any(record.levelno >= logging.ERROR for record in caplog.records)
+    with pytest.raises(DeliveryFailed):
         producer.send(topic, {"n": 1}, schema=SCHEMA)
     with suppress(FlushFailed):
         producer.close(30)
@@ -196,10 +198,10 @@ def test_a_kafka_client_that_cannot_go_on_is_told_as_messages_that_failed(
 def test_options_reach_the_kafka_client_but_not_those_that_promises_rest_on(settings: Settings, topic: str) -> None:
     with (
         Producer(settings, app="clock", options={"message.max.bytes": 2000}) as producer,
-        pytest.raises(DeliveryFailed, match=r"larger than message\.max\.bytes=2000"),
+        pytest.raises(DeliveryFailed, match=r"message\.max\.bytes=2000"),
     ):
         producer.send(topic, "x" * 3000, schema='"string"')
-    with pytest.raises(ValueError, match=r"options\['acks'\] cannot be given"):
+    with pytest.raises(ValueError, match=r"options\['acks'\]"):
         Producer(settings, app="clock", options={"acks": 0})
     with pytest.raises(ValueError, match=r"options\['enable.auto.commit'\]"):
         Consumer(settings, topics=[topic], options={"enable.auto.commit": True})
@@ -207,7 +209,7 @@ def test_options_reach_the_kafka_client_but_not_those_that_promises_rest_on(sett
         lambda: Producer(settings, app="clock", options={"no.such.option": 1}),
         lambda: Consumer(settings, topics=[topic], options={"no.such.option": 1}),
     ):
-        with pytest.raises(ValueError, match=r"No such configuration property: \"no\.such\.option\""):
+        with pytest.raises(ValueError, match=r"no\.such\.option"):
             make()
 
 
@@ -220,8 +222,9 @@ def test_a_consumer_goes_on_at_another_offset(settings: Settings, ticks: str) ->
         assert next(consumer).offset == 0
         consumer.seek(ticks, 1, 8)
         assert [message.offset for message in consumer] == [8, 9]
-        with pytest.raises(SourceUnavailable, match="partition 2 is not read by this consumer"):
+        with pytest.raises(SourceUnavailable) as refused:
             consumer.seek(ticks, 2, 0)
+        assert (refused.value.topic, refused.value.partition) == (ticks, 2)
 
 
 def test_a_group_goes_on_at_the_offset_it_was_set_to(settings: Settings, ticks: str) -> None:
@@ -336,17 +339,17 @@ def test_reading_goes_on_behind_a_body_that_nests_without_end(settings: Settings
 
 
 def test_contradictions_are_named(settings: Settings) -> None:
-    for wrong, said in (
-        ({"auto_commit": True}, "auto_commit and member need a group"),
-        ({"member": "m"}, "auto_commit and member need a group"),
-        ({"group": "g", "until_end": True}, "are for reading without a group"),
-        ({"from_end": True, "start_at_ms": 0}, "contradict each other"),
-        ({"group": "g", "handling_timeout_s": 2}, "brokers want 6 s at least"),
+    for wrong, named in (
+        ({"auto_commit": True}, "auto_commit.*group"),
+        ({"member": "m"}, "member.*group"),
+        ({"group": "g", "until_end": True}, "until_end.*group"),
+        ({"from_end": True, "start_at_ms": 0}, "from_end.*start_at_ms|start_at_ms.*from_end"),
+        ({"group": "g", "handling_timeout_s": 2}, r"handling_timeout_s.*\b6 s\b"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=named):
             Consumer(settings, topics=["t"], **wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="shorter than linger_ms=5 allows"):
+    with pytest.raises(ValueError, match=r"delivery_timeout_s.*linger_ms=5\b"):
         Producer(settings, app="clock", delivery_timeout_s=0.05)
     for longer in (math.inf, 2**31 / 1000):
-        with pytest.raises(ValueError, match="the Kafka client takes 2147483 s at most"):
+        with pytest.raises(ValueError, match=r"delivery_timeout_s.*\b2147483 s\b"):
             Producer(settings, app="clock", delivery_timeout_s=longer)

@@ -35,6 +35,7 @@ from headrace.pipeline.clients.delivery import Delivery
 from headrace.settings import Duration
 from support.broker.audit_topic import audit_rows
 from support.checkout import ROOT
+from support.logs import logged
 from support.running_service import Service, StartService
 
 pytestmark = pytest.mark.servers
@@ -143,8 +144,9 @@ def test_messages_that_fail_are_told_before_the_flush(
     first = producer.send("lost", value(1), key="k", schema=SCHEMA)
     producer.send("lost", value(2), key="k", schema=SCHEMA, on_delivery=told.append)
     asked = producer.send("lost", value(3), key="k", schema=SCHEMA)
-    with pytest.raises(DeliveryFailed, match="the message was not acknowledged"):
+    with pytest.raises(DeliveryFailed) as failed:
         asked.result(30)
+    assert failed.value.topic == "lost"
     assert first.wait(30)
     deadline = time.monotonic() + 30
     while not told and time.monotonic() < deadline:
@@ -152,12 +154,10 @@ def test_messages_that_fail_are_told_before_the_flush(
     assert told[0].failure() is not None
     with (
         caplog.at_level(logging.ERROR),
-        pytest.raises(
-            DeliveryFailed, match=r"not sent, since of those before 1 message was not acknowledged \(lost: 1\)"
-        ),
+        pytest.raises(DeliveryFailed, match=r"\blost: 1\b"),
     ):
         producer.send("lost", value(4), key="k", schema=SCHEMA)
-    assert "messages not acknowledged topic=lost" in caplog.text
+    assert logged(caplog, "pipeline.clients.in_flight", "lost", level=logging.ERROR)
     with pytest.raises(FlushFailed) as caught:
         producer.flush(30)
     assert caught.value.failed == {"lost": 3}
@@ -353,7 +353,7 @@ def count(delivery):
 for _ in range(25):
     producer = Producer(settings, app="shop", on_delivery=count)
     # Again and again, since Python ignores what is raised where it clears up behind itself.
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.02, 0.2), 0.1)
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.02, 0.2), 1.0)
     try:
         while True:
             producer.send(topic, {"id": sent % 1000, "timestamp": 1356998400000}, key="k", schema=schema)
@@ -415,7 +415,7 @@ def test_a_broker_that_hangs_keeps_nobody_from_closing(
     assert next(consumer).value["id"] == 0
     os.kill(broker.process.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(SourceUnavailable, match="no answer to a commit of offsets within 1 s"):
+        with pytest.raises(SourceUnavailable, match=r"\b1 s\b"):
             consumer.close()
     finally:
         os.kill(broker.process.pid, signal.SIGCONT)
@@ -447,5 +447,5 @@ def test_what_is_closed_says_so(settings: Settings, topic: str) -> None:
     producer = Producer(settings, app="shop")
     producer.close()
     for use in (lambda: producer.send(topic, value(0), schema=SCHEMA), producer.flush):
-        with pytest.raises(ProducerClosed, match="the producer is closed"):
+        with pytest.raises(ProducerClosed):
             use()

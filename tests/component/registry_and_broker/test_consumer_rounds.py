@@ -83,8 +83,9 @@ def test_a_member_takes_up_the_partitions_that_a_topic_has_got(settings: Setting
 
 def test_a_topic_is_not_made_by_asking_for_it(settings: Settings) -> None:
     for group in ("g", None):
-        with pytest.raises(SourceUnavailable, match="topic nowhere does not exist"):
+        with pytest.raises(SourceUnavailable) as unavailable:
             Consumer(settings, topics=["nowhere"], group=group)
+        assert unavailable.value.topic == "nowhere"
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     assert "nowhere" not in admin.list_topics(timeout=30).topics
 

@@ -24,6 +24,7 @@ from headrace.audit.spool import SPOOL_FOLDER
 from headrace.avro_schema import parse_schema
 from headrace.pipeline.clients.errors import (
     BrokerUnavailable,
+    DeliveryFailed,
     FlushFailed,
     KeyRefused,
     ProducerClosed,
@@ -89,8 +90,9 @@ def test_key_headers_and_timestamp_are_kept(settings: Settings) -> None:
 def test_the_latest_version_is_used_and_followed(settings: Settings) -> None:
     registry = RegistryClient(settings.registry.url)
     with Producer(settings, app="shop") as producer:
-        with pytest.raises(SchemaUnavailable, match="subject followed-value has no schema"):
+        with pytest.raises(SchemaUnavailable) as unavailable:
             producer.send("followed", {"id": 1, "timestamp": T0})
+        assert unavailable.value.subject == "followed-value"
         first = registry.register("followed-value", ORDER)
         producer.send("followed", {"id": 1, "timestamp": T0})
         second = registry.register("followed-value", order_schema({"name": "n", "type": "string", "default": "?"}))
@@ -107,26 +109,28 @@ def test_the_latest_version_is_used_and_followed(settings: Settings) -> None:
 def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
     with Producer(settings, app="shop") as producer:
         producer.send("refused", {"id": 1, "timestamp": T0}, schema=ORDER).result(30)
-        with pytest.raises(ValueRefused, match=r"field id: expected int, found float 1\.5") as caught:
+        with pytest.raises(ValueRefused, match=r"int.*float 1\.5") as caught:
             producer.send("refused", {"id": 1.5, "timestamp": T0}, schema=ORDER)
         assert (caught.value.topic, caught.value.subject, caught.value.field) == ("refused", "refused-value", "id")
-        with pytest.raises(ValueRefused, match="field timestamp: missing"):
-            producer.send("refused", {"id": 1}, schema=ORDER)
-        with pytest.raises(ValueRefused, match="field extra: record Order has no such field"):
-            producer.send("refused", {"id": 1, "timestamp": T0, "extra": 1}, schema=ORDER)
+        for value, field in (({"id": 1}, "timestamp"), ({"id": 1, "timestamp": T0, "extra": 1}, "extra")):
+            with pytest.raises(ValueRefused) as caught:
+                producer.send("refused", value, schema=ORDER)
+            assert caught.value.field == field
         with pytest.raises(SchemaRefused, match=r"schema:1:\d+"):
             producer.send("refused", {}, schema='{"type": "record"')
-        with pytest.raises(SchemaRefused, match="refused the schema for refused-value"):
+        with pytest.raises(SchemaRefused) as incompatible:
             producer.send("refused", {}, schema=order_schema({"name": "must", "type": "string"}))
-        with pytest.raises(KeyRefused, match="found dict"):
+        assert incompatible.value.subject == "refused-value"
+        with pytest.raises(KeyRefused, match="dict"):
             producer.send("refused", {"id": 1, "timestamp": T0}, key={}, schema=ORDER)  # type: ignore[arg-type]
-        with pytest.raises(KeyRefused, match="a tombstone needs the key of what it deletes"):
+        with pytest.raises(KeyRefused) as no_key:
             producer.send("refused", None)
+        assert no_key.value.topic == "refused"
         with pytest.raises(ProducerError, match="headers"):
             producer.send("refused", {"id": 1, "timestamp": T0}, headers=["x"], schema=ORDER)  # type: ignore[list-item]
-        with pytest.raises(ProducerError, match="timestamp_ms=0 would be sent as now"):
+        with pytest.raises(ProducerError, match="timestamp_ms=0"):
             producer.send("refused", {"id": 1, "timestamp": T0}, schema=ORDER, timestamp_ms=0)
-        with pytest.raises(ProducerError, match="larger than"):
+        with pytest.raises(DeliveryFailed, match=r"message\.max\.bytes"):
             producer.send("refused", "x" * 2_000_000, schema='["string", ' + ORDER + "]")
     with pytest.raises(ProducerClosed):
         producer.send("refused", {"id": 1, "timestamp": T0}, schema=ORDER)
@@ -321,7 +325,7 @@ def test_flush_says_how_many_messages_of_which_topics_failed(
     broker.kill()
     for n in range(3):
         producer.send("lost", {"id": n, "timestamp": T0}, key="k", schema=ORDER)
-    with pytest.raises(FlushFailed, match=r"3 messages were not acknowledged \(lost: 3\)") as caught:
+    with pytest.raises(FlushFailed) as caught:
         producer.flush(30)
     assert caught.value.failed == {"lost": 3}
     producer.close(6)  # what failed has been told; the counts stay for the next process
@@ -341,8 +345,9 @@ def test_close_raises_for_what_is_still_under_way(tmp_path: Path, registry_url: 
     producer.flush()
     broker.kill()
     producer.send("late", {"id": 1, "timestamp": T0}, key="k", schema=ORDER)
-    with pytest.raises(FlushFailed, match=r"1 message was not acknowledged \(late: 1\): no acknowledgement in time"):
+    with pytest.raises(FlushFailed) as caught:
         producer.close(1)
+    assert caught.value.failed == {"late": 1}
     producer.close()
 
 
@@ -373,10 +378,11 @@ def test_messages_that_cannot_be_decoded_are_named_and_passed_over(settings: Set
         raw.produce("spoiled", b"\0" + schema_id.to_bytes(4, "big") + b"\x02\x04", partition=0)
         raw.flush(30)
     with Consumer(settings, topics=["spoiled"], partitions=[0], until_end=True) as consumer:
-        for expected in ("magic byte", "no schema 2147483647", f"schema {schema_id}"):
-            with pytest.raises(UndecodableMessage, match=expected) as caught:
+        for offset, named in enumerate(("", "2147483647", f"schema {schema_id}")):
+            with pytest.raises(UndecodableMessage, match=named) as caught:
                 next(consumer)
-            assert caught.value.topic == "spoiled" and caught.value.partition == 0
+            error = caught.value
+            assert (error.topic, error.partition, error.offset) == ("spoiled", 0, offset)
         assert next(consumer).value == {"id": 1, "timestamp": 2}
         with pytest.raises(StopIteration):
             next(consumer)
@@ -388,9 +394,10 @@ def read_schema_id(producer: Producer) -> int:
 
 def test_a_missing_topic_or_partition_is_named(settings: Settings) -> None:
     for group in (None, "g"):
-        with pytest.raises(SourceUnavailable, match="topic nowhere does not exist"):
+        with pytest.raises(SourceUnavailable) as unavailable:
             Consumer(settings, topics=["nowhere"], group=group)
+        assert unavailable.value.topic == "nowhere"
     with Producer(settings, app="shop") as producer:
         producer.send("few", {"id": 1, "timestamp": T0}, schema=ORDER)
-    with pytest.raises(SourceUnavailable, match="no partition 99"):
+    with pytest.raises(SourceUnavailable, match="partition 99"):
         Consumer(settings, topics=["few"], partitions=[99])
