@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 from support.loader.loader_samples import POLICY, clean, step_of
+from support.simulation.remembered import keep_journal_in_memory, remember_results
 
 
 @pytest.fixture
@@ -822,7 +825,7 @@ def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None
     assert "and offsets 80 to 89 were removed before they were read; declared as a gap" in report.notes[0]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.sampled_from(["grow", "cut", "elect", "load", "broken"]), st.integers(0, 12), st.integers(0, 12)),
@@ -830,9 +833,17 @@ def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None
     )
 )
 def test_offsets_are_loaded_once_in_each_log_whatever_becomes_of_it(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+    memory_path: Path, steps: list[tuple[str, int, int]]
 ) -> None:
-    world = World(tmp_path_factory.mktemp("world"))
+    with tempfile.TemporaryDirectory(dir=memory_path) as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        remember_results(patch)
+        keep_journal_in_memory(patch)
+        load_once_each(Path(root), steps)
+
+
+def load_once_each(root: Path, steps: list[tuple[str, int, int]]) -> None:
+    world = World(root)
     world.registry.register("orders-value", 1, ORDER_V1)
     topic = world.topic("orders", [1] * 5)
     taking_up(world)

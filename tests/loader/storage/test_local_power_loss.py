@@ -237,14 +237,14 @@ def broken(warehouse: Warehouse) -> str:
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-def test_what_is_promised_survives_a_loss_of_power(tmp_path: Path, use: Use) -> None:
-    warehouse = record(tmp_path / "disk", use)
+def test_what_is_promised_survives_a_loss_of_power(memory_path: Path, use: Use) -> None:
+    warehouse = record(memory_path / "disk", use)
     assert warehouse.promises
     assert broken(warehouse) == ""
 
 
-def test_without_any_one_force_a_promise_breaks(tmp_path: Path) -> None:
-    root = tmp_path / "disk"
+def test_without_any_one_force_a_promise_breaks(memory_path: Path) -> None:
+    root = memory_path / "disk"
     by_site: dict[str, list[Use]] = {}
     for use in USES:
         for operation in record(root, use).recorder.operations:
