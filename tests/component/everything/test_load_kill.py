@@ -13,6 +13,7 @@ import pytest
 
 from support.loader.load_forks import LoadForks
 from support.loader.load_world import FIELDS, NOTE, LoadWorld, StoppingLoad
+from support.simulation.extent import IS_FULL
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.xdist_group("load_kill")]
 
@@ -43,8 +44,8 @@ KILLS: tuple[tuple[str, int, bool], ...] = (
     ("follow:group_offsets:before", 1, False),
     ("follow:group_offsets:after", 1, False),
 )
-KILLS_OF_EACH = int(os.environ.get("HEADRACE_TEST_ROUNDS") or 2)
-"""How often a load is killed at each point: twice, and ten times in `make test-full`."""
+KILLS_OF_EACH = int(os.environ.get("HEADRACE_TEST_ROUNDS") or (10 if IS_FULL else 2))
+"""How often a load is killed at each point: twice, in `make test-full` ten times, or HEADRACE_TEST_ROUNDS times."""
 
 COLD_KILLS, FORKED_KILLS = KILLS_OF_EACH, 5 * KILLS_OF_EACH  # at random moments
 COLD_LATEST_S, FORKED_LATEST_S = 8.0, 1.5  # after a load's first phase; one that has ended by then is tried again
