@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -155,33 +156,36 @@ def test_the_command_says_it_in_words_and_in_json(
         return capsys.readouterr().out
 
     lines = told("0", "5").splitlines()
-    assert lines[0] == "orders-0 offset 5: a row (found in it)"
+    assert lines[0].startswith("orders-0 offset 5: ")
     assert lines[1] == f"  {shelf.warehouse}/orders/{SIX}/0-2-work-2-0-1.avro"
-    assert lines[2] == "  loaded by decision 2 at 2026-01-01T00:00:00Z with offsets 4 to before 10 (work work-2)"
+    assert re.match(r"  .*\b2\b.*\b2026-01-01T00:00:00Z\b.*\b4\b.*\b10\b.*\bwork-2\b", lines[2])
     found = json.loads(told("0", "22", "--format", "json"))
     assert (found["fate"], found["slot"]) == ("quarantined", 3)
     assert Path(found["files"][0]).exists()
-    assert told("0", "99") == "orders-0 offset 99: not loaded yet (the next offset to load is 26)\n"
+    assert re.fullmatch(r"orders-0 offset 99: .*\b26\b.*\n", told("0", "99"))
 
 
-def test_what_cannot_be_asked_for_is_one_line(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (
-        (("users", "0", "1"), "nothing of topic users has been loaded; loaded topics: orders"),
-        (("orders", "-1", "1"), "expected"),
-        (("orders", "0", "x"), "invalid int value: 'x'"),
+def test_error_is_one_line_that_names_the_topic_argument_or_file(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, named in (
+        (("users", "0", "1"), r"\busers\b.*\borders$"),
+        (("orders", "-1", "1"), "-1"),
+        (("orders", "0", "x"), "'x'"),
     ):
         try:
             assert main(["locate", *words, "--data-dir", str(tmp_path)]) == 2
         except SystemExit as ended:
             assert ended.code == 2
-        assert said in capsys.readouterr().err
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(named, line)
     path = shelf.warehouse / ask(shelf, 5).files[0]
     path.write_bytes(b"no container")
     assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
-    assert "a file that may hold the message cannot be read" in capsys.readouterr().err
+    assert "headrace verify" in capsys.readouterr().err
     (shelf.warehouse / "_headrace" / "log/000000002.json").write_text("{}")
     assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
-    assert "000000002.json is damaged" in capsys.readouterr().err
+    assert "000000002.json" in capsys.readouterr().err
 
 
 def test_quarantine_that_was_replaced_is_looked_for_in_its_new_place(shelf: Shelf) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from headrace.loader.inspect.status import LoadStatus, load_status
 from headrace.loader.plan.discover import discover
 from headrace.loader.run import run_load
 from headrace.loader.run_log import RunLine
+from support.golden import golden
 from support.loader.loader_fakes import ORDER_V1, World
 
 
@@ -94,22 +96,12 @@ def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) 
         RunLine(1_767_226_800_000, 100, "failed", 2, error="no broker answers"),
     )
     print_status(dataclasses.replace(status_of(world, *runs), notes=("the core is not built",)))
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "orders orders 0:10 1:5 0 15 2 0.00 0 1 1 2026-01-01T00:00:00Z -" in lines
-    assert "2026-01-01T00:00:00Z decided 0 1 1 15 2.5 1.25 -" in lines
-    assert "2026-01-01T00:10:00Z nothing 1 - 0 0 0.1 - 2 topics to look at" in lines
-    assert "2026-01-01T00:20:00Z failed 2 - 0 0 0.1 - no broker answers" in lines
-    assert "note: the core is not built" in lines
-    assert (
-        "topic table next offsets lag rows files MB/file quarantined version decision complete until pending"
-        in lines[0]
-    )
-    assert "load outcome exit decision topics rows seconds slowest task / mean note" in lines
-    assert lines[-1] == "newest decision 1 at 2026-01-01T00:00:00Z; behind: nothing"
+    printed = capsys.readouterr().out
+    assert printed == golden("loader/status.txt", printed)
 
 
 def test_people_see_what_is_behind(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     load(world)
     status = status_of(world)
     print_status(dataclasses.replace(status, cursors={**status.cursors, "schema": 0, "audit": 0}))
-    assert capsys.readouterr().out.endswith("; behind: schema at 0, audit at 0\n")
+    assert re.search(r": schema .*\b0, audit .*\b0\n$", capsys.readouterr().out)

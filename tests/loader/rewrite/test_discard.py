@@ -131,7 +131,7 @@ def test_the_command_says_what_went_and_refuses_without_a_reason(
     command = ["quarantine", "discard", "orders", "--data-dir", str(tmp_path), "--hive-executor", "print"]
     with pytest.raises(SystemExit):
         main(command)
-    assert "the following arguments are required: --because" in capsys.readouterr().err
+    assert "--because" in capsys.readouterr().err
     assert main([*command, "--because", " "]) == 2
     assert main([*command, "--because", "x", "--reason", "nothing"]) == 2
     capsys.readouterr()

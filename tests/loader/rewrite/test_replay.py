@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -318,15 +319,15 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
 def test_a_version_that_no_load_has_taken_up_comes_first(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("orders-value", 8, ORDER_V2)
     report = replayed(shelf, registry)
-    assert report.problems == (
-        "its subject has a version that no load has taken up yet: run `headrace load`, and then this again",
-    )
+    (problem,) = report.problems
+    assert "`headrace load`" in problem
 
 
 def test_a_registry_that_is_down_is_asked_again_later(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.is_down = True
-    (problem,) = replayed(shelf, registry).problems
-    assert problem.endswith("run this again when the registry is back")
+    works = shelf.storage.staging.works()
+    assert len(replayed(shelf, registry).problems) == 1
+    assert shelf.storage.staging.works() == works
 
 
 @pytest.mark.parametrize("damage", ["removed", "changed"])
@@ -339,7 +340,7 @@ def test_files_that_are_not_as_decided_are_not_replaced(shelf: Shelf, registry: 
     else:
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     (problem,) = replayed(shelf, registry).problems
-    assert ("missing" if damage == "removed" else "not the one that was decided") in problem
+    assert path.name in problem
     assert rows(shelf) == [0, 1, 3, 4, 6, 8, 9]
 
 
@@ -404,8 +405,7 @@ def test_the_command_says_what_was_loaded_and_what_stays(
 
     assert run("--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["quarantined", "for", "would", "be", "loaded", "stay"]
-    assert lines[-1] == "2 messages would be loaded"
+    assert re.findall(r"\d+", lines[-1]) == ["2"]
     assert run("--format", "json", "--reason", "absent_schema") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["loaded"], told["left"], told["slot"]) == ({"absent_schema": 2}, {"malformed": 1}, 4)
@@ -413,4 +413,4 @@ def test_the_command_says_what_was_loaded_and_what_stays(
     assert run() == 1
     assert "PROBLEM: orders: " in capsys.readouterr().out
     assert run("--reason", "framing") == 2
-    assert "--reason: expected one of absent_schema" in capsys.readouterr().err
+    assert re.match(r"headrace: --reason: .*\babsent_schema\b", capsys.readouterr().err)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -198,7 +199,9 @@ def test_a_damaged_source_keeps_its_bucket_as_it_is(world: World) -> None:
     ports = dataclasses.replace(world.rewrites(), run_merges=damaged)
     report = compact(ports, ["orders"], SETTINGS, is_dry=False)
     assert report.buckets == ()
-    assert report.problems == {"orders": (f"{BUCKET} was not compacted: f.avro is damaged",)}
+    ((problem,),) = report.problems.values()
+    assert re.match(rf"{BUCKET} .*: f\.avro is damaged$", problem)
+    assert list(report.problems) == ["orders"]
     assert queried(world) == world.produced("orders")
 
 
@@ -237,7 +240,7 @@ def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
         path.unlink()
     report_of_load = run_load(world.ports(), world.settings)
     assert not report_of_load.has_findings
-    assert not [note for note in report_of_load.notes if "are gone" in note], "it was accepted"
+    assert not [note for note in report_of_load.notes if "headrace forget" in note], "it was accepted"
 
 
 def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: World) -> None:
@@ -252,7 +255,7 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
     assert not report.has_findings
     assert [note for note in report.notes if "headrace forget orders --bucket" in note]
     after = run_load(world.ports(), world.settings)
-    assert not [note for note in after.notes if "are gone" in note], "it is said once"
+    assert not [note for note in after.notes if "headrace forget" in note], "it is said once"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +273,7 @@ def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()
     assert [note for note in rewrite(world).notes if "headrace forget orders --bucket" in note]
-    assert not [note for note in run_load(world.ports(), world.settings).notes if "are gone" in note]
+    assert not [note for note in run_load(world.ports(), world.settings).notes if "headrace forget" in note]
 
 
 @pytest.mark.parametrize("lost", ["cursor", "index", "checkpoint"])
@@ -285,7 +288,7 @@ def test_hints_that_are_lost_after_rewrites_change_nothing(world: World, lost: s
     world.cluster.topics["orders"].logs[1].append(1)
     report = run_load(world.ports(), world.settings)
     assert report.problems == {}
-    assert not [note for note in report.notes if "are gone" in note]
+    assert not [note for note in report.notes if "headrace forget" in note]
     assert queried(world) == world.produced("orders")
 
 
