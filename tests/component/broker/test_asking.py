@@ -19,4 +19,4 @@ def test_without_a_broker_it_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
     for verb in ("topics", "groups"):
         assert main(["broker", verb, "--bootstrap-servers", "127.0.0.1:1"]) == 2
         error = capsys.readouterr().err
-        assert "cannot connect to broker 127.0.0.1:1" in error and error.count("\n") == 1
+        assert "127.0.0.1:1" in error and error.count("\n") == 1

@@ -67,9 +67,9 @@ def test_topics(tool: Tools) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--replication-factor", "3"), "replication factor 3; this is a single node"),
-        (("--config", "compression.type=lz4"), "compression.type: this broker only does producer, found 'lz4'"),
-        (("--config", "min.insync.replicas=2"), "min.insync.replicas: this broker only does 1, found '2'"),
+        (("--replication-factor", "3"), "replication factor 3"),
+        (("--config", "compression.type=lz4"), "compression.type"),
+        (("--config", "min.insync.replicas=2"), "min.insync.replicas"),
         (("--partitions", "30000"), "30000"),
     ],
 )
@@ -177,12 +177,12 @@ def test_configurations(tool: Tools, broker_address: str) -> None:
     assert tool.run(CONFIGS, "--alter", *own, "--delete-config", "retention.ms").code == "0"
     assert shown() == ["cleanup.policy=compact,delete"]
     unknown = tool.run(CONFIGS, "--alter", *own, "--add-config", "retention.mss=1")
-    assert (unknown.code, "unknown topic configuration 'retention.mss'" in unknown.complained) == ("1", True)
+    assert (unknown.code, "'retention.mss'" in unknown.complained) == ("1", True)
     broker = tool.run(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all").rows
     assert ["num.partitions=4", "sensitive=false", "synonyms={STATIC_BROKER_CONFIG:num.partitions=4}"] in broker
     running = ("--entity-type", "brokers", "--entity-name", "1", "--add-config", "log.retention.ms=1")
     refused = tool.run(CONFIGS, "--alter", *running)
-    assert (refused.code, "only topics can be altered while the broker runs" in refused.complained) == ("1", True)
+    assert (refused.code, "InvalidRequestException" in refused.complained) == ("1", True)
 
 
 def test_offsets_and_bytes_of_partitions(tool: Tools, broker_address: str) -> None:
@@ -267,7 +267,7 @@ def test_other_tools(tool: Tools, broker_address: str, tmp_path: Path) -> None:
     assert tool.run("GetOffsetShell", "--topic", "other").rows == [["other:0:1005"]]
 
 
-NO_LISTS = "SecurityDisabledException: this broker has no access control lists"
+NO_LISTS = "SecurityDisabledException: "
 
 
 @pytest.mark.parametrize(

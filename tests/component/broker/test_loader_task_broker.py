@@ -198,7 +198,7 @@ def test_a_broker_that_dies_is_an_error_of_the_range(start_service: StartService
         service.kill()
         (found, *_) = load(address, tmp_path / "s", *ranges, fetch_timeout_ms=1000).ranges
         assert found.done.end == found.done.start
-        assert f"topic orders partition 0 offset 0: cannot connect to broker {address}" in found.error
+        assert "orders partition 0 offset 0" in found.error and address in found.error
         with pytest.raises(KafkaUnavailable, match=address):
             cluster.metadata()
 

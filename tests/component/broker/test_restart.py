@@ -304,7 +304,7 @@ def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path, start_ser
     finished = run_broker(tmp_path, 0)
     assert finished.returncode == 2
     [line] = complaints(finished)
-    assert "in use by another broker" in line and str(tmp_path) in line
+    assert str(tmp_path) in line and "--data-dir" in line
 
 
 def test_a_taken_port_is_refused_before_a_file_is_touched(tmp_path: Path, start_service: Any) -> None:

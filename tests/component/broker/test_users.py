@@ -27,6 +27,7 @@ from headrace import (
     SourceUnavailable,
 )
 from headrace.broker.access.login import MECHANISMS
+from headrace.broker.access.scram import WRONG
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.security import KafkaSecurity
 from support.certificates import Authority
@@ -154,7 +155,7 @@ def test_a_wrong_password_is_told_at_once(secured: Secured, mechanism: str) -> N
         assert time.monotonic() < deadline
         client.poll(0.1)
     assert errors[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
-    assert "wrong user or password" in errors[0].str()
+    assert WRONG in errors[0].str()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -185,7 +186,7 @@ def test_our_own_clients_log_in_write_and_read(
     ):
         next(consumer)
     wrong = dataclasses.replace(settings, kafka=dataclasses.replace(kafka, password="wrong"))
-    with pytest.raises(BrokerUnavailable, match="wrong user or password"):
+    with pytest.raises(BrokerUnavailable, match=WRONG):
         Producer(wrong, app="shop")
 
 
@@ -206,15 +207,14 @@ def test_what_no_line_grants_is_refused(secured: Secured) -> None:
     shop.close()
     admin = AdminClient(secured.confluent("shop"))
     refused = admin.delete_topics(["shop.mine"])["shop.mine"]
-    with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(confluent_kafka.KafkaException) as error:
         refused.result(PATIENCE_S)
+    assert error.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_a_broker_off_loopback_without_users_does_not_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace", "broker", "serve", "--data-dir", str(tmp_path / "data")]
     ended = subprocess.run([*command, "--broker-listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
-    assert ended.stderr.startswith(
-        "headrace: broker.listen is 0.0.0.0:0, where whoever reaches it could read and delete"
-    )
+    assert ended.stderr.startswith("headrace: broker.listen is 0.0.0.0:0")
     assert not (tmp_path / "data").exists()
