@@ -24,6 +24,7 @@ RegistryError
 ├── SchemaTooLarge
 ├── StoreError                         the database failed
 │   └── DatabaseUnusable               it cannot be opened, written or brought to this version's tables
+│       └── DatabaseOutdated           its tables are of an earlier migration
 ├── UsersFileUnusable                  the users file cannot be read or has a mistake
 ├── TokenKeysUnusable                  the keys that bearer tokens are signed with cannot be had
 ├── ServiceError                       an answer that fits nothing else in this tree
@@ -186,7 +187,16 @@ class StoreError(RegistryError):
 
 
 class DatabaseUnusable(StoreError):
-    """`detail` is one sentence for the person who starts the registry."""
+    """The message is `problem`, and `remedy` where one is known ("": none)."""
+
+    def __init__(self, problem: str, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}: {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+class DatabaseOutdated(DatabaseUnusable):
+    """A SQLite database is upgraded when the registry starts, others by `headrace registry db upgrade`."""
 
 
 class TokenKeysUnusable(RegistryError):

@@ -37,7 +37,7 @@ from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java, java_version
 from headrace.pipeline.load import decision_log, kafka_cluster, refuse_second_warehouse
 from headrace.registry.client.of_settings import registry_client
-from headrace.registry.errors import RegistryError
+from headrace.registry.errors import DatabaseOutdated, DatabaseUnusable, RegistryError
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.settings import Address, Settings
 from headrace.settings.addresses import (
@@ -248,13 +248,12 @@ def _database(settings: Settings) -> Diagnosis:
         return Diagnosis(need, str(error), "mend registry.database_url")
     try:
         database.check()
+    except DatabaseUnusable as error:
+        if isinstance(error, DatabaseOutdated) and database.is_sqlite:
+            return Diagnosis(need, f"{error.problem}, to which the next start of `up` or `registry serve` brings it")
+        return Diagnosis(need, error.problem, error.remedy or "start it, or mend registry.database_url")
     except RegistryError as error:
-        found, _, cure = str(error).rpartition(": ")
-        if not cure.startswith(("run ", "install ")):
-            return Diagnosis(need, str(error), "start it, or mend registry.database_url")
-        if cure.startswith("run ") and database.is_sqlite:  # as `registry serve` does by itself, with a file of its own
-            return Diagnosis(need, f"{found}, to which the next start of `up` or `registry serve` brings it")
-        return Diagnosis(need, found, cure)
+        return Diagnosis(need, str(error), "start it, or mend registry.database_url")
     finally:
         database.close()
     return Diagnosis(need, f"{database.name} is up to date")

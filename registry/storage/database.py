@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from headrace.registry.domain import StoredSchema
-from headrace.registry.errors import DatabaseUnusable, StoreError
+from headrace.registry.errors import DatabaseOutdated, DatabaseUnusable, StoreError
 from headrace.registry.storage import statements
 from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from headrace.registry.storage.footing import (
@@ -359,15 +359,16 @@ class Database:
         """Makes sure that the tables are this version's.
 
         Raises:
-            DatabaseUnusable: they are not, or the database cannot be opened.
+            DatabaseOutdated: they are of an earlier migration.
+            DatabaseUnusable: they are of a later one, or the database cannot be opened.
         """
         script = _migrations()
         with self._administration() as connection:
             found = self._revision(connection, script)
         if found != script.get_current_head():
-            raise DatabaseUnusable(
-                f"database {self.name} is at migration {found or 'none'}, expected {script.get_current_head()}: "
-                "run `headrace registry db upgrade`"
+            raise DatabaseOutdated(
+                f"database {self.name} is at migration {found or 'none'}, expected {script.get_current_head()}",
+                remedy="run `headrace registry db upgrade`",
             )
 
     def _revision(self, connection: Connection, script: ScriptDirectory) -> str | None:
@@ -384,7 +385,8 @@ class Database:
             return head
         raise DatabaseUnusable(
             f"database {self.name} is at migration {found}, which this version of headrace does not know "
-            f"(its newest is {script.get_current_head()}): install the version that made it"
+            f"(its newest is {script.get_current_head()})",
+            remedy="install the version that made it",
         )
 
     @contextmanager

@@ -122,7 +122,7 @@ def test_what_is_not_well_is_told_with_what_to_do(capsys: pytest.CaptureFixture[
             1,
             *("--broker-listen", taken, "--registry-url", f"http://{nobody}", "--metastore", f"thrift://{nobody}"),
         )
-    assert "set broker.listen" in found["broker.listen"]["cure"]
+    assert "broker.listen" in found["broker.listen"]["cure"]
     assert "connection refused" in found["registry"]["found"].lower()
     assert "registry.url" in found["registry"]["cure"]
     assert f"thrift://{nobody}" in found["metastore"]["found"]
@@ -160,7 +160,7 @@ def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.Captu
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         found = doctor(capsys, 1, "--sql-listen", f"127.0.0.1:{listener.getsockname()[1]}")
-    assert "set sql.listen" in found["sql.listen"]["cure"]
+    assert "sql.listen" in found["sql.listen"]["cure"]
 
 
 def test_a_database_of_before_is_brought_along_by_the_next_start(

@@ -24,13 +24,13 @@ def test_programs_read_one_line() -> None:
     )
 
 
-def test_people_read_an_address_a_line_and_what_to_try() -> None:
-    assert ready_lines(ADDRESSES, "shop", for_people=True) == (
-        "ready, until Ctrl-C",
+def test_text_has_an_address_on_each_line_and_commands_to_try() -> None:
+    _, *lines = ready_lines(ADDRESSES, "shop", for_people=True)
+    assert lines == [
         "  registry   http://127.0.0.1:8081",
         "  metastore  thrift://127.0.0.1:9083",
         "  sql        127.0.0.1:10000",
         "  warehouse  /data/warehouse",
         "  jdbc       jdbc:hive2://127.0.0.1:10000/shop",
         '  try        headrace doctor; headrace load; headrace sql "SHOW TABLES"',
-    )
+    ]
