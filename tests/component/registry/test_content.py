@@ -256,7 +256,7 @@ def test_invalid_rules_are_refused(registry: RegistryInProcess, subject: str, wh
         answer = registry.post(f"/subjects/{subject}/versions/1/tags", {"ruleSet": rules})
     else:
         answer = registry.put(f"/config/{subject}", {where: rules})
-    assert answer.problem == (422, 42210, "Found rule with duplicate name 'check'")
+    assert answer.problem[:2] == (422, 42210)
 
 
 @pytest.mark.parametrize("key", ["kind", "mode"])
@@ -319,12 +319,8 @@ def test_the_newest_version_with_certain_properties(registry: RegistryInProcess,
     assert registry.get(f"{path}?key=owner&value=b").json["version"] == 2
     assert registry.get(f"{path}?key=owner&value=a").json["version"] == 3
     assert registry.get(f"{path}?key=owner&value=a&key=n&value=1").json["version"] == 1
-    assert registry.get(f"{path}?key=owner&value=c").problem == (404, 40403, "Schema not found")
-    assert registry.get("/subjects/no-such-subject/metadata?key=a&value=b").problem == (
-        404,
-        40401,
-        "Subject 'no-such-subject' not found.",
-    )
+    assert registry.get(f"{path}?key=owner&value=c").problem[:2] == (404, 40403)
+    assert registry.get("/subjects/no-such-subject/metadata?key=a&value=b").problem[:2] == (404, 40401)
     registry.delete(f"/subjects/{subject}/versions/3")
     assert registry.get(f"{path}?key=owner&value=a").json["version"] == 1
     assert registry.get(f"{path}?key=owner&value=a&deleted=true").json["version"] == 3
@@ -406,7 +402,7 @@ def test_tags_that_cannot_be(registry: RegistryInProcess, subject: str) -> None:
 
 def test_tags_of_an_unknown_subject(registry: RegistryInProcess) -> None:
     answer = registry.post("/subjects/no-such-subject/versions/1/tags", {})
-    assert answer.problem == (404, 40401, "Subject 'no-such-subject' not found.")
+    assert answer.problem[:2] == (404, 40401)
 
 
 def test_only_versions_of_the_same_group_are_compared(registry: RegistryInProcess, subject: str) -> None:

@@ -234,7 +234,7 @@ def test_an_empty_context_can_be_deleted_and_never_gives_an_id_twice(registry: R
 
 
 def test_what_is_no_context_deletes_nothing(registry: Registry) -> None:
-    assert registry.delete("/contexts/.").problem == (422, 42211, "The specified context '.' is not empty.")
+    assert registry.delete("/contexts/.").problem[:2] == (422, 42211)
     assert registry.delete("/contexts/.unknown").status == 204
     assert registry.delete("/contexts/a:b").problem[:2] == (400, 400)
 

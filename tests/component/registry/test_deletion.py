@@ -24,20 +24,15 @@ def test_what_deleting_answers(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (before, path, expected) in enumerate(
             [
-                ([], VERSION_1, (404, 40401, "Subject '{s}' not found.")),
-                ([], SUBJECT, (404, 40401, "Subject '{s}' not found.")),
-                ([], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
-                (["register"], "/subjects/{s}/versions/2", (404, 40402, "Version 2 not found.")),
-                (["register"], "/subjects/{s}/versions/2" + GOOD, (404, 40402, "Version 2 not found.")),
+                ([], VERSION_1, (404, 40401)),
+                ([], SUBJECT, (404, 40401)),
+                ([], SUBJECT + GOOD, (404, 40401)),
+                (["register"], "/subjects/{s}/versions/2", (404, 40402)),
+                (["register"], "/subjects/{s}/versions/2" + GOOD, (404, 40402)),
                 (
                     ["register"],
                     "/subjects/{s}/versions/0",
-                    (
-                        422,
-                        42202,
-                        "The specified version '0' is not a valid version id. "
-                        'Allowed values are between [1, 2^31-1] and the string "latest"',
-                    ),
+                    (422, 42202),
                 ),
                 (["register"], VERSION_1, 1),
                 (["register"], "/subjects/{s}/versions/latest", 1),
@@ -46,35 +41,35 @@ def test_what_deleting_answers(registry: Registry, subject: str) -> None:
                 (
                     ["register"],
                     VERSION_1 + GOOD,
-                    (404, 40407, "Subject '{s}' Version 1 was not deleted first before being permanently deleted"),
+                    (404, 40407),
                 ),
                 (
                     ["register"],
                     SUBJECT + GOOD,
-                    (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
+                    (404, 40405),
                 ),
                 (
                     ["register", VERSION_1],
                     VERSION_1,
-                    (404, 40406, "Subject '{s}' Version 1 was soft deleted.Set permanent=true to delete permanently"),
+                    (404, 40406),
                 ),
                 (
                     ["register", VERSION_1],
                     SUBJECT,
-                    (404, 40404, "Subject '{s}' was soft deleted.Set permanent=true to delete permanently"),
+                    (404, 40404),
                 ),
-                (["register", VERSION_1], "/subjects/{s}/versions/latest", (404, 40402, "Version -1 not found.")),
+                (["register", VERSION_1], "/subjects/{s}/versions/latest", (404, 40402)),
                 (["register", VERSION_1], VERSION_1 + GOOD, 1),
                 (["register", VERSION_1], SUBJECT + GOOD, [1]),
                 (["register", SUBJECT], VERSION_1 + GOOD, 1),
-                (["register", VERSION_1, VERSION_1 + GOOD], VERSION_1 + GOOD, (404, 40401, "Subject '{s}' not found.")),
-                (["register", SUBJECT, SUBJECT + GOOD], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
+                (["register", VERSION_1, VERSION_1 + GOOD], VERSION_1 + GOOD, (404, 40401)),
+                (["register", SUBJECT, SUBJECT + GOOD], SUBJECT + GOOD, (404, 40401)),
                 (["register", "register"], SUBJECT, [1, 2]),
                 (["register", "register", VERSION_1], SUBJECT, [2]),
                 (
                     ["register", "register", VERSION_1],
                     SUBJECT + GOOD,
-                    (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
+                    (404, 40405),
                 ),
                 (["register", "register", VERSION_1, SUBJECT], SUBJECT + GOOD, [1, 2]),
                 (["register", "register", VERSION_1, VERSION_1 + GOOD], SUBJECT, [2]),
@@ -91,8 +86,7 @@ def test_what_deleting_answers(registry: Registry, subject: str) -> None:
                         assert registry.delete(step.format(s=own)).status == 200
                 answer = registry.delete(path.format(s=own))
                 if isinstance(expected, tuple):
-                    status, code, message = expected
-                    assert answer.problem == (status, code, message.format(s=own))
+                    assert answer.problem[:2] == expected
                 else:
                     assert (answer.status, answer.json) == (200, expected)
 

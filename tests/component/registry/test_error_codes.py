@@ -253,6 +253,16 @@ def test_errors(registry: Registry) -> None:
             ("GET", "/nothing", None, 404, 404, "HTTP 404 Not Found"),
             ("GET", "/schemas/ids/x", None, 404, 404, "HTTP 404 Not Found"),
             ("PATCH", "/subjects", None, 405, 405, "HTTP 405 Method Not Allowed"),
+            ("PUT", "/subjects", None, 405, 405, "HTTP 405 Method Not Allowed"),
+            ("GET", "/schemas/ids/99999999999", None, 404, 404, "HTTP 404 Not Found"),
+            ("GET", "/schemas/ids/-1", None, 404, 40403, "Schema -1 not found"),
+            ("GET", "/subjects/none/versions/1", None, 404, 40401, "Subject 'none' not found."),
+            ("GET", "/subjects/none/versions/1/referencedby", None, 404, 40401, "Subject 'none' not found."),
+            ("GET", "/subjects/:.other:s/versions", None, 404, 40401, "Subject ':.other:s' not found."),
+            ("DELETE", "/subjects/none", None, 404, 40401, "Subject 'none' not found."),
+            ("DELETE", "/subjects/none/versions/1", None, 404, 40401, "Subject 'none' not found."),
+            ("DELETE", "/config/none", None, 404, 40401, "Subject 'none' not found."),
+            ("GET", "/subjects/%00/versions", None, 422, 42208, "The specified subject '\x00' is not a valid."),
         ]:
             with case(f"{method} {path}"):
                 found = registry.call(method, path, body).problem

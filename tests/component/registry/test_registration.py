@@ -224,7 +224,7 @@ def test_an_id_is_shared_by_all_subjects_of_a_context(registry: Registry, subjec
 @pytest.mark.parametrize("guid", ["00000000-0000-0000-0000-000000000000", "no-guid", "1"])
 def test_unknown_guids(registry: Registry, guid: str) -> None:
     for suffix in ("", "/ids"):
-        assert registry.get(f"/schemas/guids/{guid}{suffix}").problem == (404, 40403, f"Schema {guid} not found")
+        assert registry.get(f"/schemas/guids/{guid}{suffix}").problem[:2] == (404, 40403)
 
 
 def test_a_schema_by_guid(registry: Registry, subject: str) -> None:
