@@ -56,6 +56,12 @@ class Sender(asyncio.Protocol):
         self.is_lost.set()
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory on the disk: pages of a file in memory cannot be evicted."""
+    return tmp_path_factory.mktemp("writer")
+
+
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of the server and of its client."""
