@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.checkout import ROOT
+from support.memory_directory import memory_directory
 from support.registry.migrated_databases import PostgresTemplate, SqliteTemplate
 from support.running_service import Service, StartService
 from support.servers.postgres_server import PostgresServer
@@ -188,9 +189,10 @@ def migrated_databases(request: pytest.FixtureRequest, folder: Path) -> NewDatab
 
 
 @pytest.fixture(params=ON_EACH_DATABASE)
-def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
+def new_database(request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
     """Makes migrated databases for the test and returns their URLs."""
-    return migrated_databases(request, tmp_path)
+    with memory_directory("registry") as directory:
+        yield migrated_databases(request, directory)
 
 
 @pytest.fixture
@@ -200,9 +202,10 @@ def database_url(new_database: NewDatabase) -> str:
 
 
 @pytest.fixture(scope="module", params=ON_EACH_DATABASE)
-def registry_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+def registry_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A migrated database for the module."""
-    return migrated_databases(request, tmp_path_factory.mktemp("registry"))()
+    with memory_directory("registry") as directory:
+        yield migrated_databases(request, directory)()
 
 
 @pytest.fixture
