@@ -12,6 +12,7 @@ import pytest
 
 from headrace.registry.api import wsgi_call
 from headrace.registry.api.front import KEY_HEADERS
+from support.cases import all_cases
 from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 from support.registry.registry_front import RegistryBehindFront
 
@@ -87,14 +88,18 @@ NOT_KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body"), KEPT, ids=lambda value: str(value))
-def test_what_is_kept(filled: RegistryBehindFront, method: str, path: str, body: Any) -> None:
-    assert is_kept(filled, method, path, body)
+def test_what_is_kept(filled: RegistryBehindFront) -> None:
+    with all_cases() as case:
+        for method, path, body in KEPT:
+            with case((method, path, body)):
+                assert is_kept(filled, method, path, body)
 
 
-@pytest.mark.parametrize(("method", "path", "body"), NOT_KEPT, ids=lambda value: str(value))
-def test_what_is_not_kept(filled: RegistryBehindFront, method: str, path: str, body: Any) -> None:
-    assert not is_kept(filled, method, path, body)
+def test_what_is_not_kept(filled: RegistryBehindFront) -> None:
+    with all_cases() as case:
+        for method, path, body in NOT_KEPT:
+            with case((method, path, body)):
+                assert not is_kept(filled, method, path, body)
 
 
 def test_a_verdict_for_which_there_was_no_time_is_not_kept(
