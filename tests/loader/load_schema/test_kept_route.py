@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Array, Map, Record, Schema, Type, parse_schema
@@ -141,7 +141,6 @@ def test_a_route_says_again_what_was_kept(tree: Any) -> None:
     assert unfolded(json.loads(json.dumps(kept(tree))), tree) == tree
 
 
-@settings(max_examples=200)
 @given(histories())
 def test_columns_never_move_and_never_lose_a_name(versions: list[Schema]) -> None:
     earlier: dict[tuple[int, ...], set[str]] = {}

@@ -32,6 +32,7 @@ from headrace.loader.load_schema import (
     types,
 )
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge
+from support.examples import examples
 from support.schemas.strategies import data_for, growing_histories, histories, schemas
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal"}
@@ -692,7 +693,7 @@ def test_a_history_that_only_adds_is_its_latest_version(versions):
     assert list(load)[: len(first)] == first
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(0.25))
 @given(histories(), st.data())
 def test_every_load_schema_reads_the_files_of_those_before_it(versions, data):
     state, files = EMPTY, []

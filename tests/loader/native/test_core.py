@@ -24,6 +24,7 @@ from headrace.loader.native.core.library import c_program
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walked
 from headrace.loader.project.messages import Clamp
+from support.examples import examples
 from support.loader.compiled_core import required_core
 from support.loader.projection_oracle import both_twins, encode, load_schema_of, states_of
 from support.loader.ranges_both_ways import Given, check_same, headers_bytes, plan_of, record_bytes
@@ -64,7 +65,6 @@ payloads = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(
     payloads,
     st.integers(-1, 1),
@@ -153,7 +153,7 @@ def timed_records(draw: st.DrawFn, schema_ids: int) -> bytes:
     return draw(st.integers(-(10**8), 10**8)), key, value, raw  # type: ignore[return-value]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(0.5))
 @given(
     st.lists(st.lists(timed_records(4), min_size=1, max_size=12), max_size=3),
     st.sampled_from(["none", "position", "full"]),
@@ -178,7 +178,7 @@ def test_batches_come_out_the_same(
         check_same(shared, [[record_bytes(at, *one) for at, one in enumerate(batch)] for batch in batches])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(0.5))
 @given(histories(), st.data())
 def test_messages_of_every_history_come_out_the_same(versions: list[Schema], data: st.DataObject) -> None:
     batch = []
@@ -253,7 +253,7 @@ def test_records_of_more_fields_than_there_are_slots_are_the_reference_s(count: 
         assert project(required_core(), program, b"".join(values), 2 * len(row)) == (row, None)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(0.5))
 @given(histories(), st.data())
 def test_damaged_bodies_are_never_more_to_the_core_than_to_the_reference(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
@@ -80,7 +80,6 @@ def two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
     return (*seen, replicas[leader], epoch)
 
 
-@settings(max_examples=500)
 @given(two_times(), st.data())
 def test_the_point_of_divergence_is_where_the_logs_went_apart(
     logs: tuple[list[int], int, list[int], int], data: st.DataObject
@@ -96,7 +95,6 @@ def test_the_point_of_divergence_is_where_the_logs_went_apart(
         assert expected == end
 
 
-@settings(max_examples=500)
 @given(two_times(), st.data())
 def test_of_a_compacted_log_no_new_message_is_passed_over_and_no_replaced_one_is_missed(
     logs: tuple[list[int], int, list[int], int], data: st.DataObject

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.audit import window
@@ -105,7 +105,6 @@ times = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(times, max_size=40), st.integers(0, 6))
 def test_a_range_counts_each_message_once_in_so_many_windows(sample: list[int], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -166,7 +165,6 @@ def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int 
     return reconcile_topic("t", facts, CONTIGUOUS, now_ms=now_ms, grace_ms=GRACE_MS)
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(times, min_size=2, max_size=30), st.integers(0, 6), st.integers(0, 6), st.data())
 def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_many(
     sample: list[int], producer_max: int, loader_max: int, data: st.DataObject
@@ -194,7 +192,6 @@ def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_
         assert verdict_of(produced, swapped).state in (State.MIXED, State.UNKNOWN)
 
 
-@settings(deadline=None)
 @given(st.lists(times, min_size=1, max_size=20), st.data())
 def test_consumer_and_broker_agree(sample: list[int], data: st.DataObject) -> None:
     counter = WindowCounter()
@@ -209,7 +206,6 @@ def test_consumer_and_broker_agree(sample: list[int], data: st.DataObject) -> No
     assert consumed == read
 
 
-@settings(deadline=None)
 @given(st.lists(times, min_size=2, max_size=20), st.integers(0, 3))
 def test_a_crashed_producer_is_no_finding(sample: list[int], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

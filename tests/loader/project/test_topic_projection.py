@@ -21,6 +21,7 @@ from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_va
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan
+from support.examples import examples
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import (
     both_twins,
@@ -47,7 +48,7 @@ def row_of(writer: Schema, value: Any, *versions: Schema) -> Any:
     return decode(load, project(writer, load, encode(writer, value)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(0.3))
 @given(histories(), st.data())
 def test_messages_of_every_version_keep_their_columns_for_ever(versions: list[Schema], data: st.DataObject) -> None:
     states = states_of(*versions)
@@ -60,7 +61,7 @@ def test_messages_of_every_version_keep_their_columns_for_ever(versions: list[Sc
             assert expected_row(writer, then, now, value) == row
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(0.3))
 @given(histories(), st.data())
 def test_rows_that_were_written_are_read_as_they_would_be_written_now(versions: list[Schema], data: Any) -> None:
     states = states_of(*versions)
@@ -72,7 +73,6 @@ def test_rows_that_were_written_are_read_as_they_would_be_written_now(versions: 
             assert expected_row(writer, then, now, value, is_stored=True) == decode(then, row, reader=now)
 
 
-@settings(max_examples=60)
 @given(schemas(), st.data())
 def test_every_schema_alone_is_loaded_with_its_values(writer: Schema, data: st.DataObject) -> None:
     (state,) = states_of(writer)
@@ -83,7 +83,6 @@ def test_every_schema_alone_is_loaded_with_its_values(writer: Schema, data: st.D
         assert expected_row(writer, load, load, value) == decode(load, project(writer, load, body, route))
 
 
-@settings(deadline=None, max_examples=60)
 @given(schemas(root="record"), st.data())
 def test_no_damaged_body_becomes_a_row_that_cannot_be_read(writer: Schema, data: st.DataObject) -> None:
     load = load_schema_of(writer)

@@ -16,6 +16,7 @@ from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit, run_merge_unit
 from headrace.loader.work_unit import FileKind, FileRange
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
+from support.examples import examples
 from support.loader.file_checksums import checksum_of
 
 BUCKET = "dt=2026-01-01/hr=00"
@@ -145,7 +146,7 @@ def test_a_staging_that_cannot_be_written_is_named(bench: Bench) -> None:
     assert bench.merge(staging=str(bench.root / "file")).error == f"cannot write to {bench.root}/file: Not a directory"
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sources=st.lists(st.lists(st.lists(st.integers(0, 10**6), max_size=30), max_size=5), min_size=1, max_size=6),
     block_bytes=st.integers(1, 3_000),

@@ -230,7 +230,7 @@ class Taken:
         self.blocks.append((key, bytes(rows), piece))
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     ranges=st.lists(
         st.tuples(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=40), st.booleans()), max_size=5
