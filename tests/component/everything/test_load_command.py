@@ -52,7 +52,7 @@ def decide_nothing(warehouse: Path, slots: int) -> Path:
     return warehouse / "_headrace" / "log" / f"{slots:09d}.json"
 
 
-def test_brokers_that_are_down_are_one_line_and_exit_2(headrace: Headrace, tmp_path: Path) -> None:
+def test_load_without_brokers_exits_2_with_one_line(headrace: Headrace, tmp_path: Path) -> None:
     run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
     assert run.returncode == 2
     assert run.stdout == ""
@@ -60,7 +60,7 @@ def test_brokers_that_are_down_are_one_line_and_exit_2(headrace: Headrace, tmp_p
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_an_unwritable_warehouse_is_one_line_and_exit_2(headrace: Headrace, tmp_path: Path) -> None:
+def test_unwritable_warehouse_exits_2_with_one_line(headrace: Headrace, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = headrace("load", "--data-dir", str(tmp_path), "--warehouse", str(tmp_path / "file" / "warehouse"))
     assert run.returncode == 2
@@ -68,7 +68,7 @@ def test_an_unwritable_warehouse_is_one_line_and_exit_2(headrace: Headrace, tmp_
     assert "cannot write to the warehouse" in line
 
 
-def test_a_damaged_decision_stops_the_load_and_is_named(headrace: Headrace, tmp_path: Path) -> None:
+def test_damaged_decision_stops_load_and_status_and_is_named(headrace: Headrace, tmp_path: Path) -> None:
     path = decide_nothing(tmp_path / "warehouse", 3)
     path.write_bytes(path.read_bytes().replace(b"c2", b"cX"))
     for verb in ([], ["status"]):
@@ -79,7 +79,7 @@ def test_a_damaged_decision_stops_the_load_and_is_named(headrace: Headrace, tmp_
         assert "checksum" in line
 
 
-def test_a_log_of_a_newer_release_is_refused(headrace: Headrace, tmp_path: Path) -> None:
+def test_load_refuses_log_of_newer_release(headrace: Headrace, tmp_path: Path) -> None:
     decide_nothing(tmp_path / "warehouse", 1)
     (tmp_path / "warehouse" / "_headrace" / "format.json").write_text('{"format":9,"read_min":9,"write_min":9}')
     run = headrace("load", "--data-dir", str(tmp_path))
@@ -87,7 +87,7 @@ def test_a_log_of_a_newer_release_is_refused(headrace: Headrace, tmp_path: Path)
     assert "use a newer headrace" in run.stderr
 
 
-def test_the_second_of_two_loads_yields_at_once(headrace: Headrace, tmp_path: Path) -> None:
+def test_second_of_two_loads_yields(headrace: Headrace, tmp_path: Path) -> None:
     decide_nothing(tmp_path / "warehouse", 1)
     lease = Lease(tmp_path / "warehouse" / "_headrace" / "lease.json")
     assert lease.acquire(time.time_ns() // 1_000_000) is None
@@ -102,9 +102,7 @@ def test_the_second_of_two_loads_yields_at_once(headrace: Headrace, tmp_path: Pa
         lease.release()
 
 
-def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(
-    headrace: Headrace, world: LoadWorld, tmp_path: Path
-) -> None:
+def test_new_topics_wait_while_registry_is_down(headrace: Headrace, world: LoadWorld, tmp_path: Path) -> None:
     run = headrace(
         "load",
         "--data-dir",
@@ -121,7 +119,7 @@ def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(
     assert "nothing loaded, 22 messages held back" in run.stdout
 
 
-def test_the_plan_is_shown_and_nothing_is_changed(headrace: Headrace, world: LoadWorld) -> None:
+def test_plan_shows_offsets_and_tables_and_changes_nothing(headrace: Headrace, world: LoadWorld) -> None:
     run = headrace("load", "plan", *world.flags(), "--format", "json")
     assert run.returncode == 0, run.stderr
     plan = json.loads(run.stdout)
@@ -134,14 +132,14 @@ def test_the_plan_is_shown_and_nothing_is_changed(headrace: Headrace, world: Loa
     assert "after decision 0: 22 offsets" in text.stdout
 
 
-def test_status_before_anything_was_decided(headrace: Headrace, world: LoadWorld) -> None:
+def test_status_before_first_load_lists_topics_not_loaded(headrace: Headrace, world: LoadWorld) -> None:
     run = headrace("load", "status", *world.flags())
     assert run.returncode == 0, run.stderr
     assert "not loaded yet: orders" in run.stdout
     assert "nothing has been decided yet" in run.stdout
 
 
-def test_status_without_brokers_says_why_there_is_no_lag(headrace: Headrace, tmp_path: Path) -> None:
+def test_status_without_brokers_notes_why_lag_is_missing(headrace: Headrace, tmp_path: Path) -> None:
     decide_nothing(tmp_path / "warehouse", 2)
     run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--format", "json")
     assert run.returncode == 0, run.stderr

@@ -102,7 +102,7 @@ def shown(world: LoadWorld, topic: str, partition: int) -> dict[str, object]:
     return dict(found)
 
 
-def test_one_bit_costs_its_batch_or_stops_its_partition_as_policy_says(world: LoadWorld) -> None:
+def test_corrupt_batch_stops_partition_or_is_passed_over_by_policy(world: LoadWorld) -> None:
     produce(world, 10, 7, 3, 5)
     flipped = {topic: flip_a_bit(world, topic) for topic in TOPICS[:3]}
     partition, start, end, _ = flipped["failed"]
@@ -154,7 +154,7 @@ def test_one_bit_costs_its_batch_or_stops_its_partition_as_policy_says(world: Lo
     assert (audit.returncode, verdicts) == (0, {**passed_over, "healthy": "complete"}), audit.stdout
 
 
-def test_a_topic_begins_where_a_consumer_group_ended(world: LoadWorld) -> None:
+def test_imported_group_offsets_are_where_first_load_begins(world: LoadWorld) -> None:
     world.produce("handed", 40)
     where = {TopicPartition("handed", at[0]) for at in world.produced["handed"].rows}
     consumer = KafkaConsumer(bootstrap_servers=world.addresses["broker"], group_id="old", enable_auto_commit=False)
@@ -178,7 +178,7 @@ def test_a_topic_begins_where_a_consumer_group_ended(world: LoadWorld) -> None:
     assert set(quarantined) == (wanted | others) & known.bad
 
 
-def test_topics_begin_where_camus_ended(world: LoadWorld) -> None:
+def test_imported_camus_offsets_are_where_first_load_begins(world: LoadWorld) -> None:
     taken = run(world, "offsets", "import", "--camus", str(CAMUS_HISTORY), "--dry-run", *data_flags(world))
     assert taken.returncode == 0, taken.stderr
     for line in (
@@ -188,7 +188,7 @@ def test_topics_begin_where_camus_ended(world: LoadWorld) -> None:
         assert line in taken.stdout
 
 
-def test_mistakes_are_one_line(world: LoadWorld) -> None:
+def test_offsets_commands_reject_mistakes_in_one_line(world: LoadWorld) -> None:
     for words, said in (
         (("skip", "nothing", "0", "5", "--reason", "x"), "nothing of partition 0 of topic 'nothing' was loaded"),
         (("set", "healthy", "0", "999999"), "ends at offset"),

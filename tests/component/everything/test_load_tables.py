@@ -1,4 +1,4 @@
-"""Topics become tables: registry, broker, Spark and a metastore, all real; asked by SQL."""
+"""Topics become tables: a real registry, broker, Spark and metastore, with queries by SQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def world(tables_world: LoadWorld) -> LoadWorld:
     return tables_world
 
 
-def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
+def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration(
     world: LoadWorld, analyst: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A load that has nothing else to do notes a new hour in the tables, so all of these loads run in the same hour.
@@ -89,7 +89,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
 
 
 def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWorld, analyst: Any) -> None:
-    """Of a topic that begins with one, and of one that grows to it."""
+    """For a topic whose first schema has such a type, and for a topic that grows to one."""
 
     field = {"type": "string", "default": ""}
 
@@ -130,7 +130,7 @@ def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWor
     assert list((world.warehouse / "_headrace" / "staging").iterdir()) == []
 
 
-def test_an_executor_that_prints_shows_the_statements(world: LoadWorld) -> None:
+def test_printing_executor_prints_create_table(world: LoadWorld) -> None:
     world.produce("printed", 10)
     elsewhere = str(world.data_dir / "other")
     run = world.load("--warehouse", elsewhere, "--new-warehouse", "--hive-executor", "print")
@@ -139,8 +139,8 @@ def test_an_executor_that_prints_shows_the_statements(world: LoadWorld) -> None:
     assert "`printed`" in run.stdout
 
 
-def test_a_spark_that_refuses_to_start_says_why_in_one_line(world: LoadWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container of YARN that was given no folders."""
+def test_spark_that_does_not_start_is_a_one_line_error(world: LoadWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a YARN container without local directories."""
     world.produce("refused", 10)
     monkeypatch.setenv("CONTAINER_ID", "container_1_0001_01_000001")
     run = world.cold_load()
@@ -172,10 +172,10 @@ def is_loaded(world: LoadWorld, topic: str) -> bool:
     return sorted(at for at, _ in world.published(topic)[0]) == sorted(world.produced[topic].rows)
 
 
-def test_oozie_runs_a_load_as_its_ssh_action_does(
+def test_cold_load_runs_in_environment_of_oozie_ssh_action(
     world: LoadWorld, paths_of_examples: dict[str, str], tmp_path: Path
 ) -> None:
-    """In a folder of its own, by a shell that reads no profile, with words joined by blanks and nobody's input."""
+    """In an own directory, by a shell that reads no profile, with arguments joined by blanks and without input."""
     action = oozie_action("schedule/oozie", "ssh")
     words = [action.findtext("{*}command"), *(node.text for node in action.iterfind("{*}args"))]
     command = " ".join(paths_of_examples.get(str(word), str(word)) for word in words)
@@ -200,10 +200,10 @@ def test_oozie_runs_a_load_as_its_ssh_action_does(
     assert sorted(path.name for path in folder.iterdir()) == ["action.stderr", "action.stdout"]
 
 
-def test_oozie_runs_a_load_as_its_shell_action_does(
+def test_cold_load_runs_in_environment_of_oozie_shell_action(
     world: LoadWorld, paths_of_examples: dict[str, str], tmp_path: Path
 ) -> None:
-    """In a container's fresh folder with the action's files, which is the last of its PATH, by a user with no home."""
+    """In a new container directory with the action's files, which comes last in PATH, by a user without a home."""
     action = oozie_action("cluster/oozie", "shell")
     folder = tmp_path / "usercache" / "headrace" / "appcache" / "application_1_0001" / "container_1_0001_01_000001"
     folder.mkdir(parents=True)
@@ -246,7 +246,7 @@ def test_oozie_runs_a_load_as_its_shell_action_does(
 
 
 def test_tasks_run_in_an_executor_of_a_cluster(world: LoadWorld) -> None:
-    """A process of its own, which Spark's standalone cluster starts, here on one machine."""
+    """The executor is a process that Spark's standalone cluster starts."""
     world.produce("clustered", 10)
     done = world.cold_load("--master", "local-cluster[1,1,1024]")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""Compaction, retention and backfill under a real Spark and metastore: queries see the same rows before and after, at
-every moment, and nothing of what was removed."""
+"""Compaction, retention and backfill with a real Spark and metastore: queries return the same rows before and after,
+and no removed rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queried(analyst: Any, topic: str) -> list[tuple[int, int]]:
     return [tuple(row) for row in analyst.sql(query).collect()]
 
 
-def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: LoadWorld, analyst: Any) -> None:
+def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, analyst: Any) -> None:
     for fields in (FIELDS, FIELDS, [*FIELDS, NOTE]):
         world.produce("bought", 30, fields=fields)
         assert world.load().returncode == 0
@@ -67,7 +67,7 @@ def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: Load
     assert queried(analyst, "bought") == sorted(set(world.produced["bought"].rows) - set(wanted))
 
 
-def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world: LoadWorld, analyst: Any) -> None:
+def test_backfill_replaces_damaged_and_deleted_files(world: LoadWorld, analyst: Any) -> None:
     for fields in (FIELDS, [*FIELDS, NOTE]):
         world.produce("payments", 30, fields=fields)
         assert world.load().returncode == 0
@@ -92,6 +92,6 @@ def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world
 
 
 def command_without(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Of a verb that needs no Spark."""
+    """Runs a verb that needs no Spark."""
     flags = ["--data-dir", str(world.data_dir), "--bootstrap-servers", world.addresses["broker"]]
     return world.command(verb, *words, *flags)

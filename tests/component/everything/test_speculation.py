@@ -82,7 +82,7 @@ def proxy() -> Iterator[StallingProxy]:
     proxy.close()
 
 
-def test_a_second_attempt_of_a_slow_task_leaves_no_trace(
+def test_speculative_attempt_of_slow_task_adds_no_rows_and_no_files(
     master: str, proxy: StallingProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

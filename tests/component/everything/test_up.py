@@ -92,7 +92,9 @@ def produce_with_confluent(registry_url: str, broker: str, count: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_day_with_up(memory_path: Path, start_service: Callable[..., Any]) -> None:
+def test_up_serves_documented_clients_and_has_all_data_after_restart(
+    memory_path: Path, start_service: Callable[..., Any]
+) -> None:
     data_dir = memory_path / "headrace-data"
     arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--sql-listen", "127.0.0.1:0"]
     arguments += ["--interval", "7d"]  # no load of its own comes between those of the test
@@ -146,7 +148,9 @@ with Producer(app="shop") as producer:
 
 
 @pytest.mark.timeout(900)
-def test_what_lies_in_the_working_folder_decides_nothing(memory_path: Path, start_service: Callable[..., Any]) -> None:
+def test_modules_and_directories_of_working_directory_are_not_imported(
+    memory_path: Path, start_service: Callable[..., Any]
+) -> None:
     """Directories of the names that our packages have, some of which are those of the data, beside modules of names
     that the parts import."""
     for name in ("headrace", "registry", "loader", "broker"):
@@ -179,7 +183,7 @@ def test_what_lies_in_the_working_folder_decides_nothing(memory_path: Path, star
 
 
 @pytest.mark.timeout(300)
-def test_a_taken_port_is_one_clear_line(tmp_path: Path, broker_address: str) -> None:
+def test_up_with_taken_port_exits_2_with_one_line(tmp_path: Path, broker_address: str) -> None:
     taken = ["--broker-listen", broker_address]  # given last, it wins
     run = subprocess.run(
         [sys.executable, "-m", "headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, *taken],

@@ -1,4 +1,4 @@
-"""The parts of `headrace up` beside one another: what one does to itself is not felt by the others."""
+"""The parts of `headrace up`: the failure of one part does not disturb the others."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Up:
         return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
 
     def part(self, name: str) -> int:
-        """The process of a part, 0 when there is none."""
+        """The process ID of a part, 0 when it does not run."""
         words = {"sql": "sql_server", "metastore": "metastore_server", "load": "headrace load"}.get(
             name, f"{name} serve"
         )
@@ -90,7 +90,7 @@ def running_up(start_module_service: Callable[..., Any]) -> Iterator[Callable[[]
     """The one `headrace up` of the module, started again where a test has ended it."""
     with memory_directory("up") as data_dir:
         environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
-        # No load of its own comes between those of the tests.
+        # With this interval no scheduled load runs during the tests.
         arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
         arguments += ["--sql-listen", "127.0.0.1:0"]
         ups: list[Up] = []
@@ -111,7 +111,7 @@ def up(running_up: Callable[[], Up]) -> Up:
 
 
 class Loads:
-    """The process that `up` has for its loads, as `up` asks it."""
+    """A process of `headrace load serve`, which `up` starts for its loads."""
 
     def __init__(self, up: Up, log: Path) -> None:
         self._log = log
@@ -142,7 +142,7 @@ class Loads:
 
 
 @pytest.mark.timeout(600)
-def test_loads_share_one_spark_with_one_by_hand_between_them_and_sql_sees_each(up: Up, tmp_path: Path) -> None:
+def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: Up, tmp_path: Path) -> None:
     """SQL has started before the first load, and the table changes under it and under the Spark that is kept."""
     loads = Loads(up, tmp_path / "log")
     jvms = []
@@ -169,7 +169,7 @@ def test_loads_share_one_spark_with_one_by_hand_between_them_and_sql_sees_each(u
 
 
 @pytest.mark.timeout(600)
-def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
+def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
     commands = WarmCommands()
 
     def load(warehouse: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -199,7 +199,7 @@ def of_others(folder: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_queries_that_need_too_much_end_sql_alone_and_up_logs_whose_memory_it_was(up: Up) -> None:
+def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
     """One by `headrace sql` and one over the network."""
     reason = "its JVM had not enough memory with 640m: give it more with sql.memory"
     others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
@@ -207,7 +207,7 @@ def test_queries_that_need_too_much_end_sql_alone_and_up_logs_whose_memory_it_wa
     host, _, port = up.service.addresses["sql"].rpartition(":")
     before = len(up.service.errors)
     command = up.command("sql", HUNGRY)
-    # Closing says it once more.
+    # Closing the connection raises once more.
     with pytest.raises((TException, OSError, hive.Error)), closing(hive.connect(host, int(port))) as connection:
         connection.cursor().execute(HUNGRY)
     output, errors = command.communicate(timeout=300)
@@ -219,7 +219,7 @@ def test_queries_that_need_too_much_end_sql_alone_and_up_logs_whose_memory_it_wa
 
 
 @pytest.mark.timeout(600)
-def test_a_query_ends_when_its_client_hangs_up(up: Up) -> None:
+def test_query_ends_when_its_client_disconnects(up: Up) -> None:
     """The queries are as many as run at once, so a further one would wait for ever."""
     question = Question(ENDLESS, "headrace", with_values=False)
     with ExitStack() as connections:
@@ -242,7 +242,7 @@ def hold(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callabl
     return Up(start_module_service(*arguments), data_dir)
 
 
-def test_parts_that_were_not_asked_for_do_not_run(hold: Up, tmp_path: Path, start_service: Callable[..., Any]) -> None:
+def test_only_starts_just_the_named_parts(hold: Up, tmp_path: Path, start_service: Callable[..., Any]) -> None:
     assert {name: bool(hold.part(name)) for name in PARTS} == {
         **dict.fromkeys(PARTS, False),
         **dict.fromkeys(("registry", "broker"), True),
@@ -261,7 +261,7 @@ def test_parts_that_were_not_asked_for_do_not_run(hold: Up, tmp_path: Path, star
 
 
 @pytest.mark.timeout(600)
-def test_the_parts_of_compose_load_what_others_hold(
+def test_load_parts_of_compose_file_load_from_other_up(
     hold: Up, memory_path: Path, start_service: Callable[..., Any]
 ) -> None:
     """Its `load` is metastore, SQL and loads; registry and broker are named by settings."""
@@ -284,7 +284,7 @@ def test_the_parts_of_compose_load_what_others_hold(
     assert (load.service.stop(), hold.service.stop()) == (0, 0)
 
 
-def test_a_part_that_is_not_there_is_named(up: Up) -> None:
+def test_only_with_unknown_part_names_it(up: Up) -> None:
     code, _, errors = up.run("up", "--only", "registry,brokr")
     assert (code, errors.splitlines()) == (
         2,
@@ -296,14 +296,14 @@ def test_a_part_that_is_not_there_is_named(up: Up) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_left_when_it_is_killed(up: Up) -> None:
+def test_no_process_survives_kill_of_up(up: Up) -> None:
     others = descendants(up.service.process.pid)[1:]
     up.service.kill()
     assert all_gone(others)
 
 
 @pytest.mark.timeout(300)
-def test_the_whole_ends_when_a_part_dies(up: Up) -> None:
+def test_up_ends_when_broker_dies(up: Up) -> None:
     others = descendants(up.service.process.pid)[1:]
     broker = up.part("broker")
     assert broker
@@ -321,7 +321,7 @@ def all_gone(pids: list[int]) -> bool:
 
 
 class Traffic:
-    """Somebody who produces, and somebody who reads the registry and the broker, all the time."""
+    """A producer, and a client that reads the registry and the broker, both without a pause."""
 
     def __init__(self, up: Up) -> None:
         self.up = up
@@ -366,7 +366,7 @@ class Traffic:
 
 @pytest.mark.fault
 @pytest.mark.timeout(3000)
-def test_parts_are_killed_again_and_again_and_nobody_else_notices(
+def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
     tmp_path: Path, start_service: Callable[..., Any]
 ) -> None:
     # Where the metastore comes back to again and again.

