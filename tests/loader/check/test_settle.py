@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pytest
@@ -191,7 +192,9 @@ def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_rang
 def test_a_task_that_returned_nothing_is_named() -> None:
     settled = settle(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
     assert settled.ranges == ()
-    assert settled.problems == (f"task 3 returned nothing for partition 0 [0, 10); {READ_AGAIN}",)
+    (problem,) = settled.problems
+    assert re.match(r"task 3 .*\b0 \[0, 10\)", problem)
+    assert problem.endswith(READ_AGAIN)
 
 
 def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
@@ -221,7 +224,8 @@ def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_
     settled = settle(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, moved={1})["t"]
     assert ends(settled) == {0: 10, 3: 4}
     assert [file.staged for file in settled.files] == ["a", "d"]
-    assert settled.problems == ("partition 1 changed its leader while it was read; the next load reads again",)
+    (problem,) = settled.problems
+    assert problem.startswith("partition 1 ")
 
 
 def test_of_a_partition_that_changed_its_leader_no_lost_ground_is_declared() -> None:
@@ -239,17 +243,19 @@ def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
     ]
     assert settled.ranges == ()
     assert settled.files == ()
-    assert "9 of 10 offsets accounted for" in settled.problems[0]
+    assert "9 of 10 offsets" in settled.problems[0]
 
 
 def test_files_that_hold_other_records_than_were_counted_hold_the_topic() -> None:
     units = [unit(0, offsets(0, 0, 10))]
     settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
     assert settled.ranges == ()
-    assert settled.problems == (f"partition 0: task 0 wrote 9 data records and counted 10; {READ_AGAIN}",)
+    (problem,) = settled.problems
+    assert re.match(rf"partition 0: task 0 .*\b9 data .*\b10; {re.escape(READ_AGAIN)}$", problem)
     quarantine = staged("q", (0, 0, 1), kind=FileKind.QUARANTINE)
     settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])])["t"]
-    assert settled.problems == (f"partition 0: task 0 wrote 1 quarantine records and counted 0; {READ_AGAIN}",)
+    (problem,) = settled.problems
+    assert re.match(rf"partition 0: task 0 .*\b1 quarantine .*\b0; {re.escape(READ_AGAIN)}$", problem)
 
 
 def test_a_range_that_stopped_before_an_unknown_id_is_no_problem() -> None:
@@ -308,7 +314,7 @@ def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> 
     assert kept.ranges[0].passed_over == (PassedOver(4, 8, "the checksum is wrong", True),)
     for is_kept, files in ((True, [data]), (False, [data, row])):
         wrong = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
-        assert wrong.ranges == () and "quarantine records and counted" in wrong.problems[0]
+        assert wrong.ranges == () and " quarantine " in wrong.problems[0]
     skipped = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
     assert skipped.counts == RangeCounts(records=6, corrupt=4)
 
@@ -319,6 +325,6 @@ def test_what_to_do_about_a_corrupt_batch_is_said_and_of_brokers_nothing() -> No
         return settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
 
     assert problem(None) == f"partition 0 [0, 10): it is broken; {TRIED_AGAIN}"
-    assert problem(CorruptStop(4, 7)).endswith("pass over this one: headrace offsets skip t 0 4 --to 7 --reason TEXT")
-    assert problem(CorruptStop(4, -1)).endswith("pass over it: headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
+    assert problem(CorruptStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")
+    assert problem(CorruptStop(4, -1)).endswith(": headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
     assert "brokers" not in problem(CorruptStop(4, 7))

