@@ -1,4 +1,4 @@
-"""kill -9 at every step of a load, and two drivers on the same ranges: each message is loaded once."""
+"""Each message is loaded once when loads are killed at every step, and when two drivers load the same ranges."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KILLS_OF_EACH = int(os.environ.get("HEADRACE_TEST_ROUNDS") or (10 if IS_FULL els
 
 COLD_KILLS, FORKED_KILLS = KILLS_OF_EACH, 5 * KILLS_OF_EACH  # at random moments
 COLD_LATEST_S, FORKED_LATEST_S = 8.0, 1.5  # after a load's first phase; one that has ended by then is tried again
-KILLS_IN_A_ROW = 2  # the second load meets what the first one left; then a load completes the tables
+KILLS_IN_A_ROW = 2  # then a load completes the tables
 
 
 @pytest.fixture(scope="module")

@@ -64,10 +64,9 @@ class ForkedLoad(StoppingLoad):
 
 
 class LoadForks:
-    """The process that the drivers of a world's loads are forked from. One driver at a time runs.
+    """The process that forks the drivers of a world's loads, one at a time.
 
-    The drivers share a JVM, which survives the kill of a driver; `LoadWorld.start_load` starts loads that share
-    nothing.
+    The drivers share a JVM, which survives the kill of a driver. Loads of `LoadWorld.start_load` share nothing.
     """
 
     def __init__(self, world: LoadWorld, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How much of a simulation is gone through: a part in the gate, all of it in `make test-full`."""
+"""Extent of simulations: a part of the moments in the gate, all of them in `make test-full`."""
 
 from __future__ import annotations
 

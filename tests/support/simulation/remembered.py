@@ -1,4 +1,4 @@
-"""Results of pure functions, remembered for simulations that call them thousands of times with the same arguments."""
+"""Caches for simulations, which call pure functions thousands of times with the same arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def remember_results(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_journal_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """Of the audit's database, which no simulation cuts short: each opening makes two files less."""
+    """Saves two files each time the audit's database is opened. No simulation interrupts its transactions."""
     patch.setattr(
         store, "_use_write_ahead_log", lambda connection: connection.execute("PRAGMA journal_mode = MEMORY").fetchone()
     )

@@ -1,8 +1,7 @@
 """Loads forked from a process with a running Spark: `python load_forks.py load …` with the flags of the loads.
 
-The process opens the session of these flags once. For each line of JSON on standard input it forks a process that runs
-`headrace` with the line's arguments on that JVM, as a driver of its own: another interpreter, other connections to the
-JVM, and only the JVM survives its death. The last process that was forked is waited for before the next line is read.
+The process opens one Spark session. For each line of JSON on standard input it forks a driver, which runs `headrace`
+with the arguments in the line on the same JVM, over its own connections, and waits until the driver has ended.
 
     -> {"arguments": ["load", …], "log": "/tmp/1.log", "point": "decide:link:before", "nth": 1, "announce": "/tmp/1"}
     <- forked 4711
@@ -36,7 +35,7 @@ from headrace.cli.command import CommandParser, settings_from  # noqa: E402
 from headrace.pipeline.load_session import LoadSession  # noqa: E402
 
 _of_the_first_process: list[Any] = []
-"""Connections to the JVM that a forked process must neither use nor close."""
+"""Connections of the first process to the JVM. A forked process must not close them, so they are never collected."""
 
 
 def open_session(arguments: list[str]) -> LoadSession:
@@ -48,8 +47,8 @@ def open_session(arguments: list[str]) -> LoadSession:
     return session
 
 
-def connect_anew(session: LoadSession) -> None:
-    """Gives a forked process its own connections to the JVM."""
+def open_own_connections(session: LoadSession) -> None:
+    """Makes a forked process open its own connections to the JVM."""
     client = session._gateway()._gateway_client
     _of_the_first_process.append((client.thread_connection, client.deque))
     client.thread_connection, client.deque = threading.local(), deque()
@@ -61,7 +60,7 @@ def run_forked(session: LoadSession, order: dict[str, Any]) -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, target)
-    connect_anew(session)
+    open_own_connections(session)
     headrace.pipeline.load.LoadSession = lambda: session  # type: ignore[assignment,misc]
     code = main(order["arguments"])
     sys.stdout.flush()
