@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.checkout import ROOT
-from support.memory_directory import memory_directory
+from support.memory_directory import memory_directory, memory_parent
 from support.registry.migrated_databases import PostgresTemplate, SqliteTemplate
 from support.running_service import Service, StartService
 from support.servers.postgres_server import PostgresServer
@@ -155,7 +155,7 @@ def start_module_service() -> Iterator[StartService]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for all tests; each takes a database of its own."""
-    server = PostgresServer()
+    server = PostgresServer(parent=memory_parent())
     yield server
     server.remove()
 
@@ -177,22 +177,26 @@ def postgres_template(postgres_server: PostgresServer) -> PostgresTemplate:
     return PostgresTemplate(postgres_server)
 
 
-def migrated_databases(request: pytest.FixtureRequest, folder: Path) -> NewDatabase:
-    """Returns a function that copies the migrated template of the fixture's parameter; each copy is a registry of its
-    own."""
+@contextmanager
+def migrated_databases(request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
+    """Yields a function that copies the migrated template of the fixture's parameter; each copy is a registry of its
+    own, and is removed at the end."""
     if request.param == "postgres":
         postgres: PostgresTemplate = request.getfixturevalue("postgres_template")
-        return postgres.copy
+        with postgres.copies() as copy:
+            yield copy
+        return
     sqlite: SqliteTemplate = request.getfixturevalue("sqlite_template")
     numbers = itertools.count(1)
-    return lambda: sqlite.copy_to(folder / f"registry-{next(numbers)}.db")
+    with memory_directory("registry") as directory:
+        yield lambda: sqlite.copy_to(directory / f"registry-{next(numbers)}.db")
 
 
 @pytest.fixture(params=ON_EACH_DATABASE)
 def new_database(request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
     """Makes migrated databases for the test and returns their URLs."""
-    with memory_directory("registry") as directory:
-        yield migrated_databases(request, directory)
+    with migrated_databases(request) as copy:
+        yield copy
 
 
 @pytest.fixture
@@ -204,8 +208,8 @@ def database_url(new_database: NewDatabase) -> str:
 @pytest.fixture(scope="module", params=ON_EACH_DATABASE)
 def registry_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A migrated database for the module."""
-    with memory_directory("registry") as directory:
-        yield migrated_databases(request, directory)()
+    with migrated_databases(request) as copy:
+        yield copy()
 
 
 @pytest.fixture

@@ -19,10 +19,13 @@ FREE_BYTES_MIN = 2 * 1024**3
 @contextmanager
 def memory_directory(name: str) -> Iterator[Path]:
     """An empty directory while open, on the disk where the system has not enough memory for it."""
-    with tempfile.TemporaryDirectory(prefix=f"headrace-{name}-", dir=_parent(), ignore_cleanup_errors=True) as path:
+    with tempfile.TemporaryDirectory(
+        prefix=f"headrace-{name}-", dir=memory_parent(), ignore_cleanup_errors=True
+    ) as path:
         yield Path(path)
 
 
-def _parent() -> Path | None:
+def memory_parent() -> Path | None:
+    """Returns a directory in memory, or None where the system has not enough memory for it."""
     has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
     return MEMORY if has_room else None

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.registry.storage.database import Database, sqlite_url
+from support.memory_directory import memory_parent
 from support.registry.registry_calls import Registry
 from support.registry.registry_front import LEASE_S, RegistryBehindFront
 from support.servers.postgres_server import PostgresServer
@@ -157,7 +158,7 @@ def servers() -> Iterator[Callable[..., PostgresServer]]:
     with ExitStack() as stack:
 
         def make(**options: object) -> PostgresServer:
-            server = PostgresServer(**options)  # type: ignore[arg-type]
+            server = PostgresServer(parent=memory_parent(), **options)  # type: ignore[arg-type]
             stack.callback(server.remove)
             return server
 

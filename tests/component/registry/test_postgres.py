@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from support.memory_directory import memory_parent
 from support.processes import kill_with_children
 from support.registry.migrated_databases import PostgresTemplate
 from support.registry.registry_calls import STRING, Answer, Registry
@@ -240,7 +241,7 @@ def test_everything_at_once(cluster: Cluster) -> None:
 @pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
     """A server that a test may kill."""
-    server = PostgresServer()
+    server = PostgresServer(parent=memory_parent())
     yield server
     server.remove()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.memory_directory import memory_parent
 from support.pages import blocks, page
 from support.registry.registry_calls import STRING, Registry
 from support.running_service import StartService
@@ -83,7 +84,7 @@ def servers() -> Iterator[Callable[..., PostgresServer]]:
     with ExitStack() as stack:
 
         def make(**options: object) -> PostgresServer:
-            server = PostgresServer(**options)  # type: ignore[arg-type]
+            server = PostgresServer(parent=memory_parent(), **options)  # type: ignore[arg-type]
             stack.callback(server.remove)
             return server
 

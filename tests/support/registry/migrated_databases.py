@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import shutil
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from support.servers.postgres_server import PostgresServer
@@ -42,6 +43,19 @@ class PostgresTemplate:
         url = self._server.new_database(POSTGRES_TEMPLATE)
         self._server.execute(_new_identity(), url.rpartition("/")[2])
         return url
+
+    @contextmanager
+    def copies(self) -> Iterator[Callable[[], str]]:
+        """Yields a function like `copy`; what it made is dropped at the end."""
+        made: list[str] = []
+
+        def copy() -> str:
+            made.append(self.copy())
+            return made[-1]
+
+        yield copy
+        for url in made:
+            self._server.drop_database(url)
 
 
 def _migrate(url: str) -> None:

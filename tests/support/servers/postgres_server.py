@@ -40,11 +40,17 @@ class PostgresServer:
 
     The server refuses to run as root, so there it runs as the package's own user. Nothing of it is fsynced unless
     `durable`: that is for power cuts, which no test makes, and for a benchmark, which must be honest. A `base` is a
-    running server of which it is a base backup, with its password, and not started.
+    running server of which it is a base backup, with its password, and not started. Its directory is made in `parent`,
+    by default where temporary files go.
     """
 
     def __init__(
-        self, *, durable: bool = False, settings: Iterable[str] = (), base: PostgresServer | None = None
+        self,
+        *,
+        durable: bool = False,
+        settings: Iterable[str] = (),
+        base: PostgresServer | None = None,
+        parent: Path | None = None,
     ) -> None:
         found = binaries()
         if found is None:
@@ -53,7 +59,7 @@ class PostgresServer:
         self._has_icu = found.parent.name.isdigit() and int(found.parent.name) >= 15
         self._account = _account()
         # Not below pytest's folders, which other users cannot enter; short, because it holds the socket.
-        self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-", dir=parent))
         self.port = free_port()
         self._password = secrets.token_hex(16) if base is None else base._password
         self._numbers = itertools.count(1)
@@ -65,6 +71,9 @@ class PostgresServer:
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.folder}",
             "max_connections=100",
+            "max_wal_size=256MB",
+            # In its own directory: segments in /dev/shm outlive a server that is killed.
+            "dynamic_shared_memory_type=mmap",
             "log_lock_waits=on",
             *settings,
         ]
@@ -90,6 +99,10 @@ class PostgresServer:
         name = f"registry_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Removes a database that `new_database` made, with the connections to it."""
+        self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
         """What a statement answers, outside any transaction."""
