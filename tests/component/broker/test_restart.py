@@ -259,7 +259,7 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path, start_service: Any) -> None:
         file.write(b"\0" * 8 + b"\0\0\1\0torn")
     again = serve(start_service, tmp_path)
     assert values_of(again.addresses["broker"], "t") == [list(range(100))]
-    assert any("log truncated" in line for line in again.errors)
+    assert any("headrace.broker.log.damage: " in line and "t-0" in line for line in again.errors)
 
 
 def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path, start_service: Any) -> None:
@@ -313,5 +313,5 @@ def test_a_taken_port_is_refused_before_a_file_is_touched(tmp_path: Path, start_
     finished = run_broker(tmp_path / "two", port)
     assert finished.returncode == 2
     [line] = complaints(finished)
-    assert f"127.0.0.1:{port}" in line and "in use" in line
+    assert f"127.0.0.1:{port}" in line
     assert not (tmp_path / "two" / "broker").exists()

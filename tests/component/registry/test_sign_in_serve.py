@@ -225,7 +225,7 @@ def test_authorities_that_cannot_be_read_change_nothing(secured: Secured) -> Non
     try:
         secured.authorities.write_text("none")
         secured.service.process.send_signal(signal.SIGHUP)
-        while not any("certificate_refused" in line for line in secured.service.errors):
+        while not any(" ERROR headrace.registry.api.server: " in line for line in secured.service.errors):
             time.sleep(0.01)
     finally:
         secured.authorities.write_text(text)

@@ -264,7 +264,7 @@ def test_a_registry_that_does_not_answer_ends_2(run: Run, tmp_path: Path, monkey
 def test_an_export_that_cannot_be_written_keeps_the_older_file(source: Registry, run: Run, tmp_path: Path) -> None:
     ran = run("export", tmp_path / "no" / "e.jsonl", source)
     assert (ran.exit_code, ran.err.count("\n")) == (2, 1)
-    assert "cannot write" in ran.err
+    assert str(tmp_path / "no" / "e.jsonl") in ran.err
     piped = run("export", "-", source)
     assert piped.exit_code == 0
     assert piped.out.startswith('{"kind":"header"')

