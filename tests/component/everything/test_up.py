@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.checkout import ROOT
+from support.memory_directory import memory_directory
 from support.pages import block, blocks, page
-from support.processes import LOOPBACK, listening
+from support.processes import LOOPBACK, command_line, descendants, is_running, listening
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up")]
 
 MESSAGES = 10_000
 SALE = {
@@ -147,17 +150,27 @@ with Producer(app="shop") as producer:
 """
 
 
+@pytest.fixture(scope="module")
+def working_directory() -> Iterator[Path]:
+    """Has directories with the names of our packages, and modules with names that the parts import. Some of the
+    directories are those of the data."""
+    with memory_directory("working") as directory:
+        for name in ("headrace", "registry", "loader", "broker"):
+            (directory / name).mkdir()
+        for name in ("fastavro", "flask", "json", "kafka", "py4j"):
+            (directory / f"{name}.py").write_text(TRAP)
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def up(working_directory: Path, start_module_service: Callable[..., Any]) -> Any:
+    """A `headrace up` in that directory; the last test that uses it ends it."""
+    return start_module_service("headrace", "up", "--data-dir", ".", *FREE_PORTS, folder=working_directory)
+
+
 @pytest.mark.timeout(900)
-def test_modules_and_directories_of_working_directory_are_not_imported(
-    memory_path: Path, start_service: Callable[..., Any]
-) -> None:
-    """Directories of the names that our packages have, some of which are those of the data, beside modules of names
-    that the parts import."""
-    for name in ("headrace", "registry", "loader", "broker"):
-        (memory_path / name).mkdir()
-    for name in ("fastavro", "flask", "json", "kafka", "py4j"):
-        (memory_path / f"{name}.py").write_text(TRAP)
-    shop = memory_path / "shop"
+def test_modules_and_directories_of_working_directory_are_not_imported(up: Any, working_directory: Path) -> None:
+    shop = working_directory / "shop"
     for name in ("broker", "registry"):
         (shop / name).mkdir(parents=True)
         (shop / name / "__init__.py").write_text("")
@@ -165,21 +178,33 @@ def test_modules_and_directories_of_working_directory_are_not_imported(
     (shop / "audit.py").write_text(f"SCHEMA = {json.dumps(schema)!r}")
     (shop / "pipeline.py").write_text("")
     (shop / "application.py").write_text(APPLICATION)
-    arguments = ["headrace", "up", "--data-dir", ".", *FREE_PORTS]
     program = str(Path(sys.executable).parent / "headrace")
 
-    def run(command: list[str], folder: Path) -> str:
-        environment = {**os.environ, "HEADRACE__DATA_DIR": str(memory_path)}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    def run(command: list[str], directory: Path) -> str:
+        environment = {**os.environ, "HEADRACE__DATA_DIR": str(working_directory)}
+        done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    up = start_service(*arguments, folder=memory_path)
     assert "offset=0" in run([sys.executable, "application.py"], shop)
-    assert "rows in" in run([program, "load"], memory_path)
-    assert {"broker", "registry.db"} <= {path.name for path in memory_path.iterdir()}
-    assert json.loads(run([program, "sql", "--format", "json", "SELECT id FROM orders"], memory_path)) == [{"id": 1}]
-    assert up.stop() == 0
+    assert "rows in" in run([program, "load"], working_directory)
+    assert {"broker", "registry.db"} <= {path.name for path in working_directory.iterdir()}
+    query = [program, "sql", "--format", "json", "SELECT id FROM orders"]
+    assert json.loads(run(query, working_directory)) == [{"id": 1}]
+
+
+@pytest.mark.timeout(300)
+def test_up_ends_when_broker_dies(up: Any) -> None:
+    others = descendants(up.process.pid)[1:]
+    broker = next(pid for pid in others if "broker serve" in command_line(pid))
+    os.kill(broker, signal.SIGKILL)
+    assert up.process.wait(60) == 2
+    assert up.stop() == 2
+    assert any("the broker died" in line for line in up.errors)
+    deadline = time.monotonic() + 60
+    while any(map(is_running, others)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.timeout(300)

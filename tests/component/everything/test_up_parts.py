@@ -86,28 +86,16 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def running_up(start_module_service: Callable[..., Any]) -> Iterator[Callable[[], Up]]:
-    """The one `headrace up` of the module, started again where a test has ended it."""
+def up(start_module_service: Callable[..., Any]) -> Iterator[Up]:
+    """The one `headrace up` of the module; the last test that uses it kills it."""
     with memory_directory("up") as data_dir:
         environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
         # With this interval no scheduled load runs during the tests.
         arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
         arguments += ["--sql-listen", "127.0.0.1:0"]
-        ups: list[Up] = []
-
-        def running() -> Up:
-            if not ups or ups[-1].service.process.poll() is not None:
-                ups.append(Up(start_module_service(*arguments, environment=environment), data_dir))
-            return ups[-1]
-
-        yield running
-        if ups:
-            ups[-1].service.stop()
-
-
-@pytest.fixture
-def up(running_up: Callable[[], Up]) -> Up:
-    return running_up()
+        up = Up(start_module_service(*arguments, environment=environment), data_dir)
+        yield up
+        up.service.stop()
 
 
 class Loads:
@@ -299,25 +287,7 @@ def test_only_with_unknown_part_names_it(up: Up) -> None:
 def test_no_process_survives_kill_of_up(up: Up) -> None:
     others = descendants(up.service.process.pid)[1:]
     up.service.kill()
-    assert all_gone(others)
-
-
-@pytest.mark.timeout(300)
-def test_up_ends_when_broker_dies(up: Up) -> None:
-    others = descendants(up.service.process.pid)[1:]
-    broker = up.part("broker")
-    assert broker
-    os.kill(broker, signal.SIGKILL)
-    assert up.service.process.wait(60) == 2
-    assert up.service.stop() == 2
-    assert any("the broker died" in line for line in up.service.errors)
-    assert all_gone(others)
-
-
-def all_gone(pids: list[int]) -> bool:
-    """Waits for processes to end; a zombie has ended."""
-    wait_for(lambda: not any(is_running(pid) for pid in pids))
-    return True
+    wait_for(lambda: not any(map(is_running, others)))
 
 
 class Traffic:
