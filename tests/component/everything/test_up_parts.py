@@ -159,6 +159,9 @@ def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: U
 @pytest.mark.timeout(600)
 def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
     commands = WarmCommands()
+    with up.producer() as producer:
+        producer.send("sales", {"id": 4}, schema=SALE).result(timeout_s=60)
+    assert commands.run("load", "--data-dir", str(up.data_dir), timeout_s=300).returncode == 0
 
     def load(warehouse: str, *more: str) -> subprocess.CompletedProcess[str]:
         flags = ("--hive-executor", "print", "--warehouse", str(tmp_path / warehouse), "--data-dir", str(up.data_dir))
