@@ -67,7 +67,7 @@ test-spark: setup-spark ## loads, tables, SQL and `headrace up` on a real Spark 
 test-simulation: setup-dev ## lost power, full disks, interleavings and years of virtual time, simulated
 	@$(PYTEST) $(SPREAD) -m "simulation and not (spark or fault or $(SERVICES))" $(PYTEST_ARGUMENTS)
 
-test-fault: setup-spark ## kill -9 at every step of a load; power lost at every moment
+test-fault: setup-spark ## loads and parts of `up` killed at every step; HEADRACE_TEST_ROUNDS=n kills at each
 	@$(PYTEST) $(SPREAD) -m "fault and not ($(SERVICES))" $(PYTEST_ARGUMENTS)
 
 test-kafka: setup-spark ## the loader against an Apache Kafka broker, which Maven fetches; the broker under kcat, which as root on Debian is installed when missing
