@@ -68,18 +68,26 @@ LEFT_OUT = {
 COMPONENT_TESTS = ROOT / "tests" / "component"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Starts with the files that start servers: each takes long, and when they came last, all workers of pytest-xdist
     but one would be idle at the end.
 
     With `--dist loadgroup`, a file is a group unless it names one, so that its fixtures are made in one worker.
+    pytest-xdist 3.8 writes the id with the group into an attribute that pytest 9.2 no longer reads.
     """
     items.sort(key=lambda item: COMPONENT_TESTS not in item.path.parents)
-    if config.getoption("loadgroup", False):
-        for item in items:
-            if item.get_closest_marker("xdist_group") is None:
-                item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
+    if not config.getoption("loadgroup", False):
+        return (yield)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
+    result = yield
+    for item in items:
+        id_with_group = getattr(item, "_nodeid", item.nodeid)
+        if id_with_group != item.nodeid:
+            item._id = type(item._id).parse(id_with_group)
+    return result
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

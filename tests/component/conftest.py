@@ -23,18 +23,6 @@ USERS_OF_SESSION = frozenset({"session_of_process", "engine"})
 """Fixtures of tests that take the Spark session of the process and open none themselves."""
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the group of a test into its id, by which `--dist loadgroup` keeps a group in one worker.
-
-    pytest-xdist 3.8 writes the id with the group into an attribute that pytest 9.2 no longer reads.
-    """
-    for item in items:
-        id_with_group = getattr(item, "_nodeid", item.nodeid)
-        if id_with_group != item.nodeid:
-            item._id = type(item._id).parse(id_with_group)
-
-
 @pytest.fixture(scope="module")
 def registry(registry_database_url: str) -> Iterator[RegistryInProcess]:
     with registry_in_process(registry_database_url) as registry:
