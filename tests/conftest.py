@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,8 +37,6 @@ for name, examples in EXAMPLES.items():
         print_blob=True,
     )
 settings.load_profile(os.environ.get("HEADRACE_TEST_PROFILE", "hourly"))
-
-MEMORY = "/dev/shm"
 
 LEFT_OUT = {
     "cluster": "make test-cluster",
@@ -136,14 +133,10 @@ def starting() -> Iterator[StartService]:
 
 
 @pytest.fixture
-def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder like `tmp_path`, in memory where the system has one there: for tests that make and remove thousands of
-    files, which a disk that others use makes wait for each."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="headrace-test-", dir=MEMORY) as folder:
-        yield Path(folder)
+def memory_path() -> Iterator[Path]:
+    """A directory in memory, for tests whose thousands of files or fsyncs would wait for a disk."""
+    with memory_directory("test") as directory:
+        yield directory
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,10 +20,10 @@ from headrace.loader.rewrite.run import CompactSettings, compact, forget
 from headrace.loader.work_unit import FileKind
 from support.loader.backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
 from support.loader.task_world import HOLE
+from support.memory_directory import memory_directory
 from support.simulation.extent import IS_FULL
 from support.simulation.remembered import keep_journal_in_memory, remember_results
 
-MEMORY = "/dev/shm"
 MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "null")
 
 
@@ -121,12 +120,11 @@ def test_a_backfill_changes_no_row_whatever_happened_before(history: Acts, at: i
 
 
 def backfill_after(history: Acts, at: int) -> None:
-    in_memory = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=in_memory) as folder, pytest.MonkeyPatch.context() as patch:
+    with memory_directory("backfill") as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         remember_results(patch)
         keep_journal_in_memory(patch)
-        past = History(Path(folder))
+        past = History(directory)
         for act, number in history:
             act(past, number)
         before = content(past.world)
