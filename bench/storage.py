@@ -179,7 +179,7 @@ def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> Iterator[t
         stack.callback(s3.stop)
         bases["s3a"] = f"s3a://{BUCKET}/bench"
         extra |= s3.spark(folder)
-        jars += s3a_jars(folder)
+        jars += s3a_jars()
     extra["jars"] = ",".join(jars)
     ensure_java(folder)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever `python3` is

@@ -27,12 +27,11 @@ TAIL_LINES = 60
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A make target with its variables. Tiers that need the same exclusive resource never run at the same time."""
+    """A make target with its variables."""
 
     target: str
     cores: int
     usual_minutes: int  # the longest tier starts first
-    needs: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -45,17 +44,16 @@ class Tier:
 
 SETUP = Tier("setup-spark", cores=1, usual_minutes=2)
 TIERS = (
-    Tier("check", cores=1, usual_minutes=1),
+    Tier("test-spark", cores=2, usual_minutes=7),
     Tier("test", cores=2, usual_minutes=6),
-    Tier("test-servers", cores=2, usual_minutes=6),
-    Tier("test-spark", cores=2, usual_minutes=8),
-    Tier("test-simulation", cores=2, usual_minutes=4),
-    Tier("test-fault", cores=2, usual_minutes=6),
-    # Maven does not lock its cache, and apt-get fails while another apt-get runs.
-    Tier("test-kafka", cores=1, usual_minutes=4, needs=("maven", "apt")),
-    Tier("test-postgres", cores=2, usual_minutes=3, needs=("apt",)),
+    Tier("test-servers", cores=2, usual_minutes=3),
+    Tier("test-simulation", cores=2, usual_minutes=3),
+    Tier("test-fault", cores=2, usual_minutes=3),
+    Tier("test-kafka", cores=1, usual_minutes=4),
+    Tier("test-java", cores=1, usual_minutes=4),
+    Tier("test-postgres WORKERS=1", cores=1, usual_minutes=4),
     Tier("test-node", cores=1, usual_minutes=1),
-    Tier("test-java", cores=1, usual_minutes=4, needs=("maven",)),
+    Tier("check", cores=1, usual_minutes=1),
     # A fixed seed: the gate must not fail for a random pair of schemas that the change did not affect.
     Tier("test-compat SEED=1121", cores=1, usual_minutes=1),
 )
@@ -64,8 +62,7 @@ TIERS = (
 def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> Tier | None:
     """Returns the longest waiting tier that fits beside the running ones. A tier uses at most all cores."""
     free = cores - sum(min(tier.cores, cores) for tier in running)
-    in_use = {need for tier in running for need in tier.needs}
-    fitting = [tier for tier in waiting if min(tier.cores, cores) <= free and not in_use.intersection(tier.needs)]
+    fitting = [tier for tier in waiting if min(tier.cores, cores) <= free]
     return max(fitting, key=lambda tier: tier.usual_minutes, default=None)
 
 
@@ -190,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     tiers = [tier for tier in TIERS if not options.tiers or tier.name in options.tiers]
     if options.list:
         for tier in tiers:
-            print(f"{tier.name:<16} {tier.cores} cores, {tier.usual_minutes} min {' '.join(tier.needs)}")
+            print(f"{tier.name:<16} {tier.cores} cores, {tier.usual_minutes} min")
         return 0
     start_s = time.monotonic()
     runner = Runner(max(1, options.cores))

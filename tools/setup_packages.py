@@ -8,6 +8,7 @@ do.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
@@ -51,6 +52,13 @@ def main() -> int:
 
 
 def prepare(packages: Sequence[str]) -> None:
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # apt-get fails while another one runs
+        _install_missing(packages)
+
+
+def _install_missing(packages: Sequence[str]) -> None:
     missing = [package for package in packages if not PACKAGES[package][1]()]
     if not missing:
         return
@@ -60,7 +68,6 @@ def prepare(packages: Sequence[str]) -> None:
     if os.geteuid() != 0:
         raise SetupError(f"missing: {what}; run: sudo apt-get install {' '.join(missing)}")
     print(f"set-up: missing: {what}; installing Debian's {' '.join(missing)} (log: {LOG})", flush=True)
-    LOG.parent.mkdir(exist_ok=True)
     if "postgresql" in missing and not CLUSTER_SETTINGS.exists():
         # Else the package makes a database of its own and starts a server on port 5432.
         CLUSTER_SETTINGS.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class Verdict:
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
     folder = tmp_path_factory.mktemp("java")
-    with java_oracle("ContentOracle", folder, confluent_classpath(folder)) as oracle:
+    with java_oracle("ContentOracle", folder, confluent_classpath()) as oracle:
         yield oracle
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.java import ensure_java
+from support.servers.maven_jars import classpath_of
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 FETCH_TIMEOUT_S = 600
@@ -52,22 +53,11 @@ def pyspark_jars() -> str:
     return str(Path(spec.origin).parent / "jars" / "*")
 
 
-def confluent_classpath(output_dir: Path) -> str:
-    """The jars of Confluent's Java client, in Maven's own cache and fetched where they are missing."""
-    for program in ("mvn", "javac"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} on the PATH to fetch and compile with")
-    output = output_dir / "classpath"
-    command = ["mvn", "-q", "-B", "-f", str(JAVA_SOURCES / "pom.xml"), "dependency:build-classpath"]
-    done = subprocess.run(
-        [*command, f"-Dmdep.outputFile={output}"],
-        capture_output=True,
-        text=True,
-        timeout=FETCH_TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, f"Maven could not fetch the client:\n{done.stdout[-2000:]}"
-    return output.read_text(encoding="utf-8").strip()
+def confluent_classpath() -> str:
+    """The jars of Confluent's Java client, for tests that also compile against them."""
+    if shutil.which("javac") is None:
+        pytest.skip("no javac on the PATH to compile with")
+    return classpath_of("confluent")
 
 
 def older_java(folder: Path) -> Path:

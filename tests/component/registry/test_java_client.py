@@ -31,8 +31,8 @@ ROUNDS = [
 
 
 @pytest.fixture(scope="module")
-def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return confluent_classpath(tmp_path_factory.mktemp("java"))
+def classpath() -> str:
+    return confluent_classpath()
 
 
 @pytest.mark.parametrize(("profile", "incompatible"), [("8", "40901"), ("7", "409")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 import uuid
@@ -10,12 +9,10 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from support.free_ports import free_port
 from support.servers.kafka_security import LISTENERS, KafkaSecurity
+from support.servers.maven_jars import classpath_of
 
-POM = Path(__file__).resolve().with_name("kafka.pom.xml")
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 READY_LINE = "Kafka Server started"
@@ -27,7 +24,7 @@ class ApacheKafka:
 
     def __init__(self, folder: Path, security: KafkaSecurity | None = None, *, partitions: int = 3) -> None:
         folder.mkdir(parents=True)
-        classpath = _classpath(folder)
+        classpath = classpath_of("kafka")
         ports = {name: free_port() for name in ("PLAINTEXT", "CONTROLLER", *(LISTENERS if security else ()))}
         self.secured = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name in LISTENERS}
         self.address = f"127.0.0.1:{ports['PLAINTEXT']}"
@@ -86,16 +83,6 @@ class ApacheKafka:
                 self.stop()
                 raise RuntimeError(f"Apache Kafka did not start:\n{self._log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.2)
-
-
-def _classpath(folder: Path) -> str:
-    """The jars in Maven's own cache, fetched where they are missing."""
-    if shutil.which("mvn") is None:
-        pytest.skip("no Maven on the PATH to fetch Apache Kafka with")
-    output = folder / "classpath"
-    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
-    subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
-    return output.read_text(encoding="utf-8").strip()
 
 
 def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | None, partitions: int) -> str:

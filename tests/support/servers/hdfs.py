@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
 from support.free_ports import free_port
+from support.servers.maven_jars import classpath_of
 
 MEMORY = Path("/dev/shm")
-POM = Path(__file__).resolve().with_name("hdfs.pom.xml")
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 CALLS_MAX = 5
@@ -50,7 +48,7 @@ class Hdfs:
             "log4j.appender.c.target=System.err\nlog4j.appender.c.layout=org.apache.log4j.PatternLayout\n"
             "log4j.appender.c.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n\n"
         )
-        classpath = f"{self.conf}:{_classpath(folder)}"
+        classpath = f"{self.conf}:{classpath_of('hdfs')}"
         self._java = [
             *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *("--add-opens", "java.base/java.lang=ALL-UNNAMED", f"-Dhadoop.log.dir={folder}", "-cp", classpath),
@@ -180,13 +178,3 @@ def _write(path: Path, properties: dict[str, object] | dict[str, Any]) -> None:
         f"<property><name>{key}</name><value>{value}</value></property>\n" for key, value in properties.items()
     )
     path.write_text(f"<configuration>\n{rows}</configuration>\n")
-
-
-def _classpath(folder: Path) -> str:
-    """The jars in Maven's own cache, fetched where they are missing."""
-    if shutil.which("mvn") is None:
-        pytest.skip("no Maven on the PATH to fetch HDFS with")
-    output = folder / "classpath"
-    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
-    subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
-    return output.read_text(encoding="utf-8").strip()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import pytest
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-POM = Path(__file__).resolve().with_name("s3a.pom.xml")
+from support.servers.maven_jars import classpath_of
+
 BUCKET = "lake"
 NOT_OF_S3A = ("slf4j", "commons-logging", "jackson")  # Spark has its own
 CHANGES = ("PUT", "POST", "DELETE")
@@ -107,7 +106,7 @@ class S3Server:
     def spark(self, folder: Path) -> dict[str, str]:
         """Keys of `[spark]` that reach this server."""
         return {
-            "jars": ",".join(s3a_jars(folder)),
+            "jars": ",".join(s3a_jars()),
             "hadoop.fs.s3a.endpoint": self.endpoint,
             "hadoop.fs.s3a.endpoint.region": "us-east-1",
             "hadoop.fs.s3a.path.style.access": "true",
@@ -125,12 +124,7 @@ class S3Server:
         return path
 
 
-def s3a_jars(folder: Path) -> list[str]:
+def s3a_jars() -> list[str]:
     """The jars in Maven's own cache, fetched where they are missing."""
-    if shutil.which("mvn") is None:
-        pytest.skip("no Maven on the PATH to fetch S3A with")
-    output = folder / "s3a-classpath"
-    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
-    subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
-    jars = output.read_text(encoding="utf-8").strip().split(":")
+    jars = classpath_of("s3a").split(":")
     return [jar for jar in jars if not Path(jar).name.startswith(NOT_OF_S3A)]
