@@ -33,6 +33,7 @@ import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
 from headrace.cli.command import CommandParser, settings_from  # noqa: E402
 from headrace.pipeline.load_session import LoadSession  # noqa: E402
+from headrace.settings.log_lines import configure_logging  # noqa: E402
 
 _of_the_first_process: list[Any] = []
 """Connections of the first process to the JVM. A forked process must not close them, so they are never collected."""
@@ -86,6 +87,7 @@ def serve(session: LoadSession) -> None:
 
 
 if __name__ == "__main__":
+    configure_logging()  # First: py4j would add a handler that drops the INFO lines of all drivers.
     let_workers_stop()
     add_points()
     opened = open_session(sys.argv[2:])
