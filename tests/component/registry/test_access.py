@@ -53,11 +53,11 @@ class Caller:
         return self(method, path, body).status
 
 
-@pytest.fixture(scope="module")
-def registry(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    path = tmp_path_factory.mktemp("access") / "users"
+@pytest.fixture
+def registry(database_url: str, tmp_path: Path) -> Iterator[Registry]:
+    path = tmp_path / "users"
     path.write_text(users_text())
-    with registry_in_process(registry_database_url, users=UsersFile(path)) as found:
+    with registry_in_process(database_url, users=UsersFile(path)) as found:
         root = Caller(found, "root")
         for subject, text in (
             ("team-a", STRING),

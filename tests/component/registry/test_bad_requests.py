@@ -141,7 +141,7 @@ PATHS = [
     "/config/%ff",
     "/mode/%00",
     "/schemas/ids/" + "9" * 6000,
-    "/schemas/ids/1?subject=%00&format=%ff",
+    "/schemas/ids/99999?subject=%00&format=%ff",
     "/schemas/ids/%C2%B2",
     "/subjects/x/versions/%C2%B2",
     "/subjects/" + "x" * 50_000 + "/versions",

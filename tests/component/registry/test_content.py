@@ -38,9 +38,9 @@ RULE = {"name": "check", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "e
 DROP_RULE = {"name": "drop", "kind": "TRANSFORM", "mode": "READ", "type": "X", "disabled": False}
 
 
-@pytest.fixture(scope="module")
-def lean_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryInProcess]:
-    with registry_in_process(sqlite_url(tmp_path_factory.mktemp("lean") / "registry.db"), profile=7) as registry:
+@pytest.fixture
+def lean_registry(sqlite_database_url: str) -> Iterator[RegistryInProcess]:
+    with registry_in_process(sqlite_database_url, profile=7) as registry:
         yield registry
 
 

@@ -213,7 +213,9 @@ def kill_import_at(reached: int, file: Path, target: Registry) -> None:
     process.wait()
 
 
-def test_what_cannot_be_taken_is_left_out_when_told(registry_url: str, run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_taken_is_left_out_when_told(
+    start_registry: Callable[[], Registry], run: Run, tmp_path: Path
+) -> None:
     file = tmp_path / "mixed.jsonl"
     file.write_text(
         '{"kind":"header","what":"schema registry export","format":1}\n'
@@ -222,7 +224,7 @@ def test_what_cannot_be_taken_is_left_out_when_told(registry_url: str, run: Run,
         '{"kind":"version","subject":"mixed-b","version":7,"id":903,"schema":"\\"bytes\\""}\n'
         '{"kind":"end","lines":4}\n'
     )
-    target = Registry(registry_url)
+    target = start_registry()
     stopped = run("import", file, target)
     assert stopped.exit_code == 1
     assert re.search(r"^subject mixed-p version 1 .*PROTOBUF.*AVRO\n$", stopped.out)
