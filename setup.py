@@ -71,6 +71,7 @@ DEV = [
 
 ROOMS = (
     "avro_schema",
+    "avro_codec",
     "settings",
     "kafka_wire",
     "compat",
@@ -79,6 +80,7 @@ ROOMS = (
     "broker",
     "loader",
     "audit",
+    "clients",
     "pipeline",
 )
 """Folders of the checkout that are packages below `headrace`, so that an application gets this one name and no
@@ -96,7 +98,7 @@ FOLDERS = {
 
 def core() -> ModuleType:
     """The script that compiles the loader's core; none of the packages can be imported yet."""
-    spec = importlib.util.spec_from_file_location("build_core", HERE / "loader" / "native" / "core" / "build.py")
+    spec = importlib.util.spec_from_file_location("build_core", HERE / "avro_codec" / "core" / "build.py")
     assert spec is not None
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
@@ -114,7 +116,7 @@ class BuildPy(build_py):
     def run(self) -> None:
         super().run()
         built = core()
-        target = Path(self.build_lib) / "headrace" / "loader" / "native" / "core" / built.LIBRARY
+        target = Path(self.build_lib) / "headrace" / "avro_codec" / "core" / built.LIBRARY
         target.unlink(missing_ok=True)  # of an earlier build, perhaps for another machine
         try:
             if self.editable_mode:

@@ -18,8 +18,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.loader.decide.cleaning import clean
-from headrace.loader.decide.decision import (
+from headrace.loader.apply.base import Step
+from headrace.loader.apply.engine import Cursor, FollowerEngine, cursor_path
+from headrace.loader.commit.cleaning import clean
+from headrace.loader.commit.decision import (
     CountSeries,
     DecidedFile,
     DecidedRange,
@@ -29,12 +31,10 @@ from headrace.loader.decide.decision import (
     TopicDecision,
     WindowCount,
 )
-from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
-from headrace.loader.decide.document import said_sha256, write_document
-from headrace.loader.decide.slots import PACK_SLOTS, slot_path
-from headrace.loader.decide.state import EMPTY, LoaderState, fold, place
-from headrace.loader.follow.base import Step
-from headrace.loader.follow.engine import Cursor, FollowerEngine, cursor_path
+from headrace.loader.commit.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
+from headrace.loader.commit.document import said_sha256, write_document
+from headrace.loader.commit.slots import PACK_SLOTS, slot_path
+from headrace.loader.commit.state import EMPTY, LoaderState, fold, place
 from headrace.loader.inspect.status import FOLLOWERS, load_status
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.decision import LoadSchema
-from headrace.loader.decide.state import FileTotals, LoaderState, PartitionState, TopicState
+from headrace.loader.commit.decision import LoadSchema
+from headrace.loader.commit.state import FileTotals, LoaderState, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
 from headrace.loader.plan.load_plan import PlanSettings, make_plan
 from headrace.loader.plan.packing import pack, weight

@@ -32,8 +32,9 @@ from zlib_ng import zlib_ng
 
 from bench import loader_task
 from bench.support.results import add_keep_flag, keep, surroundings
+from headrace import avro_codec
 from headrace.kafka_wire import record_batch
-from headrace.loader import native, task
+from headrace.loader import task
 from headrace.loader.checksum import Checksum
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.write import container, task_files
@@ -68,7 +69,7 @@ class TimedChecksum(Checksum):
 @contextmanager
 def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
     """Clocks around the stages of all tasks; `blocks` are the first rows that were compressed."""
-    core = native.the_core()
+    core = avro_codec.the_core()
     assert core is not None, "the core is not built: make setup-dev"
 
     def compressed(data: bytes, room: bytearray) -> Any:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.audit.producer_counter import ProducerCounter, Taking
-    from headrace.pipeline.clients.aio import AsyncConsumer, AsyncProducer
-    from headrace.pipeline.clients.consumer import Consumer
-    from headrace.pipeline.clients.errors import (
+    from headrace.clients.aio import AsyncConsumer, AsyncProducer
+    from headrace.clients.consumer import Consumer
+    from headrace.clients.errors import (
         BrokerUnavailable,
         ConsumerClosed,
         ConsumerError,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         UndecodableMessage,
         ValueRefused,
     )
-    from headrace.pipeline.clients.producer import Producer
+    from headrace.clients.producer import Producer
     from headrace.registry.client import BasicAuth, BearerAuth, RegistryClient, Tls
     from headrace.registry.errors import (
         AccessRefused,
@@ -92,9 +92,9 @@ __all__ = [
 
 _HOMES = {
     "headrace.audit.producer_counter": ("ProducerCounter", "Taking"),
-    "headrace.pipeline.clients.aio": ("AsyncConsumer", "AsyncProducer"),
-    "headrace.pipeline.clients.consumer": ("Consumer",),
-    "headrace.pipeline.clients.errors": (
+    "headrace.clients.aio": ("AsyncConsumer", "AsyncProducer"),
+    "headrace.clients.consumer": ("Consumer",),
+    "headrace.clients.errors": (
         "BrokerUnavailable",
         "ConsumerClosed",
         "ConsumerError",
@@ -109,7 +109,7 @@ _HOMES = {
         "UndecodableMessage",
         "ValueRefused",
     ),
-    "headrace.pipeline.clients.producer": ("Producer",),
+    "headrace.clients.producer": ("Producer",),
     "headrace.registry.client": ("BasicAuth", "BearerAuth", "RegistryClient", "Tls"),
     "headrace.registry.errors": (
         "AccessRefused",

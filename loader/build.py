@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from headrace import audit, avro_schema, kafka_wire, loader
-from headrace.loader import native
+from headrace import audit, avro_codec, avro_schema, kafka_wire, loader
 
 ROOMS: tuple[ModuleType, ...] = (audit, avro_schema, kafka_wire, loader)
 """What a task's results follow from."""
@@ -24,7 +23,7 @@ def current_build() -> str:
     except importlib.metadata.PackageNotFoundError:
         release = "not installed"
     python = ".".join(str(part) for part in sys.version_info[:2])
-    return f"headrace {release} ({_sources()}), Python {python}, {native.build()} projection"
+    return f"headrace {release} ({_sources()}), Python {python}, {avro_codec.build()} projection"
 
 
 @functools.cache
@@ -42,9 +41,9 @@ def _sources() -> str:
 
 def why_slow() -> tuple[str, ...]:
     """A sentence where the compiled core is missing, nothing where it is there."""
-    if native.the_core() is not None:
+    if avro_codec.the_core() is not None:
         return ()
     return (
         f"rows are made by the Python reference, which takes several times as long as the compiled core: "
-        f"{native.why_no_core()}; `make setup` or a wheel for this machine brings it",
+        f"{avro_codec.why_no_core()}; `make setup` or a wheel for this machine brings it",
     )

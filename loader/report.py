@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.check.settle import SettledTopic
-from headrace.loader.decide.conflict import Conflict
-from headrace.loader.decide.decision import Decision, TopicDecision
-from headrace.loader.decide.decision_log import Offered
-from headrace.loader.decide.state import LoaderState, TopicState
-from headrace.loader.follow.engine import Followed
+from headrace.loader.apply.engine import Followed
+from headrace.loader.commit.conflict import Conflict
+from headrace.loader.commit.decision import Decision, TopicDecision
+from headrace.loader.commit.decision_log import Offered
+from headrace.loader.commit.settle import SettledTopic
+from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.plan.load_plan import LoadPlan, TopicWork

@@ -13,19 +13,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.loader.apply.complete import CompleteUntil
+from headrace.loader.apply.elsewhere import TablesElsewhere
+from headrace.loader.apply.engine import FollowerEngine
 from headrace.loader.build import why_slow
-from headrace.loader.check.chunks import in_chunks, staged_files
-from headrace.loader.check.doubts import changes_of, drop_doubtful
-from headrace.loader.check.findings import with_findings
-from headrace.loader.check.offer import propose
-from headrace.loader.check.settle import settle
-from headrace.loader.decide.cleaning import clean, published_works
-from headrace.loader.decide.decision import Decision
-from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.commit.chunks import in_chunks, staged_files
+from headrace.loader.commit.cleaning import clean, published_works
+from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.decision_log import DecisionLog, Offered
+from headrace.loader.commit.doubts import changes_of, drop_doubtful
+from headrace.loader.commit.findings import with_findings
+from headrace.loader.commit.offer import propose
+from headrace.loader.commit.settle import settle
 from headrace.loader.errors import NoSuchTopic
-from headrace.loader.follow.complete import CompleteUntil
-from headrace.loader.follow.elsewhere import TablesElsewhere
-from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
 from headrace.loader.plan.schemas import WriterSchemas

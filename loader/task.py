@@ -1,7 +1,7 @@
 """One task of the pool: its ranges read, projected and written to staged files; errors come back as values.
 
 Nothing here knows Spark. A record's way is one road: `read.range_reader` hands batches of them to `project.messages`,
-which has each body made a row by `native` and gives it to `write.range_rows`, and that to the files of the task when
+which converts each body to a row and gives it to `write.range_rows`, and that to the files of the task when
 the range is whole. For every range the offsets are classified without remainder, so that records, tombstones,
 control records, aborted records, gaps and quarantined messages add up to what was read.
 
@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 
+from headrace.avro_codec import the_core
 from headrace.avro_schema import AvroSchemaError
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import CorruptBatch, KafkaError, LogChanged
 from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
-from headrace.loader.native import the_core
-from headrace.loader.native.batches import RecordColumns, Room, RowsOfBatches
 from headrace.loader.policy import FAIL, TopicPolicy
+from headrace.loader.project.batches import RecordColumns, Room, RowsOfBatches
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import (
     Clamp,

@@ -20,18 +20,19 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.of_settings import kafka_security
+from headrace.loader.apply.audit import AuditFollower, positions_in
+from headrace.loader.apply.base import Position
+from headrace.loader.apply.chain import chain_of
+from headrace.loader.apply.complete import CompleteUntil
+from headrace.loader.apply.elsewhere import TablesElsewhere
+from headrace.loader.apply.group_offsets import GROUP
+from headrace.loader.apply.repair import Repair
+from headrace.loader.apply.schema import TableSettings
 from headrace.loader.build import current_build
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.state import TopicState
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
-from headrace.loader.follow.audit import AuditFollower, positions_in
-from headrace.loader.follow.base import Position
-from headrace.loader.follow.chain import chain_of
-from headrace.loader.follow.complete import CompleteUntil
-from headrace.loader.follow.elsewhere import TablesElsewhere
-from headrace.loader.follow.group_offsets import GROUP
-from headrace.loader.follow.repair import Repair
-from headrace.loader.follow.schema import TableSettings
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import commented_table_schema, table_schema
 from headrace.loader.plan.discover import is_wanted
@@ -47,7 +48,6 @@ from headrace.loader.run import Ports, RunSettings
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
-from headrace.pipeline.brokers import kafka_security
 from headrace.pipeline.load_session import LoadSession
 from headrace.pipeline.storage import check_pair, warehouse_storage
 from headrace.registry.client.of_settings import registry_client

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.hive_ddl.table import local_location
+from headrace.kafka_wire.of_settings import secrets_in_environment
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.local import LOG_FOLDER, local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.protocols import SlotStorage, Storage
-from headrace.pipeline.brokers import secrets_in_environment
 from headrace.pipeline.java import ensure_java
 from headrace.settings import Settings
 from headrace.settings.addresses import RemoteFolder, resolve_metastore, state_folder, warehouse_folder

@@ -110,7 +110,7 @@ def install(purpose: str) -> None:
 def build_core() -> None:
     """Compiles the loader's core where its sources have changed; without a compiler, by one that pip installs."""
     python = ENVIRONMENT / "bin" / "python"
-    build = [str(python), str(ROOT / "loader" / "native" / "core" / "build.py")]
+    build = [str(python), str(ROOT / "avro_codec" / "core" / "build.py")]
     if subprocess.run(build, capture_output=True, check=False).returncode == 0:
         return
     say("no C compiler on this machine, or one that fails: installing ziglang to compile the loader's core")

@@ -88,10 +88,10 @@ def reference(job: Job) -> Timing:
     from headrace.loader.job import run_on_pool
 
     def in_python(unit: Any) -> Any:
-        from headrace.loader import native
+        from headrace import avro_codec
         from headrace.loader.task import run_work_unit
 
-        native._CORE = None
+        avro_codec._CORE = None
         return run_work_unit(dataclasses.replace(unit, build=""))
 
     def run_units(units: Any) -> Any:

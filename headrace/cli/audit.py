@@ -222,8 +222,8 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import Ingested, ingest
     from headrace.audit.spool import left_spools
-    from headrace.pipeline.brokers import NotLetIn, client_options
-    from headrace.pipeline.clients.audit_publisher import spool_folders
+    from headrace.clients.audit_publisher import spool_folders
+    from headrace.kafka_wire.of_settings import NotLetIn, client_options
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
 

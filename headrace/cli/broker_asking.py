@@ -105,7 +105,7 @@ def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
     """
     from headrace.kafka_wire.cluster import KafkaCluster
     from headrace.kafka_wire.errors import KafkaError
-    from headrace.pipeline.brokers import kafka_security
+    from headrace.kafka_wire.of_settings import kafka_security
 
     settings = settings_from(args)
     try:

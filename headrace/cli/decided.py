@@ -13,8 +13,8 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.loader.decide.decision_log import DecisionLog
-    from headrace.loader.decide.state import TopicState
+    from headrace.loader.commit.decision_log import DecisionLog
+    from headrace.loader.commit.state import TopicState
     from headrace.loader.storage.protocols import Storage
 
 
@@ -41,7 +41,7 @@ class Decided:
 @contextlib.contextmanager
 def decided(args: argparse.Namespace) -> Iterator[Decided]:
     """While open, what keeps decisions from being read becomes the one line that ends a command."""
-    from headrace.loader.decide.decision_log import DecisionLog
+    from headrace.loader.commit.decision_log import DecisionLog
     from headrace.loader.errors import LoaderError
     from headrace.pipeline.storage import check_pair, warehouse_storage
 

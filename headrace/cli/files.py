@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.decide.file_index import FileIndex
+    from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.placed_files import BucketFilter, placed_files, slot_in_place
     from headrace.loader.work_unit import FileKind
 

@@ -30,7 +30,7 @@ from headrace.cli.terminal import steps_shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.loader.follow.repair import Difference, Repair
+    from headrace.loader.apply.repair import Difference, Repair
 
     Found = dict[str, list[Difference]]
     """What was found so far, by topic; none where nothing differs."""
@@ -324,7 +324,7 @@ def _printing(
 
 
 def _exit_code(found: Found, *, is_dry: bool) -> int:
-    from headrace.loader.follow.repair import Trouble
+    from headrace.loader.apply.repair import Trouble
 
     every = [one for differences in found.values() for one in differences]
     if every and all(one.trouble is Trouble.UNTOLD for one in every) and all(found.values()):

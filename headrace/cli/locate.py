@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.decide.file_index import FileIndex
+    from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.locate import locate
 
     for name in ("partition", "offset"):

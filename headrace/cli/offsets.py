@@ -24,8 +24,8 @@ from headrace.cli.command import (
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from headrace.loader.decide.decision_log import DecisionLog
-    from headrace.loader.decide.state import LoaderState
+    from headrace.loader.commit.decision_log import DecisionLog
+    from headrace.loader.commit.state import LoaderState
     from headrace.loader.inspect.offsets import PartitionStatus
     from headrace.loader.offsets.choose import Choice, LogBounds, Moved
     from headrace.loader.plan.discover import Discovery

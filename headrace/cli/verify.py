@@ -86,7 +86,7 @@ def _discover(known: Decided) -> tuple[Discovery | None, list[str]]:
 def _verify(
     known: Decided, topics: Sequence[str], discovery: Discovery | None, *, checksums: bool
 ) -> list[TopicVerified]:
-    from headrace.loader.decide.file_index import FileIndex
+    from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.verify import verify_topic
 
     verified = []

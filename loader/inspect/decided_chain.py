@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from headrace.loader.decide.decision import DecidedFile, DecidedRange, Decision, DecisionKind, TopicDecision
-from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.commit.decision import DecidedFile, DecidedRange, Decision, DecisionKind, TopicDecision
+from headrace.loader.commit.decision_log import DecisionLog
 from headrace.loader.errors import DecisionLogError
 from headrace.loader.inspect.findings import Check, Finding
 from headrace.loader.work_unit import FileKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.loader.decide.decision import LoadSchema
-from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.commit.decision import LoadSchema
+from headrace.loader.commit.decision_log import DecisionLog
 from headrace.loader.load_schema import column_changes
 
 

@@ -16,8 +16,8 @@ from headrace.avro_schema import Field, Primitive, PrimitiveType, Record, Schema
 from headrace.hive_ddl.names import quote_identifier
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.types import column_comment, hive_type
-from headrace.loader.decide.state import TopicState
-from headrace.loader.follow.layout import PARTITION_COLUMNS
+from headrace.loader.apply.layout import PARTITION_COLUMNS
+from headrace.loader.commit.state import TopicState
 from headrace.loader.load_schema import (
     KeptRoute,
     LoadState,

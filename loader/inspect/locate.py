@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headrace.loader.decide.decision import DecidedRange, Decision
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.follow.layout import bucket_folder
+from headrace.loader.apply.layout import bucket_folder
+from headrace.loader.commit.decision import DecidedRange, Decision
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
 from headrace.loader.inspect.placed_files import placed_files, slot_in_place
 from headrace.loader.inspect.quarantine import read_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.loader.decide.state import LoaderState, PartitionState
+from headrace.loader.commit.state import LoaderState, PartitionState
 from headrace.loader.plan.discover import Discovery, PartitionOffsets
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from headrace.loader.decide.bucket_index import IndexedFile, generation_at, live_at
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.follow.engine import FILES, read_cursor
-from headrace.loader.follow.layout import bucket_folder, partition_values
+from headrace.loader.apply.engine import FILES, read_cursor
+from headrace.loader.apply.layout import bucket_folder, partition_values
+from headrace.loader.commit.bucket_index import IndexedFile, generation_at, live_at
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.work_unit import FileKind
 
 

@@ -9,8 +9,8 @@ from typing import IO, Any
 
 import fastavro
 
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.placed_files import placed_files
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind

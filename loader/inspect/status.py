@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.state import TopicState
-from headrace.loader.follow.base import Position
-from headrace.loader.follow.complete import instant_text, read_completeness
-from headrace.loader.follow.engine import cursor_of, read_cursor
+from headrace.loader.apply.base import Position
+from headrace.loader.apply.complete import instant_text, read_completeness
+from headrace.loader.apply.engine import cursor_of, read_cursor
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.state import TopicState
 from headrace.loader.plan.discover import Discovery
 from headrace.loader.run_log import RunLine
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from headrace.loader.apply.layout import bucket_folder
 from headrace.loader.checksum import checksum_as
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex, index_folder
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex, index_folder
 from headrace.loader.errors import StorageError
-from headrace.loader.follow.layout import bucket_folder
 from headrace.loader.inspect.containers import count_rows
 from headrace.loader.inspect.decided_chain import Bucket, Chain, ChainFile, read_chain
 from headrace.loader.inspect.findings import Check, Finding, TopicVerified

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, MILLIS_TIMES, TIMESTAMP_MS_MAX
 from headrace.avro_schema import (
     NO_DEFAULT,
     Array,
@@ -48,18 +49,6 @@ JSON = "json"
 UNSCALED = "unscaled"
 
 HIVE_PRECISION_MAX = 38
-
-DECIMAL_BYTES_MAX = 1_024
-"""Most bytes of a decimal. The widest column needs 16, the rest is room for writers that pad; reading so many takes a
-fifth of a millisecond, and a megabyte from six seconds to a minute, by reader."""
-
-TIMESTAMP_MS_MAX = 9_223_372_036_854_775
-"""The last of `MILLIS_TIMES`, and negated the first, that Spark can count in microseconds; a query of a column or view
-that holds another fails ("long overflow")."""
-
-MILLIS_TIMES: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
-"""The logical types of times in milliseconds. Hive shows the second as a number, of which the view of the newest
-version makes a time."""
 
 COLUMN_NODES_MAX = 2_000
 """Most types inside one column. Load types hold no references, so types that use types twice double at each level;

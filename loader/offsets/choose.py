@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind, StartOffset, TopicDecision
-from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.commit.decision import DecidedRange, Decision, DecisionKind, StartOffset, TopicDecision
+from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.work_unit import PassedOver, RangeCounts
 

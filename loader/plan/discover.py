@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import EMPTY, LoaderState
+from headrace.loader.commit.state import EMPTY, LoaderState
 from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
 
 if TYPE_CHECKING:

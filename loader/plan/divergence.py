@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.kafka_wire.requests import EpochEnd, EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import PartitionState
+from headrace.loader.commit.state import PartitionState
 
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import EpochAnswers

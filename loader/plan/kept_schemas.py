@@ -16,7 +16,7 @@ import logging
 from dataclasses import dataclass
 
 from headrace.avro_schema import AvroSchemaError, normalized_text, parse_schema
-from headrace.loader.decide.json_values import canonical, from_json, to_json
+from headrace.loader.commit.json_values import canonical, from_json, to_json
 from headrace.loader.errors import SchemaReplaced
 from headrace.loader.storage.protocols import SlotStorage
 

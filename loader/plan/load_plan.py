@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from headrace.hive_ddl.names import folder_name, table_name
-from headrace.loader.decide.json_values import canonical
-from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.commit.json_values import canonical
+from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack

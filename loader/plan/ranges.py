@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import BYTES_PER_KILO_OFFSET_UNSEEN, PartitionState, TopicState
+from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_UNSEEN, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import OffsetRange
 

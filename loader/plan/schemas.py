@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from headrace.avro_schema import AvroSchemaError, Schema, SchemaParseError, self_contained_text
-from headrace.loader.decide.decision import LoadSchema
-from headrace.loader.decide.json_values import canonical
-from headrace.loader.decide.state import TopicState
+from headrace.loader.commit.decision import LoadSchema
+from headrace.loader.commit.json_values import canonical
+from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import SchemaReplaced
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
 from headrace.loader.plan.asking import Asking, Identity, Question, Registry, SchemaOf, Version, Versions

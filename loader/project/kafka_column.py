@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 from headrace.audit.window import TIME_MS_MAX
-from headrace.loader.native.encode import encode_long
+from headrace.avro_codec.encode import encode_long
 from headrace.loader.project.quarantine import encode_headers, encode_optional
 
 Suffix = Callable[[int, int, bytes | None, bytes], bytes]

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from headrace.audit import window
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
+from headrace.avro_codec import BadBody, UnreadableValue
+from headrace.avro_codec.core.library import SOURCES
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.native import BadBody, UnreadableValue
-from headrace.loader.native.batches import Columns, RowRun, RowsOfBatches, Taken
-from headrace.loader.native.core.library import SOURCES
 from headrace.loader.policy import QUARANTINE
+from headrace.loader.project.batches import Columns, RowRun, RowsOfBatches, Taken
 from headrace.loader.project.kafka_column import Suffix
 from headrace.loader.project.odd_times import NO_TIMESTAMP, OddTimeNotes
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.kafka_wire.record_batch import headers_of
-from headrace.loader.native.encode import encode_bytes, encode_long
 
 
 class QuarantineCode(StrEnum):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.avro_codec import Seen
+from headrace.avro_codec.program import TIME_UNITS, Program
 from headrace.avro_schema import (
     AvroSchemaError,
     FramingError,
@@ -21,8 +23,7 @@ from headrace.avro_schema import (
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, headers_of
 from headrace.loader.load_schema import KeptRoute
-from headrace.loader.native import Seen, Unconvertible, compile_projection, compile_time_walk
-from headrace.loader.native.program import TIME_UNITS, Program
+from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_walk
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 from headrace.audit.window import many
 from headrace.kafka_wire.errors import KafkaError
-from headrace.loader.check.doubts import changes_of
-from headrace.loader.check.settle import SettledTopic, settle
-from headrace.loader.decide.bucket_index import live_at
-from headrace.loader.decide.decision import DecisionKind, TopicDecision
-from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.commit.bucket_index import live_at
+from headrace.loader.commit.decision import DecisionKind, TopicDecision
+from headrace.loader.commit.doubts import changes_of
+from headrace.loader.commit.settle import SettledTopic, settle
+from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import LoaderError
 from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, plan_for_people, work_units

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Sequence
 
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.decision import BucketRewrite, DecidedFile, TopicDecision
-from headrace.loader.decide.state import TopicState
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.decision import BucketRewrite, DecidedFile, TopicDecision
+from headrace.loader.commit.state import TopicState
 from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000

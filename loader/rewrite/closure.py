@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.commit.bucket_index import IndexedFile
 from headrace.loader.work_unit import FileKind
 
 Day = TypeVar("Day")

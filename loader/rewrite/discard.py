@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.decision import DecisionKind
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.decision import DecisionKind
 from headrace.loader.rewrite.choose import rewrite, topic_decision
 from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_files_of
 from headrace.loader.rewrite.replayed_rows import (

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.loader.decide.decision import DecidedFile
+from headrace.loader.commit.decision import DecidedFile
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.rewrite.run import RewritePorts, decided_file
 from headrace.loader.storage.protocols import Staged

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.loader.decide.decision import BucketRewrite, DecidedFile, DecidedRange, DecisionKind, TopicDecision
+from headrace.loader.commit.decision import BucketRewrite, DecidedFile, DecidedRange, DecisionKind, TopicDecision
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 
 COPIES = frozenset({DecisionKind.COMPACT, DecisionKind.REPLAY})

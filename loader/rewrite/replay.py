@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.decision import DecidedFile, DecisionKind, TopicDecision
-from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.decision import DecidedFile, DecisionKind, TopicDecision
+from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy

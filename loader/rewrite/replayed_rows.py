@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.checksum import checksum_as
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.state import LoaderState
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
-from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema

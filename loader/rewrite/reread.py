@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.audit.window import many
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import BYTES_PER_KILO_OFFSET_UNSEEN, TopicState
+from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_UNSEEN, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges, same_log_end
 from headrace.loader.rewrite.closure import Component, Covered, FileKey, Interval, LiveFile, components

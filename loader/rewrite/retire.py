@@ -11,14 +11,14 @@ import logging
 from collections.abc import Sequence
 
 from headrace.hive_ddl.errors import HiveDdlError
-from headrace.loader.decide.bucket_index import generation_at, live_at
-from headrace.loader.decide.decision import TopicDecision
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.engine import FILES, read_cursor
-from headrace.loader.follow.layout import bucket_folder
-from headrace.loader.follow.partitions import PartitionsFollower
+from headrace.loader.apply.engine import FILES, read_cursor
+from headrace.loader.apply.layout import bucket_folder
+from headrace.loader.apply.partitions import PartitionsFollower
+from headrace.loader.commit.bucket_index import generation_at, live_at
+from headrace.loader.commit.decision import TopicDecision
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.storage.protocols import WarehouseFiles
 
 logger = logging.getLogger(__name__)

@@ -12,14 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.check.chunks import in_chunks, staged_files
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.decision import BucketRewrite, DecidedFile, Decision, DecisionKind, TopicDecision
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.engine import FollowerEngine
-from headrace.loader.follow.layout import bucket_folder
+from headrace.loader.apply.engine import FollowerEngine
+from headrace.loader.apply.layout import bucket_folder
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.chunks import in_chunks, staged_files
+from headrace.loader.commit.decision import BucketRewrite, DecidedFile, Decision, DecisionKind, TopicDecision
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.report import merged_problems
 from headrace.loader.rewrite.choose import end_of_bucket_ms, is_expired, merges, rewrite, topic_decision
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import cramjam
 from zlib_ng import zlib_ng
 
-from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.avro_codec.encode import encode_bytes, encode_long
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16

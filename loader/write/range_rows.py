@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from headrace.loader.native.batches import RowRun
+from headrace.loader.project.batches import RowRun
 from headrace.loader.work_unit import FileKind, FileRange
 from headrace.loader.write.container import ContainerFormat
 from headrace.loader.write.task_files import TaskFiles

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.avro_schema import parse_schema
+from headrace.clients.producer import Producer
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.report import text_report
-from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
 from headrace.pipeline.demo.data import (
     TOPICS,

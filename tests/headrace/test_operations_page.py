@@ -20,7 +20,7 @@ import pytest
 from headrace.audit import store as audit_store
 from headrace.broker import topics as broker_topics
 from headrace.cli import _parser
-from headrace.loader.decide import document as decision_document
+from headrace.loader.commit import document as decision_document
 from headrace.settings import load_settings
 from support.checkout import ROOT
 from support.pages import block, page

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
+from headrace.avro_codec.encode import encode_long
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     NO_HEADERS,
@@ -23,7 +24,6 @@ from headrace.kafka_wire.record_batch import (
     read_batch_header,
     records_of,
 )
-from headrace.loader.native.encode import encode_long
 from support.broker.record_batches import make_batch, reseal
 
 CAP = 1 << 24

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.loader import build, native
+from headrace import avro_codec
+from headrace.loader import build
 from support.loader.compiled_core import NOT_BUILT
 
 
@@ -14,5 +15,5 @@ def nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     say. A test that takes the core away gives another reason."""
     if NOT_BUILT:
         monkeypatch.setattr(
-            "headrace.loader.run.why_slow", lambda: () if native.why_no_core() == NOT_BUILT else build.why_slow()
+            "headrace.loader.run.why_slow", lambda: () if avro_codec.why_no_core() == NOT_BUILT else build.why_slow()
         )

@@ -17,20 +17,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace import avro_codec
 from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader import native
-from headrace.loader.check.settle import ROOM_NEEDED
-from headrace.loader.decide import conflict, decision_log
-from headrace.loader.decide.decision import Decision
-from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.apply.schema import SchemaFollower
+from headrace.loader.commit import conflict, decision_log
+from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.decision_log import DecisionLog, Offered
+from headrace.loader.commit.settle import ROOM_NEEDED
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
-from headrace.loader.follow.schema import SchemaFollower
 from headrace.loader.inspect.decided_chain import read_chain
 from headrace.loader.inspect.history import table_history
 from headrace.loader.offsets.choose import Choice, decision_of, skip, starts
@@ -924,7 +924,7 @@ def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_deci
 @pytest.fixture
 def small_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """Every topic has a decision of its own."""
-    monkeypatch.setattr("headrace.loader.check.chunks.DECISION_BYTES_MAX", 1)
+    monkeypatch.setattr("headrace.loader.commit.chunks.DECISION_BYTES_MAX", 1)
     for topic in ("clicks", "users"):
         world.topic(topic, [1, 1, 1], [1])
         world.registry.register(f"{topic}-value", 1, ORDER_V1)
@@ -1089,8 +1089,8 @@ def test_a_staged_file_that_is_not_whole_holds_its_topic(world: World) -> None:
 def test_a_run_without_the_core_says_so_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.topic("orders", [1])
     assert not load(world).notes
-    monkeypatch.setattr(native, "_CORE", None)
-    monkeypatch.setattr(native, "_WHY_NONE", "it was not built")
+    monkeypatch.setattr(avro_codec, "_CORE", None)
+    monkeypatch.setattr(avro_codec, "_WHY_NONE", "it was not built")
     (note,) = load(world).notes
     assert "it was not built" in note
 

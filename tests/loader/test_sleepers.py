@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.decide.cleaning import clean
+from headrace.loader.commit.cleaning import clean
 from support.simulation.fault_cases import Case, finish, quick_case, under
 from support.simulation.faults import CHANGES, Faults
 from support.simulation.small_world import AT_ONCE_MS, Lost, SmallWorld

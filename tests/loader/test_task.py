@@ -16,16 +16,16 @@ from typing import Any
 import fastavro
 import pytest
 
+from headrace import avro_codec
 from headrace.audit.count import message_hash
 from headrace.audit.window import OUT_OF_RANGE_MS
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader import native
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
-from headrace.loader.check.settle import SettledTopic, settle
+from headrace.loader.commit.settle import SettledTopic, settle
 from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
@@ -143,7 +143,7 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which of the two makes the rows."""
     if request.param == "reference":
-        monkeypatch.setattr(native, "_CORE", None)
+        monkeypatch.setattr(avro_codec, "_CORE", None)
     else:
         required_core()
     return str(request.param)
@@ -611,7 +611,7 @@ def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
         return result, files
 
     by_core, core_files = made()
-    monkeypatch.setattr(native, "_CORE", None)
+    monkeypatch.setattr(avro_codec, "_CORE", None)
     by_reference, reference_files = made()
     assert core_files == reference_files
     assert len(core_files) > 7

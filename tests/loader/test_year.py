@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.storage.local import local_storage
 from support.simulation.year.life import Life, Size

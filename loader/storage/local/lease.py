@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.loader.decide.json_values import canonical, from_json, to_json
+from headrace.loader.commit.json_values import canonical, from_json, to_json
 
 HELD_LONG_FACTOR = 3  # intervals; a load that holds the lease for longer is worth a warning
 

@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 
 from headrace import Consumer, Producer, ProducerError
 from headrace.audit.row import Tier
+from headrace.clients.errors import SourceUnavailable
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import AuthenticationRefused, KafkaError
-from headrace.pipeline.brokers import kafka_security
-from headrace.pipeline.clients.errors import SourceUnavailable
+from headrace.kafka_wire.of_settings import kafka_security
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.broker.audit_topic import audit_rows
 from support.certificates import Authority

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.decide.decision import Decision, DecisionKind
-from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.commit.decision import Decision, DecisionKind
+from headrace.loader.commit.decision_log import DecisionLog
 from headrace.loader.storage.local.lease import Lease
 from headrace.loader.storage.local.slots import LocalSlots
 from support.loader.load_world import LoadWorld

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.avro_schema import frame
 from headrace.hive_ddl.table import COMPLETE_UNTIL
-from headrace.loader.follow.complete import instant_text
+from headrace.loader.apply.complete import instant_text
 from support.checkout import ROOT
 from support.loader.load_world import FIELDS, NOTE, LoadWorld, event_schema
 

@@ -25,7 +25,7 @@ from pyhive import hive
 from thrift.Thrift import TException
 
 from headrace.cli.load_serving import EXIT_RENEW
-from headrace.pipeline.clients.producer import Producer
+from headrace.clients.producer import Producer
 from headrace.pipeline.sql_server import QUERIES_MAX
 from headrace.pipeline.sql_socket import BEGUN, Question, ask
 from headrace.pipeline.up.plan import PARTS

@@ -35,7 +35,7 @@ def built_of(source: Path, folder: Path, environment: dict[str, str]) -> Path:
 
 def rows_are_made_by(wheel: Path, folder: Path) -> str:
     """What an installation of the wheel says of it."""
-    code = "from headrace.loader import native; print(native.build(), native.why_no_core(), sep='; ')"
+    code = "from headrace import avro_codec; print(avro_codec.build(), avro_codec.why_no_core(), sep='; ')"
     return said_by(wheel, folder, code)
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from build_wheels import PROCESSORS
 from headrace.audit.count import message_hash
-from headrace.loader.native.core import library
-from headrace.loader.native.core.build import LIBRARY
+from headrace.avro_codec.core import library
+from headrace.avro_codec.core.build import LIBRARY
 from support.checkout import ROOT
 
 pytestmark = [pytest.mark.zig, pytest.mark.timeout(1800)]
@@ -28,7 +28,7 @@ GLIBC_MAX = (2, 17)
 
 USE = """
 from headrace.avro_schema import parse_schema
-from headrace.loader.native import BadBody, build, compile_check, the_core
+from headrace.avro_codec import BadBody, build, compile_check, the_core
 core = the_core()
 print(build())
 print(core.message_hash(b"key", 3, b"value", 5))
@@ -78,7 +78,7 @@ def test_wheels_for_both_processors_bring_the_core(checkout: Path, environment: 
     assert set(wheels) == set(PROCESSORS) == set(ELF_MACHINES)
     for processor, wheel in wheels.items():
         with zipfile.ZipFile(wheel) as archive:
-            compiled = archive.read(f"headrace/loader/native/core/{LIBRARY}")
+            compiled = archive.read(f"headrace/avro_codec/core/{LIBRARY}")
         assert int.from_bytes(compiled[18:20], "little") == ELF_MACHINES[processor]
         assert glibc_asked_for(compiled) <= GLIBC_MAX
 
@@ -101,7 +101,7 @@ def test_set_up_ends_with_the_core_built(checkout: Path, environment: dict[str, 
         broken = Path(environment["PATH"]) / "cc"
         broken.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
         broken.chmod(0o755)
-    core = checkout / "loader" / "native" / "core"
+    core = checkout / "avro_codec" / "core"
     for left in core.glob(f"{LIBRARY}*"):
         left.unlink()
     python = checkout / ".venv" / "bin" / "python"

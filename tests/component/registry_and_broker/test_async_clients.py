@@ -14,9 +14,9 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import AsyncConsumer, AsyncProducer, Consumer, Settings, UndecodableMessage, ValueRefused
-from headrace.pipeline.clients import aio
-from headrace.pipeline.clients.consumer import Nothing
-from headrace.pipeline.clients.delivery import Delivery
+from headrace.clients import aio
+from headrace.clients.consumer import Nothing
+from headrace.clients.delivery import Delivery
 
 pytestmark = pytest.mark.servers
 

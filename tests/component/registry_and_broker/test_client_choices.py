@@ -27,7 +27,7 @@ from headrace import (
     UndecodableMessage,
 )
 from headrace.avro_schema import frame
-from headrace.pipeline.clients.delivery import Delivery
+from headrace.clients.delivery import Delivery
 
 pytestmark = pytest.mark.servers
 

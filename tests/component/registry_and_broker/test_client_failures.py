@@ -29,9 +29,9 @@ from headrace import (
     SourceUnavailable,
 )
 from headrace.audit.spool import SPOOL_FOLDER
-from headrace.pipeline.clients import audit_publisher
-from headrace.pipeline.clients import consumer as consumer_module
-from headrace.pipeline.clients.delivery import Delivery
+from headrace.clients import audit_publisher
+from headrace.clients import consumer as consumer_module
+from headrace.clients.delivery import Delivery
 from headrace.settings import Duration
 from support.broker.audit_topic import audit_rows
 from support.checkout import ROOT
@@ -157,7 +157,7 @@ def test_messages_that_fail_are_told_before_the_flush(
         pytest.raises(DeliveryFailed, match=r"\blost: 1\b"),
     ):
         producer.send("lost", value(4), key="k", schema=SCHEMA)
-    assert logged(caplog, "pipeline.clients.in_flight", "lost", level=logging.ERROR)
+    assert logged(caplog, "clients.in_flight", "lost", level=logging.ERROR)
     with pytest.raises(FlushFailed) as caught:
         producer.flush(30)
     assert caught.value.failed == {"lost": 3}
@@ -168,8 +168,8 @@ def test_send_waits_where_too_much_is_on_its_way(
     lone: tuple[Settings, Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, broker = lone
-    monkeypatch.setattr("headrace.pipeline.clients.in_flight.UNACKNOWLEDGED_BYTES_MAX", 20_000)
-    monkeypatch.setattr("headrace.pipeline.clients.producer.LOOK_EVERY", 1)
+    monkeypatch.setattr("headrace.clients.in_flight.UNACKNOWLEDGED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("headrace.clients.producer.LOOK_EVERY", 1)
     most = 0
     with Producer(settings, app="shop") as patient:  # makes the topic, which may take longer
         patient.send("full", value(0), key="k", schema=SCHEMA)

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headrace import Consumer, Producer, SourceUnavailable
 from headrace.audit.row import Tier
-from headrace.pipeline.clients import assignment as assignment_module
-from headrace.pipeline.clients import consumer as consumer_module
-from headrace.pipeline.clients import consumer_count
-from headrace.pipeline.clients.consumer import Message
+from headrace.clients import assignment as assignment_module
+from headrace.clients import consumer as consumer_module
+from headrace.clients import consumer_count
+from headrace.clients.consumer import Message
 from headrace.settings import Settings
 from support.broker.audit_topic import audit_rows
 

@@ -22,7 +22,7 @@ from headrace.audit.producer_counter import ProducerCounter, Taking
 from headrace.audit.row import Outcome, Tier
 from headrace.audit.spool import SPOOL_FOLDER
 from headrace.avro_schema import parse_schema
-from headrace.pipeline.clients.errors import (
+from headrace.clients.errors import (
     BrokerUnavailable,
     DeliveryFailed,
     FlushFailed,
@@ -139,8 +139,8 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
 
 
 def test_no_broker_and_no_registry_are_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.pipeline.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("headrace.pipeline.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
     nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):

@@ -18,6 +18,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headrace.avro_codec.encode import encode_bytes, encode_long
+from headrace.avro_codec.readable import TIMESTAMP_MS_MAX
 from headrace.avro_schema import frame, parse_schema
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import quote_identifier
@@ -29,8 +31,7 @@ from headrace.kafka_wire.security import KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
-from headrace.loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
-from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.load_schema import EMPTY, fold, load_schema_with_kafka
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.loader.inspect.containers import count_rows, positions
-from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.write.container import MAGIC
 from support.loader.shelf import container
 

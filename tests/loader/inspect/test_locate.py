@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, Located, locate
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts

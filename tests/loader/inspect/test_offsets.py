@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.loader.decide.decision import Decision, DecisionKind, StartOffset
-from headrace.loader.decide.state import EMPTY, fold
+from headrace.loader.commit.decision import Decision, DecisionKind, StartOffset
+from headrace.loader.commit.state import EMPTY, fold
 from headrace.loader.inspect.offsets import PartitionStatus, partition_statuses
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
 from support.loader.loader_samples import decided_range, load, topic_decision

@@ -11,7 +11,7 @@ import pytest
 from headrace.audit.store import AuditStore
 from headrace.cli.load import print_status
 from headrace.hive_ddl.errors import MetastoreUnavailable
-from headrace.loader.follow.audit import positions_in
+from headrace.loader.apply.audit import positions_in
 from headrace.loader.inspect.status import LoadStatus, load_status
 from headrace.loader.plan.discover import discover
 from headrace.loader.run import run_load

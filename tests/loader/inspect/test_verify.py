@@ -13,9 +13,9 @@ import pytest
 
 from headrace.cli import main
 from headrace.kafka_wire.errors import KafkaUnavailable
-from headrace.loader.decide.decision import BucketRewrite, DecidedFile, TopicDecision
-from headrace.loader.decide.file_index import FileIndex, index_folder
-from headrace.loader.decide.state import LoaderState
+from headrace.loader.commit.decision import BucketRewrite, DecidedFile, TopicDecision
+from headrace.loader.commit.file_index import FileIndex, index_folder
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.inspect.findings import Check, TopicVerified
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets

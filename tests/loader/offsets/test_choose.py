@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from headrace.loader.decide.decision import Decision, DecisionKind
-from headrace.loader.decide.state import EMPTY, LoaderState, PartitionState, fold
+from headrace.loader.commit.decision import Decision, DecisionKind
+from headrace.loader.commit.state import EMPTY, LoaderState, PartitionState, fold
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.offsets.choose import Choice, LogBounds, Moved, decision_of, set_next, skip, starts

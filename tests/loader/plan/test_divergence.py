@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import PartitionState
+from headrace.loader.commit.state import PartitionState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
 

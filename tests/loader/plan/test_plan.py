@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
+from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan.packing import IMBALANCE_MAX, SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.avro_codec.encode import encode_bytes
 from headrace.cli import main
 from headrace.kafka_wire.record_batch import NO_HEADERS
-from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.commit.decision_log import DecisionLog
 from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, read_rows
-from headrace.loader.native.encode import encode_bytes
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind

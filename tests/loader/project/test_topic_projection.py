@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.avro_codec import BadBody, Seen
+from headrace.avro_codec.encode import encode_long
+from headrace.avro_codec.rewrite import nearest_float
+from headrace.avro_codec.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
 from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.load_schema import merge
-from headrace.loader.native import BadBody, Seen, Unconvertible, compile_projection
-from headrace.loader.native.encode import encode_long
-from headrace.loader.native.rewrite import nearest_float
-from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
+from headrace.loader.project.projection import Unconvertible, compile_projection
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan

@@ -17,9 +17,9 @@ import pytest
 from headrace.audit.row import Outcome
 from headrace.cli import main
 from headrace.kafka_wire.errors import KafkaUnavailable
-from headrace.loader.decide.decision import Decision, DecisionKind
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.decision import Decision, DecisionKind
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.choose import DAY_MS

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.commit.bucket_index import IndexedFile
 from headrace.loader.rewrite.closure import Component, Covered, Interval, LiveFile, closed, components, pieces
 from headrace.loader.work_unit import FileKind, FileRange
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.build import current_build
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.inspect.quarantine import decided_files, read_rows
 from headrace.loader.inspect.verify import verify_topic

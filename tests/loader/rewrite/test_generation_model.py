@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.decide.bucket_index import live_at
-from headrace.loader.decide.conflict import _topic_conflicts
-from headrace.loader.decide.decision import Decision, TopicDecision
-from headrace.loader.decide.document import read_document
-from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.follow.engine import FollowerEngine
-from headrace.loader.follow.files import FilesFollower, _wanted_of
-from headrace.loader.follow.layout import bucket_folder, partition_values
-from headrace.loader.follow.partitions import PartitionsFollower
-from headrace.loader.follow.schema import TableSettings
+from headrace.loader.apply.engine import FollowerEngine
+from headrace.loader.apply.files import FilesFollower, _wanted_of
+from headrace.loader.apply.layout import bucket_folder, partition_values
+from headrace.loader.apply.partitions import PartitionsFollower
+from headrace.loader.apply.schema import TableSettings
+from headrace.loader.commit.bucket_index import live_at
+from headrace.loader.commit.conflict import _topic_conflicts
+from headrace.loader.commit.decision import Decision, TopicDecision
+from headrace.loader.commit.document import read_document
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS, Retirement
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, retain
@@ -227,7 +227,7 @@ SCENARIOS: Mapping[str, tuple[Callable[[], Warehouse], tuple[Process, ...], int]
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of processes that find another one's cursor."""
     remember_results(monkeypatch)
-    monkeypatch.setattr(logging.getLogger("headrace.loader.follow.engine"), "disabled", True)
+    monkeypatch.setattr(logging.getLogger("headrace.loader.apply.engine"), "disabled", True)
 
 
 def explore(name: str) -> int:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.loader.build import current_build
-from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit, run_merge_unit
 from headrace.loader.work_unit import FileKind, FileRange
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.decision import BucketRewrite, DecidedFile, DecidedRange, DecisionKind, TopicDecision
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.decision import BucketRewrite, DecidedFile, DecidedRange, DecisionKind, TopicDecision
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 from headrace.loader.rewrite.origin import Foreign, foreign
 from headrace.loader.work_unit import FileKind

@@ -13,17 +13,17 @@ from types import SimpleNamespace
 import fastavro
 import pytest
 
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_schema.wire import VALUE_HEADER
 from headrace.cli import main
 from headrace.loader.build import current_build
-from headrace.loader.decide.decision import Decision, DecisionKind
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.decision import Decision, DecisionKind
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
 from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.inspect.placed_files import placed_files
 from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
-from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.rewrite.replay import ReplayReport, ReplaySettings, replay

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.bucket_index import IndexedFile
-from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
+from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.rewrite.closure import Component, Interval, LiveFile
 from headrace.loader.rewrite.origin import Foreign

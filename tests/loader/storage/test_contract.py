@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.decide.slots import Slots
+from headrace.loader.commit.slots import Slots
 from headrace.loader.errors import NoPutIfAbsent, UnwritableWarehouse
 from headrace.loader.storage.hadoop import hadoop_storage
 from headrace.loader.storage.local import local_storage

@@ -9,7 +9,7 @@ import zlib
 import fastavro
 import pytest
 
-from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.loader.write.container import CODECS, ContainerFormat
 
 SCHEMA = json.dumps(

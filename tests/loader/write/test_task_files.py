@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.native.batches import RowRun
-from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.avro_codec.encode import encode_bytes, encode_long
+from headrace.loader.project.batches import RowRun
 from headrace.loader.storage.local import sink
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile

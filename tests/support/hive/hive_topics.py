@@ -16,7 +16,7 @@ from headrace.avro_schema import Field, Record, Schema, Type, parse_schema
 from headrace.hive_ddl.names import quote_identifier, table_name
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import SCHEMA_FOLDER, SCHEMA_URL, Column, TableState, desired_table, local_location
-from headrace.loader.follow.schema import CURRENT_SCHEMA
+from headrace.loader.apply.schema import CURRENT_SCHEMA
 from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
 from support.hive.hive_engines import Engine
 from support.hive.hive_values import found, is_nested, should_be

@@ -7,7 +7,7 @@ import json
 
 from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.ops import ReplaceView
-from headrace.loader.decide.state import FileTotals, TopicState
+from headrace.loader.commit.state import FileTotals, TopicState
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import EMPTY, fold
 from support.loader.loader_samples import load_schema

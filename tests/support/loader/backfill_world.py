@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.findings import Finding
 from headrace.loader.inspect.placed_files import placed_files
 from headrace.loader.inspect.verify import verify_topic

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.loader.native import the_core, why_no_core
-from headrace.loader.native.core.build import BuildError, compiler
-from headrace.loader.native.core.library import Library
+from headrace.avro_codec import the_core, why_no_core
+from headrace.avro_codec.core.build import BuildError, compiler
+from headrace.avro_codec.core.library import Library
 
 
 def _is_there_a_compiler() -> bool:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from headrace.avro_codec import BadBody, Seen
+from headrace.avro_codec.program import packed
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import Record, records_of
-from headrace.loader.native import BadBody, Seen
-from headrace.loader.native.batches import Columns, RecordColumns
-from headrace.loader.native.program import packed
+from headrace.loader.project.batches import Columns, RecordColumns
 from headrace.loader.project.messages import Clamp
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import TopicPlan

@@ -24,7 +24,7 @@ MESSAGES_PER_HISTORY = 12
 
 def main(seconds: float, seed: int) -> int:
     """Returns 0 when nothing was found."""
-    from headrace.loader.native.core.build import LIBRARY, build, compiler
+    from headrace.avro_codec.core.build import LIBRARY, build, compiler
 
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / LIBRARY
@@ -45,7 +45,7 @@ def main(seconds: float, seed: int) -> int:
 
 def _replays(folder: Path, environment: dict[str, str]) -> bool:
     """Whether the kept inputs break nothing where each buffer ends with what the core is told of."""
-    from headrace.loader.native.core.build import HERE, SOURCES, compiler
+    from headrace.avro_codec.core.build import HERE, SOURCES, compiler
     from support.loader import core_corpus
 
     programs, inputs, target = folder / "programs", folder / "inputs", folder / "replay"
@@ -61,10 +61,10 @@ def _replays(folder: Path, environment: dict[str, str]) -> bool:
 
 
 def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
-    from headrace.loader import native
-    from headrace.loader.native.core.library import Library
+    from headrace import avro_codec
+    from headrace.avro_codec.core.library import Library
 
-    native._CORE = Library(path)
+    avro_codec._CORE = Library(path)
     print(f"seed={seed}", flush=True)
     kept = _check_corpus()
     chance = random.Random(seed)
@@ -99,8 +99,8 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
     import hypothesis
     from hypothesis import strategies as st
 
+    from headrace.avro_codec import Seen
     from headrace.avro_schema import parse_schema
-    from headrace.loader.native import Seen
     from headrace.loader.work_unit import TopicPlan
     from support.loader.loader_samples import POLICY
     from support.loader.projection_oracle import both_twins, encode, states_of
@@ -131,7 +131,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
 
 
 def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
-    from headrace.loader.native import BadBody
+    from headrace.avro_codec import BadBody
 
     for convert, _, value in chance.sample(world, 4):
         body = mutated(value[5:], chance)
@@ -143,9 +143,9 @@ def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) ->
 
 def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
     """A payload of several records, and with mutations of its own; what comes of it is the same by both."""
+    from headrace.avro_codec import the_core
     from headrace.kafka_wire.record_batch import records_of
-    from headrace.loader.native import the_core
-    from headrace.loader.native.batches import Columns, RecordColumns
+    from headrace.loader.project.batches import Columns, RecordColumns
     from support.loader.ranges_both_ways import Given, check_same, record_bytes
 
     values = [value if chance.random() < 0.5 else mutated(value, chance) for _, _, value in world]

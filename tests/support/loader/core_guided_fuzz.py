@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.loader.native.core.build import HERE, SOURCES
+from headrace.avro_codec.core.build import HERE, SOURCES
 from support.loader import core_corpus
 from support.loader.ranges_both_ways import record_bytes
 

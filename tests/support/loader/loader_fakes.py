@@ -36,14 +36,14 @@ from headrace.kafka_wire.cluster import (
     TopicMetadata,
 )
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.state import TopicState
+from headrace.loader.apply.audit import AuditFollower
+from headrace.loader.apply.chain import chain_of
+from headrace.loader.apply.complete import CompleteUntil
+from headrace.loader.apply.elsewhere import TablesElsewhere
+from headrace.loader.apply.schema import TableSettings
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.follow.audit import AuditFollower
-from headrace.loader.follow.chain import chain_of
-from headrace.loader.follow.complete import CompleteUntil
-from headrace.loader.follow.elsewhere import TablesElsewhere
-from headrace.loader.follow.schema import TableSettings
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import table_schema
 from headrace.loader.plan.kept_schemas import KeptSchemas

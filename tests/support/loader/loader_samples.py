@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from headrace.loader.decide.decision import (
+from headrace.loader.apply.base import Step
+from headrace.loader.commit.decision import (
     BucketRewrite,
     CountSeries,
     DecidedFile,
@@ -16,9 +17,8 @@ from headrace.loader.decide.decision import (
     TopicDecision,
     WindowCount,
 )
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.base import Step
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 

@@ -16,6 +16,7 @@ from typing import Any
 import fastavro
 from hypothesis import assume
 
+from headrace.avro_codec import BadBody, Seen, compile_check
 from headrace.avro_schema import (
     Array,
     Enum,
@@ -33,8 +34,8 @@ from headrace.avro_schema import (
     self_contained_text,
 )
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
-from headrace.loader.native import BadBody, Seen, compile_check, compile_projection
-from headrace.loader.native.batches import project as core_project
+from headrace.loader.project.batches import project as core_project
+from headrace.loader.project.projection import compile_projection
 from support.loader.compiled_core import core_if_any
 from support.schemas.strategies import branch_name
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.avro_codec.core.library import Library
+from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_schema import Schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.native.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
-from headrace.loader.native.core.library import Library
-from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.project.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema, ThroughCore
 from headrace.loader.project.topic_projection import TopicProjection

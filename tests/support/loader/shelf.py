@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from headrace.avro_codec.encode import encode_long
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
-from headrace.loader.decide.decision import (
+from headrace.loader.apply.engine import FollowerEngine
+from headrace.loader.apply.files import FilesFollower
+from headrace.loader.apply.index import IndexFollower
+from headrace.loader.commit.decision import (
     BucketRewrite,
     DecidedFile,
     Decision,
@@ -16,14 +20,10 @@ from headrace.loader.decide.decision import (
     LoadSchema,
     TopicDecision,
 )
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.decide.json_values import canonical
-from headrace.loader.follow.engine import FollowerEngine
-from headrace.loader.follow.files import FilesFollower
-from headrace.loader.follow.index import IndexFollower
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.json_values import canonical
 from headrace.loader.load_schema import EMPTY, fold, load_schema_with_kafka
-from headrace.loader.native.encode import encode_long
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
 from headrace.loader.storage.local import local_storage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.loader.native.encode import encode_long
+from headrace.avro_codec.encode import encode_long
 
 LONG_MAX = encode_long((1 << 63) - 1)
 EDGES: dict[str, tuple[Any, bytes, bytes]] = {

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.loader.decide.decision import Decision
-from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.document import Document, write_document
-from headrace.loader.decide.slots import archive_path, slot_path
-from headrace.loader.decide.state import LoaderState
+from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.document import Document, write_document
+from headrace.loader.commit.slots import archive_path, slot_path
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.storage.protocols import Staged
 from support.simulation.interleavings import Ask, Call
 

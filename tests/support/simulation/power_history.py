@@ -17,12 +17,12 @@ import pytest
 from headrace.audit.row import Outcome
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.table import TableState
-from headrace.loader.decide import decision_log
-from headrace.loader.decide.decision import Decision
-from headrace.loader.decide.decision_log import DecisionLog, Offered
-from headrace.loader.decide.document import FORMAT
-from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.layout import bucket_folder
+from headrace.loader.apply.layout import bucket_folder
+from headrace.loader.commit import decision_log
+from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.decision_log import DecisionLog, Offered
+from headrace.loader.commit.document import FORMAT
+from headrace.loader.commit.state import LoaderState
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.audit import store
 from headrace.avro_schema import parse_schema
-from headrace.loader.decide.document import read_document
+from headrace.loader.commit.document import read_document
 from headrace.loader.load_schema import table_schema
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
 

@@ -10,9 +10,8 @@ import pytest
 
 from headrace.audit.row import Outcome
 from headrace.audit.store import AuditStore
-from headrace.loader.check import chunks
-from headrace.loader.decide import decision_log, slots
-from headrace.loader.follow.schema import TableSettings
+from headrace.loader.apply.schema import TableSettings
+from headrace.loader.commit import chunks, decision_log, slots
 from headrace.loader.plan import asking
 from headrace.loader.storage.local import sink
 from support.loader.task_world import TaskWorld

@@ -12,14 +12,14 @@ sys.path.insert(0, str(HERE))
 
 from stop_points import wrap  # noqa: E402
 
-import headrace.loader.decide.cleaning  # noqa: E402
-import headrace.loader.decide.decision_log  # noqa: E402
-import headrace.loader.follow.audit  # noqa: E402
-import headrace.loader.follow.engine  # noqa: E402
-import headrace.loader.follow.files  # noqa: E402
-import headrace.loader.follow.group_offsets  # noqa: E402
-import headrace.loader.follow.partitions  # noqa: E402
-import headrace.loader.follow.schema  # noqa: E402
+import headrace.loader.apply.audit  # noqa: E402
+import headrace.loader.apply.engine  # noqa: E402
+import headrace.loader.apply.files  # noqa: E402
+import headrace.loader.apply.group_offsets  # noqa: E402
+import headrace.loader.apply.partitions  # noqa: E402
+import headrace.loader.apply.schema  # noqa: E402
+import headrace.loader.commit.cleaning  # noqa: E402
+import headrace.loader.commit.decision_log  # noqa: E402
 import headrace.loader.run  # noqa: E402
 import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
@@ -57,15 +57,15 @@ def add_points() -> None:
     wrap(LocalStaging, "keep", "write:check")
     wrap(headrace.loader.run, "settle", "decide:settle")
     wrap(os, "link", "decide:link", is_slot)
-    wrap(headrace.loader.decide.decision_log.DecisionLog, "_leave_hint", "decide:hint")
+    wrap(headrace.loader.commit.decision_log.DecisionLog, "_leave_hint", "decide:hint")
     for follower in (
-        headrace.loader.follow.schema.SchemaFollower,
-        headrace.loader.follow.files.FilesFollower,
-        headrace.loader.follow.partitions.PartitionsFollower,
-        headrace.loader.follow.audit.AuditFollower,
+        headrace.loader.apply.schema.SchemaFollower,
+        headrace.loader.apply.files.FilesFollower,
+        headrace.loader.apply.partitions.PartitionsFollower,
+        headrace.loader.apply.audit.AuditFollower,
     ):
         wrap(follower, "apply", f"follow:{follower.__module__.rpartition('.')[2]}")
-    wrap(headrace.loader.follow.group_offsets.GroupOffsetsFollower, "apply_together", "follow:group_offsets")
+    wrap(headrace.loader.apply.group_offsets.GroupOffsetsFollower, "apply_together", "follow:group_offsets")
     wrap(SparkExecutor, "execute", "follow:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "follow:files:link", is_published)
@@ -76,7 +76,7 @@ def add_points() -> None:
     for remote in (HdfsFileSystem, S3aFileSystem):
         wrap(remote, "put_if_absent", "decide:link", is_remote_slot)
         wrap(remote, "move", "follow:files:link", is_remotely_published)
-    wrap(headrace.loader.follow.engine._Run, "save", "follow:cursors")
+    wrap(headrace.loader.apply.engine._Run, "save", "follow:cursors")
     wrap(headrace.loader.run, "clean", "clean")
 
 

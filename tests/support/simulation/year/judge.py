@@ -15,7 +15,7 @@ from headrace.audit.store import AuditStore
 from headrace.audit.verdict import FINDINGS, State
 from headrace.audit.window import TIME_MS_MAX, window_start, window_text
 from headrace.avro_schema import Schema, parse_schema
-from headrace.loader.decide.decision import DecidedRange, Decision, LoadSchema
+from headrace.loader.commit.decision import DecidedRange, Decision, LoadSchema
 from support.loader.projection_oracle import expected_row
 from support.simulation.year.reader import Row
 from support.simulation.year.schemas import NOT_MARKED, marks

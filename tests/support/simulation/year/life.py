@@ -15,7 +15,7 @@ from headrace.audit.store import AuditStore
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.hive_ddl.executors.base import Executor
 from headrace.kafka_wire.errors import KafkaError
-from headrace.loader.decide.document import write_document
+from headrace.loader.commit.document import write_document
 from headrace.loader.errors import LoaderError
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.run import RewriteReport

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.hive_ddl.executors.base import Executor
-from headrace.loader.decide import decision_log
-from headrace.loader.follow.schema import TableSettings
+from headrace.loader.apply.schema import TableSettings
+from headrace.loader.commit import decision_log
 from headrace.loader.plan import asking
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.rewrite.run import RewritePorts

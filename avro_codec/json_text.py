@@ -1,0 +1,240 @@
+"""Values of recursive types as text: Avro's JSON encoding, since no Hive column can hold a type inside itself.
+
+Unions other than null are objects with the branch's name, bytes are texts of the code points 0 to 255, and numbers
+that JSON cannot say are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
+
+A value's own text is at most some seven times its bytes. The names around it have any length, so they are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from headrace.avro_codec.encode import encode_bytes, encode_float
+from headrace.avro_codec.readable import UnreadableValue
+from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
+from headrace.avro_codec.walk import Limits, WalkCompiler, read_block, read_index, read_varint
+from headrace.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Reference,
+    Type,
+    Union,
+)
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+"""Reads a value that a walk has found well-formed into what `json.dumps` takes."""
+
+
+def compile_json_text(walks: WalkCompiler, node: Type) -> Callable[[bytes, int], tuple[bytes, int]]:
+    """Returns a function from a value to the Avro binary of a string that holds its JSON, and the position after it.
+
+    Args:
+        walks: of the writer's schema; the function is given values that its walk over them has found well-formed.
+    """
+    read = _JsonCompiler(walks).read(node)
+
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        value, p = read(b, p)
+        return encode_bytes(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()), p
+
+    return convert
+
+
+class _JsonCompiler:
+    def __init__(self, walks: WalkCompiler) -> None:
+        self._schema = walks.schema
+        self._zero_width = walks.zero_width
+        self._limits = walks.limits
+        self._done: dict[Name, Read] = {}
+        self._open: set[Name] = set()
+
+    def read(self, node: Type) -> Read:
+        match node:
+            case Primitive(type=kind):
+                return _PRIMITIVES[kind]
+            case Fixed(size=size):
+                return lambda b, p: (b[p : p + size].decode("latin-1"), p + size)
+            case Enum(symbols=symbols):
+                return _enum(symbols, self._limits)
+            case Union(branches=branches):
+                named = [(self._branch_name(branch), self.read(branch)) for branch in branches]
+                return _union(named, self._limits)
+            case Array(items=items):
+                return _array(self.read(items))
+            case Map(values=values):
+                return _map(self.read(values))
+            case Reference(name=name) | Record(name=name):
+                return self._by_name(name)
+
+    def _branch_name(self, branch: Type) -> str:
+        branch = self._schema.resolve(branch)
+        match branch:
+            case Primitive(type=kind):
+                return kind.value
+            case Record(name=name) | Enum(name=name) | Fixed(name=name):
+                return name.full
+        return "array" if isinstance(branch, Array) else "map"
+
+    def _by_name(self, name: Name) -> Read:
+        if name in self._done:
+            return self._done[name]
+        if name in self._open:
+            return self._recursive(name)
+        definition = self._schema.names[name]
+        if not isinstance(definition, Record):
+            return self._done.setdefault(name, self.read(definition))
+        self._open.add(name)
+        zero_width = sum(self._zero_width.has(field.type) for field in definition.fields)
+        read = _record([(field.name, self.read(field.type)) for field in definition.fields], zero_width, self._limits)
+        self._open.discard(name)
+        return self._done.setdefault(name, read)
+
+    def _recursive(self, name: Name) -> Read:
+        done, limits = self._done, self._limits
+
+        def read(b: bytes, p: int) -> tuple[Any, int]:
+            limits.enter()
+            value, p = done[name](b, p)
+            limits.level -= 1
+            return value, p
+
+        return read
+
+
+def _take_names(limits: Limits, named_bytes: int) -> None:
+    """Counts names before they become text.
+
+    Raises:
+        UnreadableValue: they would make a small message a row of any size.
+    """
+    limits.named_bytes += named_bytes
+    if limits.named_bytes > ADDED_BYTES_MAX:
+        raise UnreadableValue(
+            f"with the names of their fields values that are text would take {ADDED_BYTES_MAX} bytes more than the "
+            "message"
+        )
+
+
+def _enum(symbols: tuple[str, ...], limits: Limits) -> Read:
+    def read(b: bytes, p: int) -> tuple[Any, int]:
+        index, p = read_index(b, p, len(symbols))
+        _take_names(limits, len(symbols[index]))
+        return symbols[index], p
+
+    return read
+
+
+def _union(branches: list[tuple[str, Read]], limits: Limits) -> Read:
+    def read(b: bytes, p: int) -> tuple[Any, int]:
+        index, p = read_index(b, p, len(branches))
+        name, branch = branches[index]
+        _take_names(limits, len(name))
+        value, p = branch(b, p)
+        return None if name == "null" else {name: value}, p
+
+    return read
+
+
+def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> Read:
+    """`zero_width` is how many fields take no bytes: a walk passes over them, and here they are many values."""
+    named_bytes = sum(len(name) for name, _ in fields)
+
+    def read(b: bytes, p: int) -> tuple[Any, int]:
+        limits.take_zero_width(zero_width)
+        _take_names(limits, named_bytes)
+        value = {}
+        for name, field in fields:
+            value[name], p = field(b, p)
+        return value, p
+
+    return read
+
+
+def _array(item: Read) -> Read:
+    def read(b: bytes, p: int) -> tuple[Any, int]:
+        items: list[Any] = []
+        while b[p]:
+            count, p, _ = read_block(b, p)
+            if count == 0:
+                return items, p
+            for _ in range(count):
+                value, p = item(b, p)
+                items.append(value)
+        return items, p + 1
+
+    return read
+
+
+def _map(read_value: Read) -> Read:
+    def read(b: bytes, p: int) -> tuple[Any, int]:
+        found: dict[str, Any] = {}
+        while b[p]:
+            count, p, _ = read_block(b, p)
+            if count == 0:
+                return found, p
+            for _ in range(count):
+                key, p = _string(b, p)
+                found[key], p = read_value(b, p)
+        return found, p + 1
+
+    return read
+
+
+def _null(b: bytes, p: int) -> tuple[Any, int]:
+    return None, p
+
+
+def _boolean(b: bytes, p: int) -> tuple[Any, int]:
+    return b[p] == 1, p + 1
+
+
+def _string(b: bytes, p: int) -> tuple[Any, int]:
+    n, p = read_varint(b, p)
+    return b[p : p + n].decode(), p + n
+
+
+def _bytes(b: bytes, p: int) -> tuple[Any, int]:
+    n, p = read_varint(b, p)
+    return b[p : p + n].decode("latin-1"), p + n
+
+
+def _float(b: bytes, p: int) -> tuple[Any, int]:
+    packed = b[p : p + 4]
+    (value,) = struct.unpack("<f", packed)
+    if not math.isfinite(value):
+        return _not_finite(value), p + 4
+    # The fewest digits that read back as the same float, instead of those of its double.
+    rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next(shorter for shorter in rounded if encode_float(shorter) == packed), p + 4
+
+
+def _double(b: bytes, p: int) -> tuple[Any, int]:
+    (value,) = struct.unpack_from("<d", b, p)
+    return value if math.isfinite(value) else _not_finite(value), p + 8
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_PRIMITIVES: dict[PrimitiveType, Read] = {
+    PrimitiveType.NULL: _null,
+    PrimitiveType.BOOLEAN: _boolean,
+    PrimitiveType.INT: read_varint,
+    PrimitiveType.LONG: read_varint,
+    PrimitiveType.FLOAT: _float,
+    PrimitiveType.DOUBLE: _double,
+    PrimitiveType.BYTES: _bytes,
+    PrimitiveType.STRING: _string,
+}

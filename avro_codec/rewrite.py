@@ -1,0 +1,198 @@
+"""The pieces that plans are made of: functions from a value's bytes to the bytes of its column.
+
+What may stand for what is Avro 1.12, Schema Resolution.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+from headrace.avro_codec.encode import encode_long
+from headrace.avro_codec.readable import UnreadableValue
+from headrace.avro_codec.walk import (
+    BadBody,
+    Limits,
+    Skip,
+    check_block,
+    check_count,
+    read_block,
+    read_index,
+    read_varint,
+    skip_string,
+)
+from headrace.avro_schema import PrimitiveType
+
+ADDED_BYTES_MAX = 64 * 1024 * 1024
+"""Of one array or map, and of the texts of a message together, beyond what the message had: each item may be given
+defaults, and in a text has names, that take it no byte to ask for."""
+
+Convert = Callable[[bytes, int], tuple[bytes, int]]
+"""The load schema's binary of the value at a position, and the position after the value."""
+
+
+def joined(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
+    """`template` holds the columns that nothing feeds; each step fills another."""
+
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        row = template[:]
+        for column, step in steps:
+            row[column], p = step(b, p)
+        return b"".join(row), p
+
+    return convert
+
+
+def copied_run(run: Sequence[Skip]) -> Convert:
+    skips = tuple(run)
+
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        q = p
+        for skip in skips:
+            q = skip(b, q)
+        return b[p:q], q
+
+    return convert
+
+
+def after_walk(skip: Skip, convert: Convert) -> Convert:
+    def converted(b: bytes, p: int) -> tuple[bytes, int]:
+        if skip(b, p) > len(b):
+            raise BadBody("the body ends inside a value")
+        return convert(b, p)
+
+    return converted
+
+
+def prefixed(prefix: bytes, convert: Convert) -> Convert:
+    def converted(b: bytes, p: int) -> tuple[bytes, int]:
+        row, p = convert(b, p)
+        return prefix + row, p
+
+    return converted
+
+
+def between(before: bytes, convert: Convert, after: bytes) -> Convert:
+    def converted(b: bytes, p: int) -> tuple[bytes, int]:
+        row, p = convert(b, p)
+        return before + row + after, p
+
+    return converted
+
+
+def refusing(reason: str) -> Convert:
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        raise BadBody(reason)
+
+    return convert
+
+
+def by_branch(converts: Sequence[Convert]) -> Convert:
+    count = len(converts)
+
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        index, p = read_index(b, p, count)
+        return converts[index](b, p)
+
+    return convert
+
+
+def array_of(item: Convert, zero_width: Limits | None) -> Convert:
+    """`zero_width` counts items that take no bytes and is None for all others."""
+
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        parts: list[bytes] = []
+        start, size = p, 0
+        while b[p]:
+            count, p, end = read_block(b, p)
+            if count == 0:
+                break
+            if zero_width is None:
+                check_count(count, len(b) - p)
+            else:
+                zero_width.take_zero_width(count)
+            parts.append(encode_long(count))
+            for _ in range(count):
+                row, p = item(b, p)
+                parts.append(row)
+                size += len(row)
+                if size > p - start + ADDED_BYTES_MAX:
+                    raise _too_large()
+            check_block(p, end)
+        else:
+            p += 1
+        parts.append(b"\x00")
+        return b"".join(parts), p
+
+    return convert
+
+
+def map_of(value: Convert) -> Convert:
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        parts: list[bytes] = []
+        start, size = p, 0
+        while b[p]:
+            count, p, end = read_block(b, p)
+            if count == 0:
+                break
+            check_count(count, len(b) - p)
+            parts.append(encode_long(count))
+            for _ in range(count):
+                q = skip_string(b, p)
+                parts.append(b[p:q])
+                row, p = value(b, q)
+                parts.append(row)
+                size += len(row)
+                if size > p - start + ADDED_BYTES_MAX:
+                    raise _too_large()
+            check_block(p, end)
+        else:
+            p += 1
+        parts.append(b"\x00")
+        return b"".join(parts), p
+
+    return convert
+
+
+def _too_large() -> UnreadableValue:
+    return UnreadableValue(
+        f"with the defaults of its items a list or map would take {ADDED_BYTES_MAX} bytes more than the message"
+    )
+
+
+def nearest_float(n: int) -> float:
+    """A double that rounds to the float nearest to `n`; a plain conversion would round twice beyond 2^53."""
+    size = abs(n).bit_length()
+    if size <= 53:
+        return float(n)
+    shift = size - 53
+    kept = abs(n) >> shift
+    if kept << shift != abs(n):
+        kept |= 1
+    return math.ldexp(-kept if n < 0 else kept, shift)
+
+
+def _int_to_float(b: bytes, p: int) -> tuple[bytes, int]:
+    n, p = read_varint(b, p)
+    return struct.pack("<f", nearest_float(n)), p
+
+
+def _int_to_double(b: bytes, p: int) -> tuple[bytes, int]:
+    n, p = read_varint(b, p)
+    return struct.pack("<d", float(n)), p
+
+
+def _float_to_double(b: bytes, p: int) -> tuple[bytes, int]:
+    return struct.pack("<d", struct.unpack_from("<f", b, p)[0]), p + 4
+
+
+SAME_BYTES = frozenset({(PrimitiveType.INT, PrimitiveType.LONG), (PrimitiveType.STRING, PrimitiveType.BYTES)})
+
+PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Convert] = {
+    (PrimitiveType.INT, PrimitiveType.FLOAT): _int_to_float,
+    (PrimitiveType.LONG, PrimitiveType.FLOAT): _int_to_float,
+    (PrimitiveType.INT, PrimitiveType.DOUBLE): _int_to_double,
+    (PrimitiveType.LONG, PrimitiveType.DOUBLE): _int_to_double,
+    (PrimitiveType.FLOAT, PrimitiveType.DOUBLE): _float_to_double,
+}

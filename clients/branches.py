@@ -1,0 +1,195 @@
+"""Which branch of a union a value is for, where fastavro would take one that it does not survive.
+
+fastavro takes the first branch whose underlying type a value passes for: a float for a whole number, so that 2**53 + 1
+arrives as 2**53, a date for a time, since Python's times are dates, a date for a number or a text that is none, an
+array for bytes, a record for what is in another one under the same names. There the branch is said beforehand, as the
+pair of its name and the value that fastavro knows; it is one that `find_problem` has nothing against. What is no such
+value is handed on as it is.
+
+Some that fit are refused by fastavro: each tuple is such a pair to it, also one that is given as a list. They are rare,
+and for them alone the branches are said where nothing else asks for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.clients.datum import (
+    INT_RANGES,
+    branch_name,
+    branches_of_datetimes,
+    is_fit,
+    is_narrow,
+    is_pair,
+    range_of,
+)
+
+Choice = Callable[[Any], Any]
+"""The value, with pairs in the place of what is in such unions."""
+
+_FRACTIONS: Final = frozenset({PrimitiveType.FLOAT, PrimitiveType.DOUBLE})
+_CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, decimal.Decimal)
+"""Of the values whose branch fastavro finds, except in unions of which `_misread` says otherwise."""
+
+
+class Choosing(NamedTuple):
+    """`is_always` where fastavro takes wrong branches in silence; elsewhere `choose` is for what it refuses."""
+
+    choose: Choice
+    is_always: bool
+
+
+def compile_choice(schema: Schema) -> Choosing:
+    compiler = _Compiler(schema)
+    return Choosing(compiler.choice(schema.root), compiler.has_found)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class _Compiler:
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._records: dict[Name, Choice] = {}
+        self.has_found = False
+
+    def choice(self, node: Type) -> Choice:
+        node = self._schema.resolve(node)
+        if isinstance(node, Record):
+            return self._record(node)
+        if isinstance(node, Array):
+            return _array(self.choice(node.items))
+        if isinstance(node, Map):
+            return _map(self.choice(node.values))
+        if isinstance(node, Union):
+            return self._union(node)
+        return _same
+
+    def _record(self, node: Record) -> Choice:
+        if node.name in self._records:
+            return lambda value: self._records[node.name](value)
+        self._records[node.name] = _same  # of one inside itself, until it is made
+        choices = [(field.name, self.choice(field.type)) for field in node.fields]
+        fields = [(name, inner) for name, inner in choices if inner is not _same]
+
+        def choose(value: Any) -> Any:
+            if not isinstance(value, Mapping):
+                return value
+            chosen = dict(value)
+            for name, inner in fields:
+                if name in chosen:
+                    chosen[name] = inner(chosen[name])
+            return chosen
+
+        self._records[node.name] = choose
+        return choose
+
+    def _union(self, node: Union) -> Choice:
+        branches = [self._schema.resolve(branch) for branch in node.branches]
+        choices = {branch_name(branch): self.choice(branch) for branch in branches}
+        ranked = sorted(branches, key=_rank)
+        of_datetimes = branches_of_datetimes(ranked)
+        plain = [branch for branch in branches if isinstance(branch, Primitive)]
+        ranges = [(branch.type.value, range_of(branch)) for branch in plain if branch.type in INT_RANGES]
+        misread = _misread(branches)
+        of_dicts = [branch for branch in branches if isinstance(branch, (Record, Map))]
+        if self._are_alike(of_dicts):
+            misread.add(dict)
+        self.has_found |= bool(misread)
+
+        def fitting(value: Any) -> Any:
+            if is_pair(value) and value[0] in choices:
+                return value[0], choices[value[0]](value[1])
+            ranked_here = of_datetimes if isinstance(value, datetime.datetime) else ranked
+            found = next((branch for branch in ranked_here if is_fit(self._schema, branch, value)), None)
+            if found is None:
+                return value
+            name = branch_name(found)
+            return name, choices[name](value)
+
+        def whole(value: int) -> Any:
+            for name, (least, most) in ranges:
+                if least <= value <= most:
+                    return name, value
+            return fitting(value)
+
+        by_class: dict[type, Choice] = {kind: _same for kind in _CLASSES if kind not in misread}
+        by_class.setdefault(int, whole)
+        # They are named, since fastavro would look for the branch by what is in them, and knows no pairs of most types.
+        if "array" in choices:
+            by_class[list] = _named("array", choices["array"])
+        if len(of_dicts) == 1:
+            name = branch_name(of_dicts[0])
+            by_class[dict] = _named(name, choices[name])
+        return lambda value: by_class.get(value.__class__, fitting)(value)
+
+    def _are_alike(self, of_dicts: Sequence[Record | Map]) -> bool:
+        """Whether a dict may pass for several, of which one has another type for what is under the same name."""
+        types: dict[str, Type] = {}
+        for branch in of_dicts:
+            if isinstance(branch, Map):
+                if len(of_dicts) > 1:  # whose names are any
+                    return True
+                continue
+            for field in branch.fields:
+                its_type = self._schema.resolve(field.type)
+                if types.setdefault(field.name, its_type) != its_type:
+                    return True
+        return False
+
+
+def _named(name: str, choice: Choice) -> Choice:
+    return lambda value: (name, choice(value))
+
+
+def _rank(branch: Type) -> int:
+    """Whole numbers go before fractions."""
+    kind = branch.type if isinstance(branch, Primitive) else PrimitiveType.NULL
+    return 0 if kind in INT_RANGES else 2 if kind is PrimitiveType.FLOAT else 1
+
+
+def _misread(branches: Sequence[Type]) -> set[type]:
+    """The classes of values for which fastavro may take a branch that they do not survive."""
+    plain = [branch for branch in branches if isinstance(branch, Primitive)]
+    narrow = {branch.type for branch in plain if is_narrow(branch)}
+    kinds = [branch.type for branch in plain]
+    whole = [kind for kind in kinds if kind in INT_RANGES]
+    fractions = [kind for kind in kinds if kind in _FRACTIONS]
+    is_enum = any(isinstance(branch, Enum) for branch in branches)
+    is_date = any(branch.logical is not None and branch.logical.name == "date" for branch in plain)
+    decimals = [
+        branch
+        for branch in branches
+        if isinstance(branch, (Primitive, Fixed)) and branch.logical is not None and branch.logical.name == "decimal"
+    ]
+    found: set[type] = set()
+    if (whole and fractions) or (len(whole) > 1 and narrow):
+        found.add(int)
+    if (PrimitiveType.STRING in narrow and is_enum) or (is_date and (PrimitiveType.STRING in kinds or is_enum)):
+        found.add(str)  # fastavro takes the ISO form of a date for one
+    if len(branches_of_datetimes(branches)) < len(branches):
+        found.add(datetime.datetime)
+    if any(isinstance(branch, Array) for branch in branches) and (
+        PrimitiveType.BYTES in kinds or any(isinstance(branch, Fixed) for branch in branches)
+    ):
+        found.add(bytes)
+    if len(decimals) > 1:
+        found.add(decimal.Decimal)
+    return found
+
+
+def _array(item: Choice) -> Choice:
+    if item is _same:
+        return _same
+    return lambda value: [item(each) for each in value] if isinstance(value, Sequence) else value
+
+
+def _map(item: Choice) -> Choice:
+    if item is _same:
+        return _same
+    return lambda value: {key: item(each) for key, each in value.items()} if isinstance(value, Mapping) else value

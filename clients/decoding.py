@@ -1,0 +1,148 @@
+"""From the bytes of a message to a Python value, by the schema that wrote it.
+
+fastavro decodes, and believes what it reads; so nothing gets there that is not exactly one value of that schema, by the
+same walk as in a load: what one of the two refuses the other does not take.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import fastavro
+
+from headrace.avro_codec import BadBody, Check, compile_check, the_core
+from headrace.avro_schema import FramingError, Schema, SchemaParseError, TimeField, find_time_field, unframe
+from headrace.avro_schema.message_time import TIME_PROPERTY
+from headrace.clients.encoding import compiled_schema
+from headrace.clients.errors import SourceUnavailable, UndecodableMessage
+from headrace.clients.kafka_client import error_text
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
+from headrace.settings import LoaderSettings
+
+
+class Record(NamedTuple):
+    """A message as the log has it; one that `is_end` only says that the partition ends at this offset for now."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    is_end: bool = False
+
+
+class _Writer(NamedTuple):
+    """A writer schema, ready to decode. One that cannot be used has a check that says why of every body."""
+
+    check: Check
+    compiled: Any
+    plain: Any
+    time_field: TimeField | None
+
+
+class Decoder:
+    """Decodes records by the id of the schema that wrote them.
+
+    Raises:
+        ValueError: `reader_schema` is something else, as applications may give it.
+    """
+
+    def __init__(self, registry: RegistryClient, reader_schema: Schema | None, loader: LoaderSettings) -> None:
+        if not isinstance(reader_schema, Schema | None):
+            found = f"{type(reader_schema).__name__} {reader_schema!r:.60}"
+            raise ValueError(f"expected reader_schema to be JSON text or None, found {found}")
+        self._registry = registry
+        self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
+        self._loader = loader
+        self._writers: dict[tuple[str, int], _Writer] = {}
+        self._time_properties: dict[str, str] = {}
+
+    def decode(self, record: Record) -> tuple[int | None, Any, int | None]:
+        """Schema id, value and message time (None is the record's timestamp) of a record.
+
+        Raises:
+            UndecodableMessage: it is not what its schema says.
+            SourceUnavailable: its schema cannot be asked for.
+        """
+        if record.value is None:
+            return None, None, None
+        try:
+            framed = unframe(record.value, record.headers)
+        except FramingError as error:
+            raise _undecodable(record, str(error)) from error
+        writer = self._writers.get((record.topic, framed.schema_id))
+        if writer is None:
+            writer = self._find_writer(record, framed.schema_id)
+        try:
+            writer.check(framed.body)
+            value = fastavro.schemaless_reader(BytesIO(framed.body), writer.compiled, self._reader)
+            time_ms = self._time_ms(writer, framed.body, value)
+        except BadBody as error:
+            raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error}") from error
+        except Exception as error:  # fastavro raises whatever its C code meets
+            raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error_text(error)}") from error
+        return framed.schema_id, value, time_ms
+
+    def _time_ms(self, writer: _Writer, body: bytes, value: Any) -> int | None:
+        if writer.time_field is None:
+            return None
+        if self._reader is not None:
+            value = fastavro.schemaless_reader(BytesIO(body), writer.plain, None)
+        return writer.time_field.read(value) if isinstance(value, dict) else None
+
+    def _find_writer(self, record: Record, schema_id: int) -> _Writer:
+        try:
+            schema = self._registry.parsed(self._registry.schema_by_id(schema_id))
+            if record.topic not in self._time_properties:
+                self._time_properties[record.topic] = self._time_property(self._loader.subject_of(record.topic))
+        except SchemaNotFound as error:
+            raise _undecodable(record, f"the registry has no schema {schema_id}") from error
+        except SchemaParseError as error:
+            raise _undecodable(record, f"the registry's schema {schema_id} is none: {error}") from error
+        except (*UNANSWERED, AccessRefused) as error:
+            raise SourceUnavailable(f"schema {schema_id}: {error}", topic=record.topic) from error
+        writer = self._writer(record.topic, schema)
+        self._writers[record.topic, schema_id] = writer
+        return writer
+
+    def _writer(self, topic: str, schema: Schema) -> _Writer:
+        time_fields = self._loader.of_topic(topic).time_fields
+        try:
+            return _Writer(
+                compile_check(schema, the_core()),
+                compiled_schema(schema),
+                compiled_schema(schema, logical_types=False),
+                find_time_field(schema, self._time_properties[topic], time_fields),
+            )
+        except Exception as error:  # fastavro does not take all that Avro does
+            return _Writer(_refusing(f"the schema cannot be used: {error_text(error)}"), None, None, None)
+
+    def _time_property(self, subject: str) -> str:
+        try:
+            return self._registry.version(subject, "latest").metadata.get(TIME_PROPERTY, "")
+        except (*UNANSWERED, AccessRefused):
+            raise
+        except RegistryError:
+            return ""  # messages of a topic without a subject of its own are decoded all the same
+
+
+def _refusing(reason: str) -> Check:
+    def check(body: bytes) -> None:
+        raise BadBody(reason)
+
+    return check
+
+
+def _undecodable(record: Record, reason: str) -> UndecodableMessage:
+    return UndecodableMessage(
+        f"topic {record.topic} partition {record.partition} offset {record.offset}: {reason}",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+    )

@@ -1,0 +1,89 @@
+"""Keys and headers as the Kafka client wants them, of what applications have."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any, Final
+
+from headrace.clients.errors import KeyRefused, ProducerError
+
+NOW_MS: Final = 0
+"""What librdkafka takes for the present time."""
+_MS_MAX: Final = 2**63 - 1
+
+
+def as_timestamp(topic: str, timestamp_ms: Any) -> int:
+    """The time of a record.
+
+    Raises:
+        ProducerError: it is none.
+    """
+    try:
+        its_ms = operator.index(timestamp_ms)
+    except TypeError:
+        its_ms = None
+    if its_ms is None or not -_MS_MAX <= its_ms <= _MS_MAX:
+        raise ProducerError(
+            f"topic {topic}: expected timestamp_ms to be an integer of 64 bits, found "
+            f"{type(timestamp_ms).__name__} {timestamp_ms!r:.60}",
+            topic=topic,
+        )
+    if its_ms == NOW_MS:
+        raise ProducerError(f"topic {topic}: timestamp_ms=0 would be sent as now; expected another number", topic=topic)
+    return its_ms
+
+
+def as_key_bytes(topic: str, key: Any) -> bytes:
+    """The bytes of a key that is neither None nor bytes.
+
+    Raises:
+        KeyRefused: it is no text either.
+    """
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise KeyRefused(f"topic {topic}: the key has no UTF-8 form: {error}", topic=topic) from error
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return bytes(key)
+    raise KeyRefused(
+        f"topic {topic}: expected the key to be text, bytes or None, found {type(key).__name__} {key!r:.60}",
+        topic=topic,
+    )
+
+
+def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, bytes]]:
+    """Headers as the Kafka client wants them.
+
+    Raises:
+        ProducerError: a header is no pair of a name and text or bytes, or has no form in a record.
+    """
+    try:
+        given = list(headers)
+    except TypeError as error:
+        raise _header_refused(topic, headers) from error
+    found = []
+    for header in given:
+        name, value = header if isinstance(header, tuple) and len(header) == 2 else (None, None)
+        if not isinstance(name, str) or not isinstance(value, (str, bytes)):
+            raise _header_refused(topic, header)
+        try:
+            name.encode()  # the Kafka client does not look, and ends the process
+            content = value.encode() if isinstance(value, str) else value
+        except UnicodeEncodeError as error:
+            problem = f"the header {header!a:.60} has no UTF-8 form: {error}"
+            raise ProducerError(f"topic {topic}: {problem}", topic=topic) from error
+        if "\0" in name:
+            raise ProducerError(
+                f"topic {topic}: the name of the header {header!a:.60} has a zero character, where it would be cut off",
+                topic=topic,
+            )
+        found.append((name, content))
+    return found
+
+
+def _header_refused(topic: str, found: object) -> ProducerError:
+    return ProducerError(
+        f"topic {topic}: expected headers as pairs of a name and text or bytes, found {found!r:.60}", topic=topic
+    )

@@ -1,0 +1,65 @@
+"""Finds tables whose files another warehouse has, before a first load reads everything once more for nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.table import same_location
+from headrace.loader.apply.layout import topic_folder
+from headrace.loader.errors import EarlierWarehouse
+from headrace.loader.plan.load_plan import TopicWork
+from headrace.loader.storage.protocols import WarehouseFiles
+from headrace.loader.work_unit import FileKind
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TablesElsewhere:
+    """Looks at one table for each topic, so it is for a load that begins a warehouse."""
+
+    executor: Callable[[], Executor]
+    files: WarehouseFiles
+    database: str
+
+    def refuse(self, works: Mapping[str, TopicWork]) -> None:
+        """
+        Raises:
+            EarlierWarehouse: there is such a table.
+        """
+        found = self._found(works)
+        if not found:
+            return
+        topic = min(found)
+        table = f"{self.database}.{works[topic].table}"
+        more = f" ({len(found)} tables in all have theirs elsewhere)" if len(found) > 1 else ""
+        raise EarlierWarehouse(
+            self.files.describe(""),
+            sorted(found),
+            known=f"the table {table} of topic {topic} has its files in {found[topic]}{more}",
+            otherwise="begin another with tables of its own: set hive.database",
+        )
+
+    def _found(self, works: Mapping[str, TopicWork]) -> Mapping[str, str]:
+        """The locations of such tables by their topics; none while the metastore cannot be asked, since reading goes on
+        without it. A table that it refuses to show is that topic's trouble, which is told when the table is brought up
+        to date."""
+        found: dict[str, str] = {}
+        try:
+            executor = self.executor()
+            for topic, work in works.items():
+                try:
+                    table = executor.table(self.database, work.table)
+                except StatementRefused as error:
+                    logger.warning("table_not_shown topic=%s error=%s", topic, error)
+                    continue
+                here = self.files.location(topic_folder(work.folder, FileKind.DATA))
+                if table is not None and table.topic == topic and not same_location(table.location, here):
+                    found[topic] = table.location
+        except MetastoreUnavailable as error:
+            logger.warning("metastore_unavailable error=%s", error)
+        return found

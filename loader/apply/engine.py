@@ -1,0 +1,354 @@
+"""Brings every follower up to the newest decision, topic by topic.
+
+The order is the safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
+its table can read it. A topic stops at the first follower that fails for it and goes on there in the next run; other
+topics are not touched by that. How far each follower has got is a hint in `cursor/<follower>.json`: a lost or old
+one means that decisions are applied again, which changes nothing. A follower whose work can be lost apart from the log
+keeps its positions itself, beside its work (`KeepsPositions`).
+
+Where the storage as a whole cannot be used, nothing more is asked: a thousand topics would each wait as long as Hadoop
+tries again. Whatever is left to apply is held back with the one reason, and no cursor is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.loader.apply.base import AppliesTogether, Follower, KeepsPositions, Position, Step
+from headrace.loader.apply.pending import PendingDecisions
+from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.document import read_document, write_document
+from headrace.loader.commit.json_values import from_json
+from headrace.loader.commit.state import LoaderState
+from headrace.loader.errors import LoaderError, StorageUnavailable
+from headrace.loader.storage.protocols import SlotStorage, Staging
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = "schema"
+"""The follower that can find its table changed although nothing was decided."""
+
+FILES = "files"
+"""The follower after which a work's staging holds nothing more that is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """All decisions up to the slot `upto` are applied, but for the topics in `behind`, which are at their own slot.
+
+    `sha256` is the checksum of the decision in that slot (`work_id` its work in format 1): a cursor beside a log that
+    was put back from a backup, and has other decisions there now, would pass over files that were never published.
+    """
+
+    upto: int = 0
+    work_id: str = ""
+    behind: Mapping[str, int] = field(default_factory=dict)
+    sha256: str = ""
+
+    def position(self, topic: str) -> int:
+        return self.behind.get(topic, self.upto)
+
+    @property
+    def oldest(self) -> int:
+        return min((self.upto, *self.behind.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFailure:
+    follower: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """`failures` by topic; `warnings` are sentences; `topics` are those that had something to apply; `outage` is why
+    the rest of it was not tried, None where all was."""
+
+    slot: int
+    topics: tuple[str, ...]
+    failures: Mapping[str, TopicFailure]
+    warnings: tuple[str, ...]
+    outage: StorageUnavailable | None = None
+
+
+def cursor_path(follower: str) -> str:
+    return f"cursor/{follower}.json"
+
+
+def read_cursor(storage: SlotStorage, follower: str) -> Cursor:
+    """The cursor, or the very beginning where it is lost or damaged."""
+    content = storage.read(cursor_path(follower))
+    if content is None:
+        return Cursor()
+    try:
+        bare = json.loads(content)
+        if isinstance(bare, dict) and "upto" in bare:  # format 1
+            return from_json(bare, Cursor)
+        return read_document(content, Cursor).value
+    except ValueError as error:
+        logger.warning("cursor_ignored follower=%s reason=%s", follower, error)
+        return Cursor()
+
+
+def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
+    """What a follower says of its own positions, as a cursor over these topics."""
+    newest = max(positions.values(), default=Position(0, ""))
+    behind = {topic: positions[topic].slot if topic in positions else 0 for topic in topics}
+    return Cursor(newest.slot, "", behind, newest.sha256)
+
+
+class FollowerEngine:
+    def __init__(self, log: DecisionLog, staging: Staging, followers: Sequence[Follower | AppliesTogether]) -> None:
+        self._log = log
+        self._staging = staging
+        self._followers = followers
+
+    def follow(self, *, also: Sequence[str] = ()) -> Followed:
+        """Applies all that is pending.
+
+        Args:
+            also: topics whose table is looked at even though nothing is pending.
+        """
+        state = self._log.read_state()
+        cursors, unread = self._cursors(state)
+        positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
+        behind = {topic: slot for topic, slot in positions.items() if slot < state.topics[topic].slot}
+        run = _Run(self._log, state, cursors, PendingDecisions(self._log, state, behind), {*behind, *also}, unread)
+        for follower in self._followers:
+            run.apply(follower, also=frozenset(also) if follower.name == SCHEMA else frozenset())
+        if run.outage is None:
+            self._remove_staging(run)
+            run.save(follower.name for follower in self._followers if not isinstance(follower, KeepsPositions))
+        return Followed(state.slot, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
+
+    def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
+        """The cursors by follower, and of those that keep positions which cannot be read, why."""
+        cursors: dict[str, Cursor] = {}
+        unread: dict[str, str] = {}
+        for follower in self._followers:
+            if not isinstance(follower, KeepsPositions):
+                cursors[follower.name] = self._cursor(follower.name, state)
+                continue
+            try:
+                cursors[follower.name] = self._own_cursor(follower, state)
+            except LoaderError:
+                raise  # the log cannot be read, which is nobody's position
+            except Exception as error:
+                cursors[follower.name] = Cursor(state.slot)
+                unread[follower.name] = _said(error)
+        return cursors, unread
+
+    def _cursor(self, name: str, state: LoaderState) -> Cursor:
+        cursor = read_cursor(self._log.storage, name)
+        # It may be of a slot that another process has added since the state was read: then all is done up to the state.
+        if (cursor.sha256 or cursor.upto <= state.slot) and self._is_of_this_log(cursor):
+            return cursor
+        logger.warning("cursor_ignored follower=%s reason=of another log", name)
+        return Cursor()  # beginning again is always right
+
+    def _own_cursor(self, follower: KeepsPositions, state: LoaderState) -> Cursor:
+        if not state.topics:
+            return Cursor()
+        cursor = cursor_of(follower.positions(), state.topics)
+        # Decisions are a chain: where the newest position is of this log, so are the older ones. It may be of a slot
+        # that another process has added since the state was read.
+        if self._is_of_this_log(cursor):
+            return cursor
+        logger.warning("positions_forgotten reason=of another log")
+        follower.forget()  # first, so that no topic keeps such a position if this process ends before it is applied
+        return Cursor()
+
+    def _is_of_this_log(self, cursor: Cursor) -> bool:
+        if not cursor.upto:
+            return True
+        if cursor.sha256:
+            return cursor.sha256 == self._log.sha256(cursor.upto)
+        return cursor.work_id == self._log.decision(cursor.upto).work_id
+
+    def _remove_staging(self, run: _Run) -> None:
+        """Staging of work whose every file has been published; done before the cursor says so."""
+        if FILES not in run.cursors:
+            return
+        published = {
+            work_id for work_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)
+        }
+        if all(run.passed(FILES, topic) for topic in run.state.topics):
+            # A loss of power may have brought back what was removed before the cursor passed it.
+            published |= self._staging.works() & run.state.works
+        for work_id in sorted(published):
+            self._staging.drop(work_id)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        whole = "the storage cannot be used: " if isinstance(error, StorageUnavailable) else ""
+        return f"{whole}{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return str(error) or type(error).__name__
+
+
+def _applied(follower: Follower, step: Step) -> Exception | None:
+    """What keeps the topic from going on."""
+    try:
+        follower.apply(step)
+    except Exception as error:
+        logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
+        return error
+    return None
+
+
+def _advised(message: str) -> str:
+    """With what to do, where the error itself does not say it."""
+    return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
+
+
+def _by_topic(decisions: Sequence[Decision], positions: Mapping[str, int]) -> dict[str, list[Decision]]:
+    """By topic those of later slots than its position, in the order of the topics' names."""
+    found: dict[str, list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        for topic in decision.topics:
+            if topic in positions and decision.slot > positions[topic]:
+                found[topic].append(decision)
+    return dict(sorted(found.items()))
+
+
+class _Run:
+    """One pass over the followers. `topics` are those that any of them has to look at; `met` are the topics of decided
+    work that may have files in staging, by its id, as far as any follower had it to apply. `outage` is what the storage
+    said when it could not be used any more."""
+
+    def __init__(
+        self,
+        log: DecisionLog,
+        state: LoaderState,
+        cursors: dict[str, Cursor],
+        pending: PendingDecisions,
+        topics: set[str],
+        unread: Mapping[str, str],
+    ) -> None:
+        self.log = log
+        self.state = state
+        self.cursors = cursors
+        self.pending = pending
+        self.topics = topics
+        self.unread = unread
+        self.met: dict[str, tuple[str, ...]] = {}
+        self.failures: dict[str, TopicFailure] = {}
+        self.warnings: list[str] = []
+        self.outage: StorageUnavailable | None = None
+        self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
+
+    def apply(self, follower: Follower | AppliesTogether, *, also: frozenset[str]) -> None:
+        if follower.name in self.unread:
+            # Which topics it lacks cannot be told, so none passes for followed.
+            for topic in sorted(self.state.topics.keys() - self.failures.keys()):
+                self._fail(follower, topic, self.unread[follower.name])
+            return
+        cursor, behind = self.cursors[follower.name], self._behind[follower.name]
+        positions = {topic: cursor.position(topic) for topic in self.topics}
+        if self.outage is not None:
+            self._hold_back(follower, positions, self.outage)
+            return
+        behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
+        unseen = set(also)
+        oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.slot)
+        for decisions in self.pending.after(oldest):
+            by_topic = _by_topic(decisions, {topic: at for topic, at in positions.items() if topic not in behind})
+            if by_topic:
+                upto = decisions[-1].slot
+                logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, upto, len(by_topic))
+            steps = [self._step(topic, pending, positions[topic]) for topic, pending in by_topic.items()]
+            self._apply_steps(follower, steps)
+            positions |= {topic: pending[-1].slot for topic, pending in by_topic.items()}
+            unseen -= by_topic.keys()
+            works = (one for one in decisions if one.work_id in self.state.works)
+            self.met |= {one.work_id: tuple(one.topics) for one in works}
+            if self.outage is not None:
+                self._hold_back(follower, positions, self.outage)
+                return
+        self._apply_steps(
+            follower, [self._step(topic, (), positions[topic]) for topic in sorted(unseen - behind.keys())]
+        )
+
+    def _step(self, topic: str, pending: Sequence[Decision], since: int) -> Step:
+        return Step(
+            topic=topic,
+            state=self.state.topics[topic],
+            decisions=pending,
+            since=since,
+            slot=self.state.slot,
+            works=self.state.works,
+            rewind=functools.partial(self.rewind, topic=topic),
+            warn=self.warnings.append,
+        )
+
+    def _apply_steps(self, follower: Follower | AppliesTogether, steps: Sequence[Step]) -> None:
+        """Applies them. Whatever is wrong with one topic must not hold the others; the sentence goes to the report."""
+        refused: Mapping[str, str] = {}
+        if isinstance(follower, AppliesTogether):
+            try:
+                refused = follower.apply_together(steps) if steps else {}
+            except Exception as error:
+                logger.debug("follower_failed follower=%s topics=%d", follower.name, len(steps), exc_info=True)
+                refused = {step.topic: _said(error) for step in steps}
+        else:
+            refused = self._refused(follower, steps)
+        for step in steps:
+            if step.topic in refused:
+                self._behind[follower.name][step.topic] = step.since
+                self._fail(follower, step.topic, refused[step.topic])
+
+    def _refused(self, follower: Follower, steps: Sequence[Step]) -> Mapping[str, str]:
+        """By topic what keeps it from going on."""
+        refused = {}
+        for step in steps:
+            if self.outage is not None and not step.decisions:
+                continue  # its table was only to be looked at
+            error = self.outage or _applied(follower, step)
+            if isinstance(error, StorageUnavailable):
+                self.outage = error
+            if error is not None:
+                refused[step.topic] = _said(error)
+        return refused
+
+    def _hold_back(
+        self, follower: Follower | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
+    ) -> None:
+        """Whatever is left for it to apply; what only advises may come later without a word."""
+        for topic, position in sorted(positions.items()):
+            if not follower.is_advisory and topic not in self.failures and position < self.state.topics[topic].slot:
+                self._fail(follower, topic, _said(outage))
+
+    def _fail(self, follower: Follower | AppliesTogether, topic: str, message: str) -> None:
+        if follower.is_advisory:
+            self.warnings.append(f"{follower.name} of topic {topic}: {message}")
+        else:
+            self.failures[topic] = TopicFailure(follower.name, _advised(message))
+
+    def rewind(self, name: str, topic: str) -> None:
+        cursor = self.cursors[name]
+        cursor = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
+        self.log.storage.replace(cursor_path(name), write_document(cursor))
+        self.cursors[name] = cursor
+        self.pending.add({topic: 0})
+
+    def passed(self, name: str, topic: str) -> bool:
+        return topic not in self._behind[name]
+
+    def save(self, names: Iterable[str]) -> None:
+        for name in names:
+            before = self.cursors[name]
+            after = Cursor(self.state.slot, "", self._behind[name], self.state.sha256)
+            # A process that woke up late leaves a newer cursor alone.
+            if after == before or read_cursor(self.log.storage, name).upto > after.upto:
+                continue
+            try:
+                self.log.storage.replace(cursor_path(name), write_document(after))
+            except OSError as error:
+                logger.warning("cursor_not_written follower=%s error=%s", name, error)

@@ -1,0 +1,58 @@
+"""Tells the brokers how far the tables are, as offsets of a consumer group, so that lag tools show the loader.
+
+Nothing reads them back: what is loaded is what is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from headrace.kafka_wire.errors import KafkaError
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.apply.base import Step
+
+GROUP: Final = "headrace-loader"
+
+OFFSETS_AT_ONCE: Final = 1_000
+"""Of one commit, which is one batch in the brokers' log: one of the longest names takes some 400 KB for so many."""
+
+
+class OffsetCommitter(Protocol):
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
+        """Returns why, for the partitions that were refused."""
+        ...
+
+
+class GroupOffsetsFollower:
+    """Commits the next offsets of the partitions that the decisions moved, as of the newest slot: forward only."""
+
+    name = "group_offsets"
+    is_advisory = True
+
+    def __init__(self, cluster: OffsetCommitter) -> None:
+        self._cluster = cluster
+        self._failure: KafkaError | None = None
+
+    def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
+        if self._failure is not None:
+            raise self._failure  # one time-out is enough for a run
+        offsets = [moved for step in steps for moved in _moved(step)]
+        refused: dict[TopicPartition, str] = {}
+        try:
+            for at in range(0, len(offsets), OFFSETS_AT_ONCE):
+                refused |= self._cluster.commit_group_offsets(GROUP, dict(offsets[at : at + OFFSETS_AT_ONCE]))
+        except KafkaError as error:
+            self._failure = error
+            raise
+        return {tp.topic: f"the offset of partition {tp.partition} was refused: {why}" for tp, why in refused.items()}
+
+
+def _moved(step: Step) -> list[tuple[TopicPartition, int]]:
+    """The partitions that a step moved, and their next offsets."""
+    moved = {offsets.partition for decision in step.decisions for offsets in decision.topics[step.topic].ranges}
+    return [
+        (TopicPartition(step.topic, partition), state.next_offset)
+        for partition, state in step.state.partitions.items()
+        if partition in moved
+    ]

@@ -1,0 +1,19 @@
+"""Keeps the index of which files are live. It makes nothing visible, and goes first: later followers ask it where the
+files of a bucket belong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.loader.apply.base import Step
+from headrace.loader.commit.file_index import FileIndex
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFollower:
+    files: FileIndex
+    name: str = "index"
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        self.files.bring_up(step.topic, step.decisions)

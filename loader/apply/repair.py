@@ -1,0 +1,353 @@
+"""Compares what a metastore and the folders of a topic hold with what is decided, and mends what can be mended.
+
+The followers apply each decision once. What others do to a table, its partitions or its folders afterwards is found
+here: a table that was altered, dropped or never made in this metastore, partitions that were dropped, moved or added
+by hand, files in a partition that nothing decided, folders that were removed.
+
+Safe beside loads: what is there is listed before the decisions are read, so whatever a load adds in between is known
+to be decided; and a topic of which something decided is still to be followed is left to the next load. Nothing is
+deleted: a foreign file or folder is moved to the topic's folder `_foreign`, below its bucket's name, and numbered where
+another one has its name.
+
+What is the matter with one topic, or with one thing of it, keeps nothing else from being compared and mended: it is a
+difference that is left to people. What ends everything is that nothing can be told of any topic: no metastore, no
+storage, damaged decisions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from headrace.avro_schema import AvroSchemaError
+from headrace.hive_ddl.errors import ForeignTable, HiveDdlError, MetastoreUnavailable, SessionFailed, StaleRevision
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.ops import (
+    AddPartitions,
+    CreateTable,
+    DropPartitions,
+    DropTable,
+    Op,
+    PartitionValues,
+    SetPartitionLocation,
+    SetProperties,
+)
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TableState
+from headrace.loader.apply.complete import instant_text, read_completeness
+from headrace.loader.apply.engine import FILES, read_cursor
+from headrace.loader.apply.layout import QUARANTINE_DATABASE_SUFFIX, bucket_folder, partition_values, topic_folder
+from headrace.loader.apply.schema import ATTEMPTS_MAX, TableSettings, data_table, publish_schema, quarantine_table
+from headrace.loader.commit.bucket_index import generation_at, live_at
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.state import LoaderState, TopicState
+from headrace.loader.errors import DecisionLogError, LoaderError, StorageUnavailable
+from headrace.loader.work_unit import FileKind
+
+logger = logging.getLogger(__name__)
+
+FOREIGN_FOLDER = "_foreign"
+LOST_NOTE = "_files_are_gone"
+"""A file that readers pass over: it keeps the folder of a partition, without which a query of all would fail."""
+
+HIDDEN = (".", "_")
+BUCKETS_NAMED_MAX = 5
+NAMES_TRIED_MAX = 10  # each was free a moment before; where it goes on like that, no name can be had
+
+ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, DecisionLogError)
+"""Where these are met, nothing can be told of any other topic either."""
+
+OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
+
+
+Folders = Mapping[str, tuple[str, frozenset[str]]]
+"""By bucket that has files, its folder below the warehouse and their names."""
+
+
+class Trouble(StrEnum):
+    """What differs from the decisions."""
+
+    TABLE = "table"  # is not there, or was altered
+    PARTITIONS = "partitions"  # are missing, elsewhere, or decided by nobody
+    FOREIGN = "foreign"  # files that nothing decided, where readers find them
+    LOST = "lost"  # decided files that are not there
+    PENDING = "pending"  # something decided is still to be followed
+    UNTOLD = "untold"  # what differs cannot be told
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`where` is a table, or a file or folder below the warehouse; `ops` and `moves` (from, to) mend it, as far as
+    anything does: `message` says what to do about the rest."""
+
+    topic: str
+    trouble: Trouble
+    where: str
+    message: str
+    ops: tuple[Op, ...] = ()
+    moves: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_mendable(self) -> bool:
+        return bool(self.ops or self.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """`deep` also looks for partitions and files that nothing decided, and for files that are gone."""
+
+    log: DecisionLog
+    executor: Callable[[], Executor]
+    settings: TableSettings
+    new_work_id: Callable[[], str]
+    deep: bool
+
+    def compare(self, topic: str) -> tuple[Difference, ...]:
+        """What differs, in the order in which it is to be mended.
+
+        Raises:
+            MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
+            DecisionLogError, OSError: nor can the decisions be read, or the storage as a whole.
+        """
+        state = self.log.read_state().topics[topic]
+        found: list[Difference] = []
+        for kind in FileKind:
+            try:
+                for difference in self._compare_kind(topic, kind):
+                    found.append(difference)
+            except ENDING:
+                raise
+            except OF_ONE_TOPIC as error:
+                suffix = QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
+                where = f"{self.settings.database}{suffix}.{state.table}"
+                found.append(Difference(topic, Trouble.UNTOLD, where, f"what differs cannot be told: {_said(error)}"))
+        return tuple(found)
+
+    def mend(self, topic: str, tell: Callable[[Difference], object] = lambda one: None) -> tuple[Difference, ...]:
+        """Mends what can be, and returns what differed, with what became of it; what is left to people comes last.
+
+        Args:
+            tell: is given each of them as soon as that is known.
+
+        Raises:
+            As `compare`.
+        """
+        done: list[Difference] = []
+        for attempt in range(ATTEMPTS_MAX):
+            left: list[Difference] = []
+            try:
+                for difference in self.compare(topic):
+                    became = self._mended(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
+                    if became.is_mendable:
+                        done.append(became)
+                        tell(became)
+                    else:
+                        left.append(became)
+                break
+            except StaleRevision:
+                continue  # the others are found again
+        for difference in left:
+            tell(difference)
+        return (*done, *left)
+
+    def drop(self, topic: str) -> tuple[DropTable, ...]:
+        """The operations that take the topic's tables out of the metastore.
+
+        Raises:
+            ForeignTable: one of that name is not the topic's.
+        """
+        state = self.log.read_state().topics[topic]
+        ops = []
+        for table in (self._table(topic, state, kind) for kind in FileKind if _has_table(state, kind)):
+            current = self.executor().table(table.database, table.name)
+            if current is not None and current.topic != topic:
+                raise ForeignTable(table.database, table.name, topic, f"it belongs to topic {current.topic or 'none'}")
+            if current is not None:
+                ops.append(DropTable(table.database, table.name, topic))
+        return tuple(ops)
+
+    def _mended(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
+        """What became of the difference.
+
+        Raises:
+            StaleRevision: the table was changed meanwhile and is to be looked at again; not by the last attempt.
+        """
+        try:
+            return self._mend(topic, difference)
+        except ENDING:
+            raise
+        except OF_ONE_TOPIC as error:
+            if isinstance(error, StaleRevision) and not is_last:
+                raise
+            message = f"{difference.message}; not mended: {_said(error)}"
+            if difference.trouble is Trouble.FOREIGN:
+                message = f"nothing decided this, and readers find it; move it away, since that failed: {_said(error)}"
+            return dataclasses.replace(difference, message=message, ops=(), moves=())
+
+    def _mend(self, topic: str, difference: Difference) -> Difference:
+        executor, files = self.executor(), self.settings.files
+        if difference.trouble is Trouble.TABLE and difference.ops:
+            publish_schema(topic, self.log.state.topics[topic], self.settings)
+        for op in difference.ops:
+            if isinstance(op, CreateTable):
+                executor.ensure_database(op.table.database)
+            executor.execute(op)
+        if difference.trouble is Trouble.LOST:
+            note = "The files of this folder are gone: see headrace verify, headrace backfill and headrace forget.\n"
+            files.put(f"{difference.where}/{LOST_NOTE}", note.encode())
+        return self._set_aside(difference) if difference.moves else difference
+
+    def _set_aside(self, difference: Difference) -> Difference:
+        """With where it is now."""
+        files, ((source, wanted),) = self.settings.files, difference.moves
+        folder = wanted.rpartition("/")[0]
+        for tried in range(NAMES_TRIED_MAX):
+            taken = {f"{folder}/{name}" for name in files.children(folder)}
+            target = next(name for name in _numbered(wanted) if name not in taken)
+            try:
+                is_there = files.set_aside(source, target)
+                break
+            except FileExistsError:
+                if tried == NAMES_TRIED_MAX - 1:
+                    raise
+        message = _said_of_foreign(target) if is_there else "nothing decided this, and it is gone by itself"
+        return dataclasses.replace(difference, message=message, moves=((source, target),))
+
+    def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
+        before = self.log.read_state()
+        if not _has_table(before.topics[topic], kind):
+            return
+        named = self._table(topic, before.topics[topic], kind)
+        current = self.executor().table(named.database, named.name)
+        is_ours = current is not None and current.topic == topic
+        existing = self.executor().partitions(named.database, named.name) if is_ours else {}
+        folders = self._listed(topic, before, kind) if self.deep else {}
+        state = self.log.read_state()
+        try:
+            wanted = self._with_instant(topic, current, self._table(topic, state.topics[topic], kind))
+            ops = plan_table(current, wanted)
+        except ForeignTable as error:
+            yield Difference(topic, Trouble.TABLE, named.full_name, str(error))
+            return
+        if ops:
+            yield Difference(topic, Trouble.TABLE, named.full_name, _said_of_table(ops), ops)
+        if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].slot:
+            message = "something decided is not in its place yet; the next load goes on"
+            yield Difference(topic, Trouble.PENDING, named.full_name, message)
+            return
+        decided = self._folders(topic, state, kind)
+        yield from self._partitions(topic, wanted, existing, decided)
+        yield from self._files(topic, state.topics[topic], kind, decided, folders)
+
+    def _partitions(
+        self, topic: str, table: TableState, existing: Mapping[PartitionValues, str], decided: Folders
+    ) -> Iterator[Difference]:
+        location = self.settings.files.location
+        places = {partition_values(bucket): location(folder) for bucket, (folder, _) in decided.items()}
+        gone = set(existing) - set(places) if self.deep else set()
+        for op in plan_partitions(table, existing, places, gone):
+            yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
+
+    def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
+        """By folder the names that readers find in it."""
+        folders = (folder for folder, _ in self._folders(topic, state, kind).values())
+        children = self.settings.files.children
+        return {folder: tuple(n for n in children(folder) if not n.startswith(HIDDEN)) for folder in folders}
+
+    def _folders(self, topic: str, state: LoaderState, kind: FileKind) -> Folders:
+        index, found = FileIndex(self.log), {}
+        for day in index.days(topic, kind):
+            for bucket, indexed in index.day_once(topic, kind, day).buckets.items():
+                names = frozenset(file.name for file in live_at(indexed, state.slot))
+                if names:
+                    generation = generation_at(indexed, state.slot)
+                    found[bucket] = (bucket_folder(state.topics[topic].folder, kind, bucket, generation), names)
+        return found
+
+    def _files(
+        self,
+        topic: str,
+        state: TopicState,
+        kind: FileKind,
+        decided: Folders,
+        folders: Mapping[str, tuple[str, ...]],
+    ) -> Iterator[Difference]:
+        for bucket, (folder, names) in sorted(decided.items()):
+            if folder not in folders:
+                continue  # made since the folders were listed, or not looked at
+            for name in sorted(set(folders[folder]) - names):
+                target = f"{topic_folder(state.folder, kind)}/{FOREIGN_FOLDER}/{bucket}/{name}"
+                moves = ((f"{folder}/{name}", target),)
+                yield Difference(topic, Trouble.FOREIGN, f"{folder}/{name}", _said_of_foreign(target), moves=moves)
+            lost = [name for name in sorted(names) if self.settings.files.length(f"{folder}/{name}") is None]
+            if lost:
+                message = (
+                    f"{len(lost)} of {len(names)} decided files are gone: put them back, or make them again with "
+                    f"`headrace backfill {topic}`, or accept it with `headrace forget {topic} --bucket {bucket}`"
+                )
+                yield Difference(topic, Trouble.LOST, folder, message)
+
+    def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
+        made = quarantine_table if kind is FileKind.QUARANTINE else data_table
+        return made(topic, state, self.settings, f"{state.slot}-{self.new_work_id()}")
+
+    def _with_instant(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
+        """With what a table that is made anew should say at once; others are told by loads."""
+        known = read_completeness(self.log.storage).topics.get(topic)
+        if current is not None or known is None or not known.told_ms:
+            return wanted
+        properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(known.told_ms)}
+        return dataclasses.replace(wanted, properties=MappingProxyType(properties))
+
+
+def _has_table(state: TopicState, kind: FileKind) -> bool:
+    return kind is FileKind.DATA or bool(state.quarantine.files)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}.{number}" for number in itertools.count(1))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return str(error)
+
+
+def _said_of_foreign(target: str) -> str:
+    return f"nothing decided this, and readers find it; moved to {target}"
+
+
+def _said_of_table(ops: tuple[Op, ...]) -> str:
+    changes = next((op for op in ops if isinstance(op, SetProperties)), None)
+    if changes is None or any(isinstance(op, CreateTable) for op in ops):
+        return "the table is not there"
+    names = sorted({key for key, _ in changes.properties if key != REVISION} | set(changes.removed))
+    return f"the table was altered: {', '.join(names)}"
+
+
+def _said_of_partitions(op: Op) -> str:
+    match op:
+        case AddPartitions(partitions=partitions):
+            return f"{_counted(len(partitions))} not there: {_named([one.values for one in partitions])}"
+        case SetPartitionLocation(partition=partition):
+            return f"the partition {_named([partition.values])} is elsewhere and belongs to {partition.location}"
+        case DropPartitions(values=values):
+            return f"nothing decided {_named(values)}: {_counted(len(values))} taken out, and files are left"
+    raise AssertionError(f"no operation on partitions: {op!r}")
+
+
+def _counted(number: int) -> str:
+    return "1 partition is" if number == 1 else f"{number:,} partitions are"
+
+
+def _named(values: list[PartitionValues] | tuple[PartitionValues, ...]) -> str:
+    named = ["/".join(one) for one in values[:BUCKETS_NAMED_MAX]]
+    return ", ".join(named) + (", …" if len(values) > len(named) else "")

@@ -1,0 +1,151 @@
+"""Brings the Hive tables of a topic to its load schema, before any file of that schema becomes visible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.ops import ReplaceView
+from headrace.hive_ddl.plan import plan_table, plan_view
+from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, schema_file_name
+from headrace.loader.apply.base import Step
+from headrace.loader.apply.engine import SCHEMA
+from headrace.loader.apply.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_folder
+from headrace.loader.commit.state import TopicState
+from headrace.loader.storage.protocols import WarehouseFiles
+from headrace.loader.work_unit import FileKind
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 3  # a table changed under our hands so often in one second is somebody's loop, not a race
+CURRENT_SCHEMA = "current.avsc"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """`table_schema` gives the schema of a topic's table, with the column `kafka`; `quarantine_schema` is one for all
+    topics. `latest_view` gives the view by a topic's newest schema, where there is to be one and it can be told.
+    """
+
+    files: WarehouseFiles
+    database: str
+    literal_chars_max: int
+    table_schema: Callable[[str, TopicState], str]
+    quarantine_schema: str
+    latest_view: Callable[[str, TopicState], ReplaceView | None] = lambda topic, state: None
+
+
+class SchemaFollower:
+    """Creates and evolves the table of a topic, and of its quarantine once there is something in it.
+
+    Each change is a compare-and-set on the table's revision, `<slot>-<work id>`. Whoever finds a table at a later
+    slot than its own leaves it alone: the load schema only ever widens, so the later one reads the older files too.
+    """
+
+    name = SCHEMA
+    is_advisory = False
+
+    def __init__(self, executor: Callable[[], Executor], settings: TableSettings, head: Callable[[], int]) -> None:
+        self._executor = executor
+        self._settings = settings
+        self._head = head
+        self._databases: set[str] = set()
+
+    def apply(self, step: Step) -> None:
+        revision = f"{step.state.slot}-{step.decisions[-1].work_id if step.decisions else 'check'}"
+        wanted = [data_table(step.topic, step.state, self._settings, revision)]
+        if step.state.quarantine.files:
+            wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
+        publish_schema(step.topic, step.state, self._settings)
+        are_late = [self._bring(table, step) for table in wanted]
+        view = None if any(are_late) else self._settings.latest_view(step.topic, step.state)
+        if view is not None:
+            self._bring_view(view, step)
+
+    def _bring(self, wanted: TableState, step: Step) -> bool:
+        """Whether the table is of a later slot, and so was left alone."""
+        executor = self._executor()
+        if wanted.database not in self._databases:
+            executor.ensure_database(wanted.database)
+            self._databases.add(wanted.database)
+        for attempt in range(ATTEMPTS_MAX):
+            current = executor.table(wanted.database, wanted.name)
+            operations = plan_table(current, wanted)
+            if current is not None and self._is_late(current, step.state.slot):
+                return True
+            if current is None and step.since > 0:
+                # The table was there and is gone: its partitions went with it, so they are made again, all of them.
+                step.rewind("partitions")
+            try:
+                for operation in operations:
+                    logger.debug("table_changed topic=%s operation=%s", step.topic, type(operation).__name__)
+                    executor.execute(operation)
+                break
+            except StaleRevision:
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+        return False
+
+    def _bring_view(self, view: ReplaceView, step: Step) -> None:
+        """What keeps the view from being made keeps no row from being loaded."""
+        executor = self._executor()
+        try:
+            for operation in plan_view(executor.table(view.database, view.name), view):
+                executor.execute(operation)
+        except ForeignTable as error:
+            step.warn(
+                f"topic {step.topic}: its view {view.database}.{view.name} is not made, since what has that name is "
+                f"somebody else's ({error.reason}); rename that, or set hive.latest_views = false"
+            )
+        except StatementRefused as error:
+            step.warn(f"topic {step.topic}: its view {view.database}.{view.name} is not made: {error.reason}")
+
+    def _is_late(self, current: TableState, slot: int) -> bool:
+        """Whether the table is of a later slot of this log; a slot that the log does not have is of a lost one."""
+        return slot < _slot(current.revision) <= self._head()
+
+
+def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
+    """Beside the data: for Pig and for people, and for tables that name it by `avro.schema.url`."""
+    text = settings.table_schema(topic, state)
+    folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
+    for name in (schema_file_name(text), CURRENT_SCHEMA):
+        settings.files.put(f"{folder}/{name}", text.encode())
+
+
+def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
+    return desired_table(
+        database=settings.database,
+        name=state.table,
+        location=settings.files.location(topic_folder(state.folder, FileKind.DATA)),
+        topic=topic,
+        subject=state.load_schema.subject,
+        version=state.load_schema.version,
+        schema_text=settings.table_schema(topic, state),
+        revision=revision,
+        partition_columns=PARTITION_COLUMNS[state.partition_by],
+        literal_chars_max=settings.literal_chars_max,
+    )
+
+
+def quarantine_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
+    return desired_table(
+        database=settings.database + QUARANTINE_DATABASE_SUFFIX,
+        name=state.table,
+        location=settings.files.location(topic_folder(state.folder, FileKind.QUARANTINE)),
+        topic=topic,
+        subject=state.load_schema.subject,
+        version=state.load_schema.version,
+        schema_text=settings.quarantine_schema,
+        revision=revision,
+        partition_columns=PARTITION_COLUMNS[state.partition_by],
+        literal_chars_max=settings.literal_chars_max,
+    )
+
+
+def _slot(revision: str | None) -> int:
+    text = (revision or "").partition("-")[0]
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,128 @@
+"""How decisions, checkpoints and cursors stand in their files: a body, what is said of it, and a checksum.
+
+    {"body": …, "format": 2, "needs": ["…"], "sha256": "…"}
+
+A later release may add fields to a body, and an older one reads past them, but for those that its writer lists in
+`needs`: without them the rest would be misread. A field that a body lacks has its default. The checksum is the
+SHA-256 of the canonical document without it; in format 1, which had nothing but a body, of the body alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headrace.loader.commit.json_values import canonical, dataclasses_in, from_json, to_json
+
+T = TypeVar("T")
+
+FORMAT = 2
+"""Of what this release writes. It reads every format that asks for no field it does not know."""
+
+BODY, FORMAT_KEY, NEEDS, CHECKSUM = "body", "format", "needs", "sha256"
+
+MATTERS = {"matters": True}
+"""Metadata of a dataclass field that no reader may pass over where it has another value than its default."""
+
+
+class FieldNotKnown(ValueError):
+    """A document needs a field that this release does not know."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(f"it needs {', '.join(names)}, which this release does not know")
+        self.names = names
+
+
+@dataclass(frozen=True, slots=True)
+class Document(Generic[T]):
+    """What was read. `sha256` names it in other documents; `format` is its writer's; `length` is in bytes."""
+
+    value: T
+    sha256: str
+    format: int
+    length: int
+
+
+def write_document(value: Any) -> bytes:
+    """A dataclass as the content of a file."""
+    needs = sorted(set(_needs(value))) if _may_need(typing.cast(Any, type(value))) else []
+    document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
+    return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"
+
+
+def read_document(content: bytes, wanted: type[T]) -> Document[T]:
+    """Reads what `write_document` wrote, of this or any other release.
+
+    Raises:
+        FieldNotKnown: only a newer release can read it.
+        ValueError: it is no such document, or its checksum is wrong; the message says which.
+    """
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"not JSON ({len(content)} bytes)") from error
+    if not isinstance(document, dict) or not {BODY, CHECKSUM} <= document.keys():
+        raise ValueError("not a document with a body and a checksum")
+    said = document.pop(CHECKSUM)
+    if said != _sha256(document if FORMAT_KEY in document else document[BODY]):
+        raise ValueError("its checksum is wrong")
+    needs = from_json(document.get(NEEDS, []), tuple[str, ...], f"/{NEEDS}")
+    unknown = tuple(sorted(set(needs) - _field_names(typing.cast(Any, wanted))))
+    if unknown:
+        raise FieldNotKnown(unknown)
+    number = from_json(document.get(FORMAT_KEY, 1), int, f"/{FORMAT_KEY}")
+    return Document(from_json(document[BODY], wanted), said, number, len(content))
+
+
+def said_sha256(content: bytes) -> str:
+    """The checksum that a document says it has, which is the last thing in it, without reading the rest."""
+    return content.rstrip()[-66:-2].decode("ascii", "replace")
+
+
+@functools.cache
+def _field_names(kind: Any) -> frozenset[str]:
+    return frozenset(field.name for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+@functools.cache
+def _may_need(kind: Any) -> bool:
+    """Whether any field in values of this type matters."""
+    return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
+
+
+@functools.cache
+def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
+    """The fields of a dataclass that matter, or may hold values with one that does, and whether they may."""
+    hints = typing.get_type_hints(kind)
+    fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
+    return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _needs(value: Any) -> Iterator[str]:
+    if dataclasses.is_dataclass(value):
+        for field, leads_on in _looked_at(typing.cast(Any, type(value))):
+            item = getattr(value, field.name)
+            if field.metadata.get("matters") and item != _default(field):
+                yield field.name
+            if leads_on:
+                yield from _needs(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _needs(item)
+    elif isinstance(value, tuple | frozenset):
+        for item in value:
+            yield from _needs(item)

@@ -1,0 +1,255 @@
+"""The documents of the index of files, beside the decisions they are folded from.
+
+    index/<folder>/days.json                     the days of a topic, and up to which slot they are told
+    index/<folder>/data/dt=2026-01-31.json       the buckets of a day
+    index/<folder>/quarantine/dt=2026-01-31.json
+
+Invariants: a day's document is written before the one that names its slot, so that what is older than `days.json`
+says has been lost, or overwritten by a process that woke up late. What is missing, damaged, old or of another log is
+never answered from: it is folded again from the topic's decisions, all of them if need be. So nothing here is forced to
+disk: a load of a year would wait for hundreds of documents.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headrace.loader.commit.bucket_index import (
+    NO_DAYS,
+    NO_FILES,
+    DayIndex,
+    IndexedBucket,
+    IndexedDays,
+    IndexedFile,
+    apply,
+    by_day,
+    day_key,
+    day_of,
+    dead_slots,
+    generation_at,
+    live_at,
+    without_dead,
+)
+from headrace.loader.commit.decision import Decision, TopicDecision
+from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.document import read_document, write_document
+from headrace.loader.work_unit import FileKind
+
+logger = logging.getLogger(__name__)
+
+INDEX_FOLDER = "index"
+
+T = TypeVar("T")
+
+
+def index_folder(folder: str) -> str:
+    """Where the index of a topic is, below the folder of the log.
+
+    Args:
+        folder: of the topic's files.
+    """
+    return f"{INDEX_FOLDER}/{folder}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What one decision says of a topic's files, by day."""
+
+    slot: int
+    sha256: str
+    slot_before: int | None
+    days: Mapping[str, TopicDecision]
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What is known of a topic's index: `days` as their documents tell them, `missing` the changes that they lack, by
+    day and in order. `slot` and `sha256` are those of the newest decision, `loaded` the days that were asked for."""
+
+    days: IndexedDays
+    slot: int
+    sha256: str
+    missing: Mapping[str, Sequence[_Change]]
+    loaded: dict[str, DayIndex] = field(default_factory=dict)
+
+    def all_days(self) -> list[str]:
+        return sorted({*self.days.days, *self.missing})
+
+
+class FileIndex:
+    """Answers which files are live as of the newest state that the log has read, and keeps the documents.
+
+    A document is read once. `mends` writes what had to be folded again; without it only `bring_up` writes.
+    """
+
+    def __init__(self, log: DecisionLog, *, mends: bool = False) -> None:
+        self._log = log
+        self._mends = mends
+        self._topics: dict[str, _Topic] = {}
+        self._sha256s: dict[int, str] = {}
+
+    def days(self, topic: str, kind: FileKind) -> tuple[str, ...]:
+        """The days that a topic has, or had, files of, in order: `dt=2026-01-31`.
+
+        Raises:
+            BadDecision, UnsupportedFormat: what must be folded again cannot be read; so in all of these.
+        """
+        prefix = day_key(kind, "")
+        return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))
+
+    def day(self, topic: str, kind: FileKind, day: str) -> DayIndex:
+        """The buckets of a day; none where the topic has no such day."""
+        key = day_key(kind, day)
+        known = self._topic(topic)
+        if key not in known.loaded:
+            index = self._folded(topic, known, kind, day)
+            if index is None:
+                known = self._topics[topic] = self._from_the_beginning(topic)
+                if self._mends:
+                    self._write(topic, known)
+                index = self._folded(topic, known, kind, day)
+            assert index is not None, "what is folded from the decisions needs no document"
+            known.loaded[key] = index
+        return known.loaded[key]
+
+    def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
+        """As `day`, and not kept: for whoever looks at every day of a long history."""
+        found = self.day(topic, kind, day)
+        self._topics[topic].loaded.pop(day_key(kind, day), None)
+        return found
+
+    def bucket(self, topic: str, kind: FileKind, bucket: str) -> IndexedBucket:
+        return self.day(topic, kind, day_of(bucket)).buckets.get(bucket, NO_FILES)
+
+    def generation_at(self, topic: str, kind: FileKind, bucket: str, slot: int) -> int:
+        """The generation of a bucket as of a slot; 0, without a look, for topics that were never rewritten."""
+        known = self._log.state.topics.get(topic)
+        if known is None or not known.generation:
+            return 0
+        return generation_at(self.bucket(topic, kind, bucket), slot)
+
+    def live(self, topic: str, kind: FileKind, bucket: str, slot: int | None = None) -> tuple[IndexedFile, ...]:
+        """The files of a bucket as of a slot, the newest by default. Slots before a rewrite whose replaced files were
+        deleted tell nothing of these any more."""
+        return live_at(self.bucket(topic, kind, bucket), self._log.state.slot if slot is None else slot)
+
+    def bring_up(self, topic: str, decisions: Sequence[Decision] = ()) -> None:
+        """Writes what the documents of a topic lack; all anew where one that is needed was lost.
+
+        Args:
+            decisions: the newest of the topic, oldest first, as far as somebody has read them already.
+
+        Raises:
+            OSError: a document cannot be written.
+        """
+        known = self._open(topic, decisions)
+        if known.slot > known.days.slot and not self._write(topic, known):
+            self._write(topic, self._from_the_beginning(topic))
+
+    def _topic(self, topic: str) -> _Topic:
+        known = self._topics.get(topic)
+        if known is None or known.slot < self._log.state.topics[topic].slot:
+            known = self._topics[topic] = self._open(topic, ())
+        return known
+
+    def _open(self, topic: str, given: Sequence[Decision]) -> _Topic:
+        state = self._log.state.topics[topic]
+        days = self._read(f"{index_folder(state.folder)}/days.json", IndexedDays)
+        if days is None:
+            return self._from_the_beginning(topic)
+        changes = [
+            _change(decision, topic, self._sha256(decision.slot)) for decision in given if decision.slot > days.slot
+        ]
+        if not _follow(days, changes, state.slot):
+            changes = self._changes_since(topic, days.slot)
+        if not _follow(days, changes, state.slot):
+            return self._from_the_beginning(topic)
+        return _known(days, changes)
+
+    def _from_the_beginning(self, topic: str) -> _Topic:
+        return _known(NO_DAYS, self._changes_since(topic, 0))
+
+    def _changes_since(self, topic: str, slot: int) -> list[_Change]:
+        found = self._log.back(topic, self._log.state, slot)
+        return [_change(one.value, topic, one.sha256) for one in found][::-1]
+
+    def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
+        """The day with all that is decided of it; None when its document is not to be trusted."""
+        key = day_key(kind, day)
+        index: DayIndex | None = DayIndex(kind, day)
+        if key in known.days.days:
+            index = self._read(self._path(topic, key), DayIndex)
+            if index is None or (index.kind, index.day) != (kind, day) or index.slot < known.days.days[key]:
+                logger.warning("index_folded_again topic=%s day=%s", topic, key)
+                return None
+        assert index is not None
+        for change in known.missing.get(key, ()):
+            index = apply(index, change.days[key], change.slot, change.sha256)
+        state = self._log.state
+        gone = {slot for slot in dead_slots(index) if slot <= state.slot and slot not in state.rewrites}
+        return without_dead(index, gone) if gone else index
+
+    def _write(self, topic: str, known: _Topic) -> bool:
+        """The documents that lack something, and then that of all days; False when one of them is not to be trusted."""
+        slots = dict(known.days.days)
+        for key in known.missing:
+            kind, _, day = key.partition("/")
+            index = self._folded(topic, known, FileKind(kind), day)
+            if index is None:
+                return False
+            self._log.storage.replace(self._path(topic, key), write_document(index), forced=False)
+            slots[key] = index.slot
+        days = IndexedDays(known.slot, known.sha256, slots)
+        self._log.storage.replace(self._path(topic, "days"), write_document(days), forced=False)
+        return True
+
+    def _path(self, topic: str, key: str) -> str:
+        return f"{index_folder(self._log.state.topics[topic].folder)}/{key}.json"
+
+    def _read(self, path: str, kind: type[T]) -> T | None:
+        """A document of this log, or None."""
+        content = self._log.storage.read(path)
+        if content is None:
+            return None
+        try:
+            found = read_document(content, kind).value
+        except ValueError as error:
+            logger.warning("index_ignored path=%s reason=%s", path, error)
+            return None
+        assert isinstance(found, DayIndex | IndexedDays)
+        if found.slot and self._sha256(found.slot) != found.sha256:
+            logger.warning("index_ignored path=%s reason=of another log", path)
+            return None
+        return found
+
+    def _sha256(self, slot: int) -> str:
+        """Of the decision in a slot; read once, since many days are of one slot."""
+        if slot not in self._sha256s:
+            self._sha256s[slot] = self._log.sha256(slot)
+        return self._sha256s[slot]
+
+
+def _change(decision: Decision, topic: str, sha256: str) -> _Change:
+    decided = decision.topics[topic]
+    days = {day_key(kind, day): part for (kind, day), part in by_day(decided).items()}
+    return _Change(decision.slot, sha256, decided.slot_before, days)
+
+
+def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
+    missing: dict[str, list[_Change]] = defaultdict(list)
+    for change in changes:
+        for key in change.days:
+            missing[key].append(change)
+    slot, sha256 = (changes[-1].slot, changes[-1].sha256) if changes else (days.slot, days.sha256)
+    return _Topic(days, slot, sha256, missing)
+
+
+def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
+    """Whether these are all the changes that the days lack. The documents may be ahead of the state that was read."""
+    if not changes:
+        return days.slot >= newest
+    return changes[0].slot_before == days.slot

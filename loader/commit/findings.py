@@ -1,0 +1,106 @@
+"""What to tell of a topic although its work is decided: bad messages and times that cannot be meant. Pure.
+
+Nothing here holds a topic back. A share of bad messages over the limit is a problem in every run that meets it,
+however few they were; `doubts` alone says when there are so many that nothing is loaded. So no state is needed to see
+that each of many small runs was bad.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, many, time_text
+from headrace.loader.commit.settle import SettledTopic
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
+from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
+from headrace.loader.work_unit import OddTimes, PassedOver, TimeOddity
+
+SLOW_MIN = 10_000
+"""Fewer messages are done in a moment either way; the first of each schema in a range is always among them."""
+UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
+
+
+def with_findings(settled: Mapping[str, SettledTopic], policies: Mapping[str, TopicPolicy]) -> dict[str, SettledTopic]:
+    """The topics with their findings: problems where more messages are concerned than the topic's policy allows."""
+    return {topic: _with_findings(topic, one, policies[topic].quarantine_share_max) for topic, one in settled.items()}
+
+
+def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTopic:
+    problems, notes = list(one.problems), list(one.notes)
+    counts = one.counts
+    messages = counts.records + counts.quarantined
+    if counts.quarantined > share_max * messages:
+        problems.append(
+            f"{counts.quarantined:,} of {many(messages, 'message')} cannot be loaded, more than "
+            f"loader.quarantine_share_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
+            f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
+        )
+    problems += [_passed_over(offsets.partition, passed) for offsets in one.ranges for passed in offsets.passed_over]
+    for odd in one.odd_times:
+        sentence = f"{odd.messages:,} of {many(messages, 'message')} {_what_is_odd(odd)}"
+        if odd.messages > share_max * messages:
+            problems.append(sentence)
+        else:
+            notes.append(f"{topic}: {sentence}")
+    slow = one.by_reference - counts.quarantined
+    if slow >= SLOW_MIN and slow > share_max * messages:
+        notes.append(
+            f"{topic}: {slow:,} of {many(messages, 'message')} took several times as long as the others, since the "
+            "compiled core leaves them to Python: of a recursive type, with odd times, or with their schema in a header"
+        )
+    future = one.time_sources.get(FUTURE_TIME, 0)
+    if future:
+        notes.append(
+            f"{topic}: {future:,} of {many(messages, 'message')} are dated further after their arrival than "
+            "loader.future_max allows, and are filed by the time of that"
+        )
+    return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
+
+
+def _passed_over(partition: int, passed: PassedOver) -> str:
+    where = "and its bytes are in the quarantine" if passed.is_kept else "and its bytes are kept nowhere"
+    return (
+        f"partition {partition}: {many(passed.end - passed.start, 'offset')} from {passed.start} on passed over, as "
+        f"corrupt_batches says, {where}: {passed.reason}"
+    )
+
+
+def _what_is_odd(odd: OddTimes) -> str:
+    where = "the record's timestamp" if odd.source == RECORD_TIME else f"the field {odd.source}"
+    if odd.oddity is TimeOddity.SCATTERED:
+        return (
+            f"have times in {where} beyond the {WINDOWS_MAX:,} windows of ten minutes that are counted apart (such as "
+            f"{time_text(odd.value)}), and are audited as '{NAMES[SCATTERED_MS]}'; if these are no times of events, "
+            f"{_another_field(odd)}"
+        )
+    unit = likely_unit(odd.value)
+    example = f"such as {odd.value}"
+    if unit:
+        time_ms = odd.value * 1000 // UNITS_PER_SECOND[unit]
+        example += f", which in {UNIT_NAMES[unit]} is {time_text(time_ms)}"
+    if odd.oddity is TimeOddity.WRONG_UNIT:
+        return f"have a time in {where} that seems to be in another unit ({example}); {_mend(odd, unit)}"
+    filed = "under 1970-01-01" if odd.source == RECORD_TIME else "by the record's timestamp"
+    return (
+        f"have a time before 1970 or after 9999 in {where} ({example}); they are filed {filed} and audited as "
+        f"'{NAMES[OUT_OF_RANGE_MS]}': {_mend(odd, unit)}"
+    )
+
+
+def _mend(odd: OddTimes, unit: str) -> str:
+    """What to do about the unit. The type of the field says it, and Avro knows none of seconds."""
+    if odd.source == RECORD_TIME:
+        return "its producer must give milliseconds"
+    if not unit:
+        return f"mend what writes it, or {_another_field(odd)}"
+    if unit == "seconds":
+        return f"there is no logical type for seconds: write milliseconds, or {_another_field(odd)}"
+    return f"give it the logical type timestamp-{unit} in the next version of the schema, or {_another_field(odd)}"
+
+
+def _another_field(odd: OddTimes) -> str:
+    if odd.source == RECORD_TIME:
+        return "have its producer give none"
+    return "name another field in the subject's metadata property headrace.time"

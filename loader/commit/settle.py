@@ -1,0 +1,349 @@
+"""From what the tasks returned to what can be decided. Pure.
+
+Of every partition the contiguous prefix that was read whole is decided. Files mix partitions, so a range that
+cannot be decided takes the files it shares with it, those files take the other ranges in them, and so on until
+nothing changes: what is left is whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from headrace.audit.count import HASH
+from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
+from headrace.loader.commit.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME, NULL_TIME, RECORD_TIME
+from headrace.loader.work_unit import (
+    FileKind,
+    OddTimes,
+    OffsetRange,
+    RangeCounts,
+    RangeResult,
+    StagedFile,
+    TimeOddity,
+    UnitResult,
+    WorkUnit,
+)
+
+TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, ABSURD_TIME, FUTURE_TIME})
+NO_COUNTS = RangeCounts()
+READ_AGAIN = (
+    "nothing of it was decided and the next load reads it again; if this comes back, it is a defect of the loader"
+)
+ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and the next load reads it again"
+
+
+@dataclass(frozen=True, slots=True)
+class SettledTopic:
+    """What of a topic's work can be decided, `problems` that somebody must act on, and `notes` that need no action.
+    `by_reference` are messages that the compiled core left to the reference."""
+
+    ranges: tuple[DecidedRange, ...] = ()
+    files: tuple[DecidedFile, ...] = ()
+    audit: tuple[CountSeries, ...] = ()
+    time_sources: Mapping[str, int] = field(default_factory=dict)
+    odd_times: tuple[OddTimes, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    by_reference: int = 0
+
+    @property
+    def counts(self) -> RangeCounts:
+        return sum_counts(offsets.counts for offsets in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A planned range as one task had it, and what the task says became of it."""
+
+    task: int
+    planned: OffsetRange
+    result: RangeResult
+
+    @property
+    def is_whole(self) -> bool:
+        return self.result.done.end == self.planned.end
+
+    def is_in(self, task: int, file: StagedFile) -> bool:
+        done = self.result.done
+        return task == self.task and any(
+            found.partition == done.topic_partition.partition and found.first < done.end and done.start <= found.last
+            for found in file.ranges
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskFile:
+    task: int
+    file: StagedFile
+
+
+def sum_counts(counts: Iterable[RangeCounts]) -> RangeCounts:
+    total = dict.fromkeys((column.name for column in fields(RangeCounts)), 0)
+    for one in counts:
+        for name in total:
+            total[name] += getattr(one, name)
+    return RangeCounts(**total)
+
+
+def settle(
+    planned: Mapping[str, TopicRanges],
+    units: Sequence[WorkUnit],
+    results: Sequence[UnitResult],
+    moved: Mapping[str, Collection[int]],
+) -> dict[str, SettledTopic]:
+    """What can be decided of each planned topic.
+
+    Args:
+        moved: by topic, partitions that changed their leader meanwhile: what was read of them does not count.
+    """
+    by_task = {result.task: result for result in results}
+    pieces: dict[str, list[_Piece]] = defaultdict(list)
+    files: dict[str, list[_TaskFile]] = defaultdict(list)
+    failures: dict[str, dict[str, None]] = defaultdict(dict)
+    for unit in units:
+        result = by_task.get(unit.task)
+        for file in result.files if result else ():
+            files[file.topic].append(_TaskFile(unit.task, file))
+        for piece, failure in _pieces(unit, result):
+            topic = piece.planned.topic_partition.topic
+            pieces[topic].append(piece)
+            failures[topic].update({failure: None} if failure else {})
+    return {
+        topic: _settle_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]), moved.get(topic, ()))
+        for topic, ranges in planned.items()
+    }
+
+
+def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
+    """The ranges of a unit with what became of each, and a sentence where nothing did, "" elsewhere."""
+    disk_error = result.disk_error if result else ""
+    returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
+    for offsets in unit.ranges:
+        found = returned.get((offsets.topic_partition, offsets.start))
+        failure = ""
+        if disk_error:
+            failure = f"task {unit.task} {disk_error}; {ROOM_NEEDED}"
+        elif found is None:
+            failure = f"task {unit.task} returned nothing for {_name(offsets)}; {READ_AGAIN}"
+        if found is None or failure:
+            found = RangeResult(dataclasses.replace(offsets, end=offsets.start), NO_COUNTS)
+        yield _Piece(unit.task, offsets, found), failure
+
+
+def _settle_topic(
+    ranges: TopicRanges,
+    pieces: Sequence[_Piece],
+    files: Sequence[_TaskFile],
+    failures: Sequence[str],
+    moved: Collection[int],
+) -> SettledTopic:
+    problems = [
+        f"partition {number} changed its leader while it was read; the next load reads again"
+        for number in sorted(moved)
+    ]
+    problems += failures
+    problems += [
+        f"{_name(piece.planned)}: {piece.result.error}; {_advice(piece)}" for piece in pieces if piece.result.error
+    ]
+    wrong = [piece for piece in pieces if piece.result.counts.total != _length(piece.result.done)]
+    problems += [
+        f"{_name(piece.planned)}: {piece.result.counts.total} of {_length(piece.result.done)} offsets accounted for; "
+        f"{READ_AGAIN}"
+        for piece in wrong
+    ]
+    wrong += [piece for piece in pieces if piece.planned.topic_partition.partition in moved]
+    kept, kept_files = _whole(pieces, files, wrong)
+    mismatch = _accounting(kept, kept_files)
+    if mismatch:
+        return SettledTopic(problems=(*problems, mismatch))
+    by_partition: dict[int, list[_Piece]] = defaultdict(list)
+    for piece in kept:
+        by_partition[piece.planned.topic_partition.partition].append(piece)
+    decided = tuple(
+        _decided_range(offsets, by_partition[offsets.partition])
+        for offsets in ranges.ranges
+        if offsets.partition not in moved
+    )
+    time_sources = _time_sources(kept)
+    audit, scattered = _series(kept)
+    return SettledTopic(
+        ranges=tuple(
+            found
+            for found in decided
+            if found.end > found.start or found.previous not in (None, found.start) or found.replaced
+        ),
+        files=_decided_files(kept_files),
+        audit=audit,
+        time_sources=time_sources,
+        odd_times=_odd_times(kept, scattered, time_sources),
+        problems=tuple(problems),
+        by_reference=sum(piece.result.by_reference for piece in kept),
+    )
+
+
+def _advice(piece: _Piece) -> str:
+    """What to do about a range that stopped."""
+    stop = piece.result.corrupt_stop
+    if stop is None:
+        return TRIED_AGAIN
+    at = piece.planned.topic_partition
+    skip = f"headrace offsets skip {at.topic} {at.partition} {stop.offset}"
+    replica = "nothing behind it is read. Let another replica lead, whose copy may be whole; else"
+    if stop.next_offset < 0:
+        return f"{replica} find where to go on, and pass over it: {skip} --to OFFSET --reason TEXT"
+    return (
+        f"{replica} set loader.corrupt_batches for the topic, or pass over this one: "
+        f"{skip} --to {stop.next_offset} --reason TEXT"
+    )
+
+
+def _whole(
+    pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
+) -> tuple[list[_Piece], list[_TaskFile]]:
+    """The largest set of pieces and files that is contiguous per partition and shares no file with what is left out."""
+    partitions: dict[int, list[_Piece]] = defaultdict(list)
+    for piece in sorted(pieces, key=lambda piece: piece.planned.start):
+        partitions[piece.planned.topic_partition.partition].append(piece)
+    left_out: set[int] = {id(piece) for piece in wrong}
+    kept_files = list(files)
+    while True:
+        before = len(left_out)
+        for row in partitions.values():
+            broken = False
+            for piece in row:
+                if broken:
+                    left_out.add(id(piece))
+                broken = broken or id(piece) in left_out or not piece.is_whole
+        outside = [piece for piece in pieces if id(piece) in left_out]
+        dropped = [one for one in kept_files if any(piece.is_in(one.task, one.file) for piece in outside)]
+        gone = {id(one) for one in dropped}
+        kept_files = [one for one in kept_files if id(one) not in gone]
+        left_out |= {id(piece) for one in dropped for piece in pieces if piece.is_in(one.task, one.file)}
+        if len(left_out) == before:
+            return [piece for piece in pieces if id(piece) not in left_out], kept_files
+
+
+def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
+    """ "" when the files hold exactly the records that the ranges say they wrote, by task and partition."""
+    for kind in FileKind:
+        expected: dict[tuple[int, int], int] = defaultdict(int)
+        for piece in pieces:
+            counts = piece.result.counts
+            batches_kept = sum(one.is_kept for one in piece.result.passed_over)
+            number = counts.records if kind is FileKind.DATA else counts.quarantined + batches_kept
+            expected[(piece.task, piece.planned.topic_partition.partition)] += number
+        found: dict[tuple[int, int], int] = defaultdict(int)
+        for one in files:
+            if one.file.kind is kind:
+                for part in one.file.ranges:
+                    found[(one.task, part.partition)] += part.records
+        for task, partition in sorted({*expected, *found}):
+            wanted, there = expected[(task, partition)], found[(task, partition)]
+            if wanted != there:
+                return (
+                    f"partition {partition}: task {task} wrote {there} {kind.value} records and counted {wanted}; "
+                    f"{READ_AGAIN}"
+                )
+    return ""
+
+
+def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRange:
+    """What the pieces of one partition, all of which can be decided, add up to."""
+    pieces = sorted(pieces, key=lambda piece: piece.planned.start)
+    gaps = [gap for piece in pieces for gap in piece.result.gaps]
+    due = planned.previous if planned.diverged_at is None else planned.diverged_at
+    if due is not None and due < planned.start:
+        gaps.insert(0, (due, planned.start))
+    return DecidedRange(
+        partition=planned.partition,
+        previous=planned.previous,
+        start=planned.start,
+        end=max((piece.result.done.end for piece in pieces), default=planned.start),
+        leader_epoch=planned.leader_epoch,
+        counts=sum_counts(piece.result.counts for piece in pieces),
+        gaps=tuple(gaps),
+        bytes_read=sum(piece.result.bytes_read for piece in pieces),
+        epochs=functools.reduce(ReadEpochs.then, (piece.result.epochs for piece in pieces), NOTHING_READ),
+        diverged_at=planned.diverged_at,
+        incarnation=planned.incarnation,
+        passed_over=tuple(one for piece in pieces for one in piece.result.passed_over),
+    )
+
+
+def _decided_files(files: Sequence[_TaskFile]) -> tuple[DecidedFile, ...]:
+    numbers: dict[tuple[int, FileKind, str], int] = defaultdict(int)
+    decided = []
+    for one in sorted(files, key=lambda one: (one.task, one.file.path)):
+        file = one.file
+        number = numbers[(one.task, file.kind, file.bucket)]
+        numbers[(one.task, file.kind, file.bucket)] += 1
+        name = f"{one.task}-{number}.avro"
+        decided.append(
+            DecidedFile(file.kind, file.bucket, name, file.path, file.length, file.checksum, file.records, file.ranges)
+        )
+    return tuple(decided)
+
+
+def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
+    """The counts by tier, partition and window; of windows that are too many, those of the fewest messages are one.
+
+    Also says how many messages these had. What the tasks did for themselves is done here for all of them, since a
+    decision holds what a thousand ranges may have opened.
+    """
+    read: dict[int, int] = defaultdict(int)
+    for piece in pieces:
+        for row in piece.result.audit:
+            if row.window_start_ms >= 0:
+                read[row.window_start_ms] += row.count if row.tier == "broker" else 0
+    scattered = set(sorted(read, key=lambda start_ms: (-read[start_ms], start_ms))[WINDOWS_MAX:])
+    sums: dict[tuple[str, str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
+    for piece in pieces:
+        for row in piece.result.audit:
+            start_ms = SCATTERED_MS if row.window_start_ms in scattered else row.window_start_ms
+            total = sums[row.tier, row.outcome, row.partition][start_ms]
+            total[0] += row.count
+            total[1] += row.bytes
+            total[2] = (total[2] + row.fingerprint) % 2**64
+    series = tuple(
+        CountSeries(*key, tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())), HASH)
+        for key, windows in sorted(sums.items())
+    )
+    return series, {start_ms: read[start_ms] for start_ms in sorted(scattered)}
+
+
+def _odd_times(
+    pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
+) -> tuple[OddTimes, ...]:
+    """What the ranges noted, added up; windows that all of them together had too many of go by the commonest source."""
+    notes = [one for piece in pieces for one in piece.result.odd_times]
+    if scattered:
+        fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]
+        source = max(fields, key=lambda name: time_sources[name], default=RECORD_TIME)
+        notes.append(OddTimes(TimeOddity.SCATTERED, source, "", sum(scattered.values()), next(iter(scattered))))
+    sums: dict[tuple[TimeOddity, str, str], list[int]] = {}
+    for one in notes:
+        sums.setdefault((one.oddity, one.source, one.unit), [0, one.value])[0] += one.messages
+    return tuple(OddTimes(*key, messages, value) for key, (messages, value) in sorted(sums.items()))
+
+
+def _time_sources(pieces: Sequence[_Piece]) -> dict[str, int]:
+    total: dict[str, int] = defaultdict(int)
+    for piece in pieces:
+        for source, number in piece.result.time_sources.items():
+            total[source] += number
+    return dict(total)
+
+
+def _length(offsets: OffsetRange) -> int:
+    return offsets.end - offsets.start
+
+
+def _name(offsets: OffsetRange) -> str:
+    return f"partition {offsets.topic_partition.partition} [{offsets.start}, {offsets.end})"

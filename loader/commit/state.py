@@ -1,0 +1,251 @@
+"""What all decisions up to a slot add up to. Pure; a checkpoint is this value in a file.
+
+The state is never the truth: it is folded from the decisions, and any checkpoint may be thrown away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.loader.commit.decision import DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
+from headrace.loader.commit.document import MATTERS
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.load_schema import wider_column
+from headrace.loader.work_unit import FileKind
+
+BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
+STAGES_NOTHING = frozenset({DecisionKind.CLEAN, DecisionKind.OFFSETS, DecisionKind.RETAIN})
+PLAN_SLOTS_MAX = 10_000  # two months of a decision every ten minutes
+"""A plan that is older is no longer decided, so nobody needs to remember for longer which work was voided."""
+SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """`next_offset` is the next offset to load; `bytes_per_kilo_offset` is smoothed over the runs.
+
+    `leader_epoch` is the leader's when that was decided and `epochs` are those of the batches read, as far as
+    remembered. `incarnation` counts how often the log turned out to be another than the one that was read.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    bytes_per_kilo_offset: int
+    epochs: ReadEpochs = NOTHING_READ
+    incarnation: int = field(default=0, metadata=MATTERS)
+
+    def has_rows_from(self, offset: int) -> bool:
+        """Whether messages may have been read from `offset` on; emptied offsets behind the last batch hold none."""
+        return offset < (self.epochs.end if self.epochs.starts else self.next_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTotals:
+    """Over all files of one kind that belong to the topic.
+
+    `bytes` is of `weighed` files: checkpoints of the first releases do not tell it of those before them.
+    """
+
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    weighed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """`slot` is the newest one that says something of this topic, `quarantine_slot` the newest with quarantine files
+    of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
+    versions: every plan asks the registry for them by name. `kafka_column` is the widest that any of its files have,
+    and so the table's; "" where no decision tells. `generation` counts the rewrites of its buckets."""
+
+    topic_id: str
+    table: str
+    folder: str
+    partition_by: str
+    load_schema: LoadSchema
+    partitions: Mapping[int, PartitionState]
+    asked_ids: frozenset[int]
+    data: FileTotals
+    quarantine: FileTotals
+    slot: int
+    quarantine_slot: int
+    generation: int = 0
+    kafka_column: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """In size of the order of topics and partitions, whatever was decided over the years.
+
+    `works` are the ids of decided work that may still have files in staging. `voided` are of work that may never be
+    decided, and `voided_before` those from before the newest slot that is a multiple of `PLAN_SLOTS_MAX`. `sha256` is
+    the checksum of the decision in `slot`: a state of another log is known by it. `rewrites` are the slots that rewrote
+    buckets whose replaced files may still be on the disk, with the time of each in ms. `starts` are the offsets, by
+    topic and partition, where partitions begin of which nothing was loaded.
+    """
+
+    slot: int = 0
+    decided_at_ms: int = 0
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    works: frozenset[str] = frozenset()
+    voided: frozenset[str] = frozenset()
+    sha256: str = ""
+    rewrites: Mapping[int, int] = field(default_factory=dict)
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict, metadata=MATTERS)
+    voided_before: frozenset[str] = frozenset()
+
+    def is_voided(self, work_id: str) -> bool:
+        """Whether a work may never be decided, as far as its plan is not too old for that anyway."""
+        return work_id in self.voided or work_id in self.voided_before
+
+    def next_offset(self, topic: str, partition: int) -> int | None:
+        """Where the next load of a partition goes on, or begins; None for where its log begins."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.next_offset if found else self.starts.get(topic, {}).get(partition)
+
+
+EMPTY = LoaderState()
+
+
+def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderState:
+    """The state after one more decision, which must be of the next slot and free of conflicts with the state.
+
+    Args:
+        sha256: the decision's own checksum.
+    """
+    assert decision.slot == state.slot + 1, (decision.slot, state.slot)
+    topics = dict(state.topics)
+    window_begins = decision.slot % PLAN_SLOTS_MAX == 0
+    for topic, decided in decision.topics.items():
+        topics[topic] = _fold_topic(state.topics.get(topic), decided, decision.slot)
+    return LoaderState(
+        slot=decision.slot,
+        decided_at_ms=decision.decided_at_ms,
+        topics=topics,
+        works=(state.works | _staged_work(decision)) - decision.published,
+        # Work is voided after it was planned, so what is dropped here was planned at least `PLAN_SLOTS_MAX` ago.
+        voided=decision.voided if window_begins else state.voided | decision.voided,
+        voided_before=state.voided if window_begins else state.voided_before,
+        sha256=sha256,
+        rewrites=_rewrites(state, decision),
+        starts=_fold_starts(state.starts, decision, topics),
+    )
+
+
+def _rewrites(state: LoaderState, decision: Decision) -> dict[int, int]:
+    left = {slot: at_ms for slot, at_ms in state.rewrites.items() if slot not in decision.retired}
+    if any(decided.rewrites for decided in decision.topics.values()):
+        left[decision.slot] = decision.decided_at_ms
+    return left
+
+
+def _fold_starts(
+    starts: Mapping[str, Mapping[int, int]], decision: Decision, topics: Mapping[str, TopicState]
+) -> Mapping[str, Mapping[int, int]]:
+    """Those that are left, with the decision's own."""
+    if not (starts or decision.starts):
+        return starts
+    wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
+    for start in decision.starts:
+        wanted.setdefault(start.topic, {})[start.partition] = start.offset
+    left = {
+        topic: {
+            number: offset
+            for number, offset in offsets.items()
+            if topic not in topics or number not in topics[topic].partitions
+        }
+        for topic, offsets in wanted.items()
+    }
+    return {topic: offsets for topic, offsets in left.items() if offsets}
+
+
+def place(offer: Decision, state: LoaderState) -> Decision:
+    """The offer as the decision after this state: its slot, what it follows, and where its topics spoke before."""
+    placed = offer.at(state.slot + 1, state.sha256)
+    topics = {}
+    for topic, decided in placed.topics.items():
+        known = state.topics.get(topic)
+        before, quarantine = (known.slot, known.quarantine_slot) if known else (0, 0)
+        topics[topic] = dataclasses.replace(decided, slot_before=before, quarantine_slot_before=quarantine)
+    return dataclasses.replace(placed, topics=topics)
+
+
+def _staged_work(decision: Decision) -> frozenset[str]:
+    """Cleaning stages nothing, nor do operators who choose offsets, nor what only takes files away."""
+    return frozenset() if decision.kind in STAGES_NOTHING else frozenset({decision.work_id})
+
+
+def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> TopicState:
+    load_schema = decided.load_schema or (known.load_schema if known else None)
+    assert load_schema is not None, "a new topic has a load schema"
+    if known is None:
+        known = TopicState(
+            topic_id=decided.topic_id,
+            table=decided.table,
+            folder=decided.folder,
+            partition_by=decided.partition_by,
+            load_schema=load_schema,
+            partitions={},
+            asked_ids=frozenset(),
+            data=FileTotals(),
+            quarantine=FileTotals(),
+            slot=slot,
+            quarantine_slot=0,
+        )
+    starts_again = known.topic_id != decided.topic_id and not decided.continues
+    partitions = {} if starts_again else dict(known.partitions)
+    for offsets in decided.ranges:
+        partitions[offsets.partition] = _fold_partition(partitions.get(offsets.partition), offsets)
+    return dataclasses.replace(
+        known,
+        topic_id=decided.topic_id,
+        load_schema=load_schema,
+        partitions=partitions,
+        asked_ids=known.asked_ids | decided.asked_ids,
+        data=_totals(known.data, FileKind.DATA, decided),
+        quarantine=_totals(known.quarantine, FileKind.QUARANTINE, decided),
+        slot=slot,
+        quarantine_slot=slot if has_quarantine(decided) else known.quarantine_slot,
+        generation=known.generation + (1 if decided.rewrites else 0),
+        kafka_column=wider_column(known.kafka_column, decided.kafka_column),
+    )
+
+
+def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> PartitionState:
+    weight = known.bytes_per_kilo_offset if known else None
+    length = offsets.end - offsets.start
+    if length:
+        measured = max(1, offsets.bytes_read * 1000 // length)
+        weight = measured if weight is None else (weight * (SMOOTHING - 1) + measured) // SMOOTHING
+    epochs = known.epochs if known else NOTHING_READ
+    if offsets.diverged_at is not None:
+        epochs = epochs.below(offsets.diverged_at)
+    return PartitionState(
+        next_offset=offsets.end,
+        leader_epoch=offsets.leader_epoch,
+        bytes_per_kilo_offset=BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight,
+        epochs=epochs.then(offsets.epochs),
+        incarnation=offsets.incarnation,
+    )
+
+
+def _totals(known: FileTotals, kind: FileKind, decided: TopicDecision) -> FileTotals:
+    added = [file for file in decided.files if file.kind is kind]
+    rewrites = [rewrite for rewrite in decided.rewrites if rewrite.kind is kind]
+    replaced = sum(len(rewrite.replaced) for rewrite in rewrites)
+    return FileTotals(
+        files=known.files + len(added) - replaced,
+        records=known.records + sum(file.records for file in added) - sum(rewrite.records for rewrite in rewrites),
+        bytes=max(0, known.bytes + sum(file.length for file in added) - sum(rewrite.bytes for rewrite in rewrites)),
+        weighed=max(0, known.weighed + len(added) - replaced),
+    )
+
+
+def has_quarantine(decided: TopicDecision) -> bool:
+    """Whether it changes the files of the topic's quarantine."""
+    kinds = {file.kind for file in decided.files} | {rewrite.kind for rewrite in decided.rewrites}
+    return FileKind.QUARANTINE in kinds

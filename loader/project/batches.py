@@ -1,0 +1,265 @@
+"""Whole batches through the core: their records as columns, and the rows of those records.
+
+What the core does not accept is for the reference: a payload whose records are not plain is taken apart there, and a
+run stops before a message that it cannot make a row of, so that the caller does what there is to say about it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from headrace.audit.window import TIME_MS_MAX, WINDOW_MS
+from headrace.avro_codec.core import library
+from headrace.avro_codec.core.library import CProgram, CRange, CTaken, Library, c_program
+from headrace.avro_codec.encode import encode_long
+from headrace.avro_codec.program import Program
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
+
+RECORD_BYTES_MIN = 7  # of the payload, so that a count is believed only as far as there are bytes for it
+ROWS_ROOM = 1 << 20
+COLUMNS_ROOM = 8_192
+
+_RECORD = struct.Struct(library.RECORD)
+_WINDOW = struct.Struct(library.WINDOW)
+_BUCKET = struct.Struct(library.BUCKET)
+
+
+class Columns(Sequence[Record]):
+    """The records of one batch, each taken out of the payload when it is asked for."""
+
+    __slots__ = ("_buffer", "_count", "payload")
+
+    def __init__(self, payload: bytes | memoryview, buffer: ctypes.Array[ctypes.c_char], count: int) -> None:
+        self.payload = payload
+        self._buffer = buffer
+        self._count = count
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._buffer)
+
+    @property
+    def payload_place(self) -> bytes | int:
+        return _place(self.payload)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._record(_RECORD.unpack_from(self._buffer, index * _RECORD.size))
+
+    def __iter__(self) -> Iterator[Record]:
+        for numbers in _RECORD.iter_unpack(memoryview(self._buffer)[: self._count * _RECORD.size]):
+            yield self._record(numbers)
+
+    def _record(self, numbers: tuple[int, ...]) -> Record:
+        offset, time_ms, key_at, key_size, value_at, value_size, headers_at, end = numbers
+        payload = self.payload
+        key = None if key_size < 0 else bytes(payload[key_at : key_at + key_size])
+        value = None if value_size < 0 else bytes(payload[value_at : value_at + value_size])
+        headers = bytes(payload[headers_at:end]) if payload[headers_at] else NO_HEADERS
+        return offset, time_ms, key, value, headers
+
+
+def _place(payload: bytes | memoryview) -> bytes | int:
+    """Where bytes are, as the core is told; they stay there as long as the payload is kept."""
+    if isinstance(payload, bytes) or not payload:
+        return bytes(payload)
+    return ctypes.addressof(ctypes.c_char.from_buffer(payload))
+
+
+class RecordColumns:
+    """Does what `records_of` does, and by its word where the core finds something to say."""
+
+    def __init__(self, core: Library) -> None:
+        self._core = core
+
+    def __call__(
+        self, payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
+    ) -> Sequence[Record]:
+        if isinstance(payload, memoryview) and payload.readonly:
+            payload = bytes(payload)  # the core is given no place of one
+        if 0 <= count <= len(payload) // RECORD_BYTES_MIN:
+            buffer = ctypes.create_string_buffer(max(1, count) * _RECORD.size)
+            has_fixed = fixed_time is not None
+            refused = self._core.records(
+                _place(payload), len(payload), count, base_offset, base_time, has_fixed, fixed_time or 0, buffer
+            )
+            if not refused:
+                return Columns(payload, buffer, count)
+        return records_of(payload, count, base_offset, base_time, fixed_time)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows of one bucket, joined: the offset of each, and where in the bytes it ends. Valid until more are taken."""
+
+    period: int
+    offsets: Sequence[int]
+    ends: Sequence[int]
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCount:
+    """What was counted in a window; a window may come more than once.
+
+    `value` and `time_ms` are of its first message, which had the program and source: what the source says, and the
+    message time that follows.
+    """
+
+    start_ms: int
+    value: int
+    time_ms: int
+    count: int
+    bytes: int
+    fingerprint: int
+    program: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of records: `next` is the first that was not taken, and `is_refused` says that it is the reference's.
+
+    `sources` are how many messages of each program had their time from each source.
+    """
+
+    next: int
+    is_refused: bool
+    tombstones: int
+    runs: tuple[RowRun, ...]
+    windows: tuple[WindowCount, ...]
+    sources: tuple[int, ...]
+
+
+class Room:
+    """Where the core puts what one call gives back: of use to one range after the other, and to one at a time."""
+
+    def __init__(self) -> None:
+        self._rows = ctypes.create_string_buffer(ROWS_ROOM)
+        self._grouped = ctypes.create_string_buffer(ROWS_ROOM)
+        self._offsets = (ctypes.c_int64 * COLUMNS_ROOM)()
+        self._ends = (ctypes.c_uint64 * COLUMNS_ROOM)()
+        self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_ROOM))()
+        self._windows = ctypes.create_string_buffer(COLUMNS_ROOM * _WINDOW.size)
+        self._buckets = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
+        self.taken = CTaken(
+            rows=ctypes.addressof(self._rows),
+            grouped=ctypes.addressof(self._grouped),
+            rows_room=ROWS_ROOM,
+            offsets=ctypes.addressof(self._offsets),
+            ends=ctypes.addressof(self._ends),
+            scratch=ctypes.addressof(self._scratch),
+            columns_room=COLUMNS_ROOM,
+            windows=ctypes.addressof(self._windows),
+            buckets=ctypes.addressof(self._buckets),
+        )
+        self.rows = memoryview(self._rows).cast("B")
+        self.grouped = memoryview(self._grouped).cast("B")
+        self.offsets = memoryview(self._offsets).cast("B").cast("q")
+        self.ends = memoryview(self._ends).cast("B").cast("Q")
+        self.windows = memoryview(self._windows).cast("B")
+        self.buckets = memoryview(self._buckets).cast("B")
+
+
+class RowsOfBatches:
+    """The rows of one range's records, by programs that are added as their schema ids are met.
+
+    Args:
+        room: which no other range is at work with.
+        kafka_column: none, position or full.
+        period_ms: of a bucket.
+        clamp: how far in the future a message may be dated, and the time of the run; None files all by their own time.
+    """
+
+    def __init__(
+        self,
+        core: Library,
+        room: Room,
+        kafka_column: str,
+        partition: int,
+        period_ms: int,
+        clamp: tuple[int, int] | None,
+    ) -> None:
+        self._core = core
+        self._room = room
+        self._programs: list[tuple[int, CProgram, object]] = []
+        self._ids: list[int] = []
+        suffix = b"\x02" + encode_long(partition)
+        future_ms_max, now_ms = clamp or (0, 0)
+        self._range = CRange(
+            suffix=suffix,
+            suffix_size=len(suffix),
+            suffix_mode=library.SUFFIX_MODES[kafka_column],
+            is_clamped=clamp is not None,
+            future_ms_max=min(future_ms_max, TIME_MS_MAX),
+            now_ms=now_ms,
+            time_ms_max=TIME_MS_MAX,
+            window_ms=WINDOW_MS,
+            period_ms=period_ms,
+        )
+        self._lay_out()
+
+    @property
+    def schema_ids(self) -> Sequence[int]:
+        """Of the programs, in the order in which they are counted."""
+        return self._ids
+
+    def add(self, schema_id: int, program: Program, time_unit: int) -> None:
+        """Has messages of this id taken by the program; once for each id."""
+        made, words = c_program(program, schema_id, time_unit)
+        self._programs = sorted([*self._programs, (schema_id, made, words)], key=lambda one: one[0])
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        count = len(self._programs)
+        self._ids = [schema_id for schema_id, _, _ in self._programs]
+        self._table = (CProgram * max(1, count))(*(made for _, made, _ in self._programs))
+        self._sources = (ctypes.c_uint64 * max(1, count * library.SOURCES))()
+        self._range.programs = self._table
+        self._range.program_count = count
+
+    def take(self, records: Columns, start: int) -> Taken:
+        """Takes records from `start` on, as many as there is room for."""
+        room = self._room
+        taken, offsets, ends = room.taken, room.offsets, room.ends
+        taken.sources = ctypes.addressof(self._sources)
+        self._core.run(self._range, records.payload_place, records.address, start, len(records), taken)
+        rows = room.grouped if taken.is_grouped else room.rows
+        buckets = room.buckets[: taken.bucket_count * _BUCKET.size]
+        windows = room.windows[: taken.window_count * _WINDOW.size]
+        return Taken(
+            taken.next,
+            taken.status == library.MESSAGE,
+            taken.tombstones,
+            tuple(
+                RowRun(period, offsets[first : first + count], ends[first : first + count], rows[at : at + size])
+                for period, at, size, first, count in _BUCKET.iter_unpack(buckets)
+            ),
+            tuple(WindowCount(*numbers) for numbers in _WINDOW.iter_unpack(windows)),
+            tuple(self._sources[: len(self._ids) * library.SOURCES]),
+        )
+
+
+def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:
+    """The row of one body and the number at its time field, or None where the reference is to say what is wrong."""
+    made, _words = c_program(program, 0, 0)
+    row = ctypes.create_string_buffer(max(1, row_bytes_max))
+    seen, value = ctypes.c_int32(), ctypes.c_int64()
+    size = core.project(made, body, len(body), row, row_bytes_max, seen, value)
+    return None if size < 0 else (row.raw[:size], value.value if seen.value else None)

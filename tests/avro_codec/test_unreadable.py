@@ -1,0 +1,179 @@
+"""Values on which queries fail never become rows, wherever in a message they stand; all others do, to the byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace.avro_codec import BadBody, Seen, UnreadableValue
+from headrace.avro_codec.encode import encode_bytes, encode_long
+from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
+from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
+from headrace.avro_schema import Schema, parse_schema
+from support.loader.projection_oracle import both_twins, decode, load_schema_of, project
+
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
+
+FINE_PRICE, FINE_MILLIS = encode_bytes(b"\x01"), encode_long(1_357_000_000_000)
+UNREADABLE = {
+    "a decimal of no bytes": (PRICE, FINE_PRICE, encode_bytes(b"")),
+    "a decimal of no bytes, said in three": (PRICE, FINE_PRICE, b"\x80\x80\x00"),
+    "a decimal of too many bytes": (PRICE, FINE_PRICE, encode_bytes(b"\x00" * (DECIMAL_BYTES_MAX + 1))),
+    "a time that overflows": (MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
+    "a time that overflows before 1970": (MILLIS, FINE_MILLIS, encode_long(-TIMESTAMP_MS_MAX - 1)),
+    "a local time that overflows": (LOCAL_MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
+    "a local time that overflows before 1970": (LOCAL_MILLIS, FINE_MILLIS, encode_long(-TIMESTAMP_MS_MAX - 1)),
+    "the last long": (MILLIS, FINE_MILLIS, encode_long(2**63 - 1)),
+    "the first long": (MILLIS, FINE_MILLIS, encode_long(-(2**63))),
+}
+READABLE = {
+    "a decimal beyond its precision": (PRICE, encode_bytes((10**30).to_bytes(13, "big"))),
+    "a padded decimal": (PRICE, encode_bytes(b"\x00" * (DECIMAL_BYTES_MAX - 1) + b"\x01")),
+    "a decimal whose length takes three bytes": (PRICE, b"\x82\x80\x00\x05"),
+    "the last time": (MILLIS, encode_long(TIMESTAMP_MS_MAX)),
+    "the first time": (MILLIS, encode_long(-TIMESTAMP_MS_MAX)),
+    "a small time said in ten bytes": (MILLIS, b"\x82" + b"\x80" * 8 + b"\x00"),
+    "the last date": ({"type": "int", "logicalType": "date"}, encode_long(2**31 - 1)),
+    "microseconds, which are a bigint": ({"type": "long", "logicalType": "timestamp-micros"}, encode_long(2**63 - 1)),
+    "the last local time": (LOCAL_MILLIS, encode_long(TIMESTAMP_MS_MAX)),
+    "the first local time": (LOCAL_MILLIS, encode_long(-TIMESTAMP_MS_MAX)),
+    "local microseconds": ({"type": "long", "logicalType": "local-timestamp-micros"}, encode_long(2**63 - 1)),
+    "a decimal that Hive cannot hold": ({**PRICE, "precision": 50}, encode_bytes(b"")),
+    "plain bytes": ("bytes", encode_bytes(b"")),
+    "a plain long": ("long", encode_long(2**63 - 1)),
+}
+
+
+def record(*fields: tuple[str, Any], name: str = "Event") -> Schema:
+    listed = [{"name": field_name, "type": kind} for field_name, kind in fields]
+    return parse_schema(json.dumps({"type": "record", "name": name, "fields": listed}))
+
+
+def nested(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}, {"name": "v", "type": kind}]}
+
+
+PLACES = {
+    "alone": (lambda kind: kind, b"%b"),
+    "nullable": (lambda kind: ["null", kind], b"\x02%b"),
+    "nullable, null last": (lambda kind: [kind, "null"], b"\x00%b"),
+    "in a record": (nested, b"\x02%b"),
+    "in an array": (lambda kind: {"type": "array", "items": kind}, b"\x02%b\x00"),
+    "in an array with byte counts": (lambda kind: {"type": "array", "items": ["null", kind]}, None),
+    "in a map": (lambda kind: {"type": "map", "values": kind}, b"\x02\x02k%b\x00"),
+    "in a union of several": (lambda kind: ["null", "string", kind], b"\x04%b"),
+    "deep": (lambda kind: {"type": "map", "values": {"type": "array", "items": nested(["null", kind])}}, None),
+}
+
+
+def placed(place: str, value: bytes) -> bytes:
+    body = PLACES[place][1]
+    if body is not None:
+        return body % value
+    if place == "deep":
+        return b"\x02\x02k\x02\x02\x02" + value + b"\x00\x00"
+    return b"\x01" + encode_long(len(value) + 1) + b"\x02" + value + b"\x00"
+
+
+def loads(writer: Schema) -> dict[str, Schema]:
+    """The load schema that is the writer's own, so that bodies are copied, and one into which they are rewritten."""
+    return {"copied": load_schema_of(writer), "rewritten": load_schema_of(record(("first", "string")), writer)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_queries_fail_on_is_refused_with_its_place(name: str, place: str) -> None:
+    kind, fine, bad = UNREADABLE[name]
+    writer = record(("id", "int"), ("c", PLACES[place][0](kind)), ("end", "string"))
+    for load in loads(writer).values():
+        convert = both_twins(writer, load, None, Seen())
+        good_body = b"\x02" + placed(place, fine) + b"\x02z"
+        decode(load, convert(good_body))
+        with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
+            convert(b"\x02" + placed(place, bad) + b"\x02z")
+        decode(load, convert(good_body))
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_what_queries_can_read_is_loaded(name: str) -> None:
+    kind, value = READABLE[name]
+    writer = record(("c", kind), ("end", "string"))
+    body = value + b"\x02z"
+    assert project(writer, load_schema_of(writer), body) == body
+    load = loads(writer)["rewritten"]
+    assert decode(load, project(writer, load, body))["end"] == "z"
+
+
+def test_a_value_that_is_loaded_as_text_harms_nobody() -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "at", "type": MILLIS}, {"name": "next", "type": ["null", "Node"]}],
+    }
+    writer = record(("list", node))
+    load = load_schema_of(writer)
+    inner = encode_long(2**62) + b"\x00"
+    row = decode(load, project(writer, load, FINE_MILLIS + b"\x02" + inner))
+    assert json.loads(row["list"]["next"])["at"] == 2**62
+
+
+def test_a_column_with_a_wider_decimal_is_checked_too() -> None:
+    writer, wider = record(("c", PRICE)), record(("c", {**PRICE, "precision": 12}))
+    with pytest.raises(UnreadableValue):
+        project(writer, load_schema_of(writer, wider), b"\x00")
+
+
+def test_messages_that_are_no_records() -> None:
+    writer = parse_schema(json.dumps(MILLIS))
+    load = load_schema_of(writer)
+    assert project(writer, load, FINE_MILLIS) == FINE_MILLIS
+    with pytest.raises(UnreadableValue, match=r"\btimestamp-millis\b"):
+        project(writer, load, encode_long(2**62))
+
+
+def test_a_body_that_is_malformed_further_on_is_malformed() -> None:
+    writer = record(("c", PRICE), ("flag", "boolean"))
+    for load in loads(writer).values():
+        for body in (b"\x00\x02", b"\x00", b"\x00\x01\x00"):
+            with pytest.raises(BadBody) as caught:
+                project(writer, load, body)
+            assert not isinstance(caught.value, UnreadableValue)
+
+
+def test_a_length_beyond_the_body_is_malformed() -> None:
+    writer = record(("c", PRICE))
+    for length in (1 << 20, -1):
+        with pytest.raises(BadBody) as caught:
+            project(writer, load_schema_of(writer), encode_long(length) + b"\x01")
+        assert not isinstance(caught.value, UnreadableValue)
+
+
+@pytest.mark.parametrize("time", [1_357_000_000_000, 2**63 - 1])
+def test_the_time_of_an_unreadable_message_is_known_also_when_it_comes_later(time: int) -> None:
+    """The producer has counted the message at its time, and so must the loader."""
+    writer = record(("c", PRICE), ("at", MILLIS))
+    for load in loads(writer).values():
+        seen = Seen()
+        convert = both_twins(writer, load, ("at",), seen)
+        with pytest.raises(UnreadableValue, match=r"^c: .*\bdecimal\b"):
+            convert(b"\x00" + encode_long(time))
+        assert seen.value == time
+
+
+@pytest.mark.parametrize("kind", ["array", "map"])
+def test_defaults_of_items_do_not_make_a_row_of_any_size_from_a_small_message(kind: str) -> None:
+    def listed(*fields: dict[str, Any]) -> Schema:
+        item = {"type": "record", "name": "Item", "fields": [{"name": "x", "type": "int"}, *fields]}
+        return record(("c", {"type": kind, "items" if kind == "array" else "values": item}))
+
+    writer, wider = listed(), listed({"name": "y", "type": "string", "default": "d" * 5000})
+    load, item = load_schema_of(writer, wider), b"\x02" if kind == "array" else b"\x00\x02"
+    fine = ADDED_BYTES_MAX // 6000
+    assert len(project(writer, load, encode_long(fine) + fine * item + b"\x00")) > fine * 5000
+    for count in (ADDED_BYTES_MAX // 4000, 65_000):
+        with pytest.raises(UnreadableValue):
+            project(writer, load, encode_long(count) + count * item + b"\x00")

@@ -1,0 +1,136 @@
+"""Bytes that are no value of their schema are refused, whatever decoder reads them afterwards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from headrace.avro_codec.encode import encode_long
+from headrace.avro_schema import Schema, frame, parse_schema
+from headrace.clients import decoding
+from headrace.clients.decoding import Decoder, Record
+from headrace.clients.errors import UndecodableMessage
+from headrace.registry.errors import SubjectNotFound
+from headrace.settings import LoaderSettings
+from support.golden import case_lines, golden
+from support.schemas.body_edges import EDGES
+
+NODE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
+
+
+class Registry:
+    """Has one schema."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def schema_by_id(self, schema_id: int) -> str:
+        return self.text
+
+    def parsed(self, text: str) -> Schema:
+        return parse_schema(text, strict=False)
+
+    def version(self, subject: str, version: str) -> Any:
+        raise SubjectNotFound(subject, subject=subject)
+
+
+def decoder(text: str, reader: str | None = None) -> Decoder:
+    reader_schema = None if reader is None else parse_schema(reader)
+    return Decoder(Registry(text), reader_schema, LoaderSettings())  # type: ignore[arg-type]
+
+
+def message(body: bytes) -> Record:
+    return Record("t", 3, 7, 99, b"key", frame(1, body), ())
+
+
+@pytest.fixture(params=[True, False], ids=["core", "no core"])
+def _with_and_without_the_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(decoding, "the_core", lambda: None)
+
+
+@pytest.mark.usefixtures("_with_and_without_the_core")
+@pytest.mark.parametrize("edge", EDGES)
+def test_what_lies_just_beyond_an_edge_is_refused(edge: str) -> None:
+    kind, within, beyond = EDGES[edge]
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]})
+    for its_decoder in (decoder(text), decoder(text, '{"type": "record", "name": "R", "fields": []}')):
+        its_decoder.decode(message(within))
+        for wrong in (beyond, within + b"\x00", within[:-1]):
+            with pytest.raises(UndecodableMessage, match=r"\b1\b"):
+                its_decoder.decode(message(wrong))
+
+
+BAD_BODIES = [
+    ('"int"', b"\x02garbage"),
+    ('["null", "int"]', b"\x01\x02"),
+    ('{"type": "enum", "name": "E", "symbols": ["A", "B"]}', b"\x01"),
+    ('"boolean"', b"\x07"),
+    ('"int"', b"\xff\xff\xff\xff\xff\xff\x01"),
+    ('{"type": "array", "items": "null"}', encode_long(200_000_000) + b"\0"),
+    (NODE, b"\x02" * 97 + b"\0"),
+]
+"""A schema, and a body that is no value of it."""
+
+
+@pytest.mark.usefixtures("_with_and_without_the_core")
+def test_error_of_a_message_has_its_place_bytes_and_reason() -> None:
+    errors = []
+    for kind, body in BAD_BODIES:
+        with pytest.raises(UndecodableMessage) as refused:
+            decoder(kind).decode(message(body))
+        error = refused.value
+        assert (error.topic, error.partition, error.offset) == ("t", 3, 7)
+        assert (error.key, error.value) == (b"key", frame(1, body))
+        errors.append((f"{kind} {body[:20]!r}", error))
+    lines = case_lines(errors)
+    assert lines == golden("clients/undecodable_messages.txt", lines)
+
+
+def test_a_body_that_nests_without_end_does_not_end_the_process() -> None:
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_decoding import NODE, UndecodableMessage, decoder, message\n"
+        "for reader in (None, NODE):\n"
+        "    for levels in (8_000, 1_000_000):\n"
+        "        try: decoder(NODE, reader).decode(message(b'\\2' * levels + b'\\0'))\n"
+        "        except UndecodableMessage: print('refused')\n"
+    )
+    folders = [path for path in sys.path if path.endswith("tests")]
+    command = [sys.executable, "-c", program, __file__.rpartition("/")[0], *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "refused\n" * 4), done.stderr
+
+
+def test_nested_values_are_decoded_as_deep_as_loads_take_them() -> None:
+    _, value, _ = decoder(NODE).decode(message(b"\x02" * 96 + b"\0"))
+    for _ in range(96):
+        value = value["next"]
+    assert value == {"next": None}
+
+
+@pytest.mark.parametrize("text", ['"no type"', '{"type": "record", "name": "R"}'])
+def test_messages_of_an_invalid_schema_are_undecodable(text: str) -> None:
+    its_decoder = decoder(text)
+    for _ in range(2):
+        with pytest.raises(UndecodableMessage, match=r"\b1\b"):
+            its_decoder.decode(message(b"\0"))
+
+
+def test_the_time_is_the_writer_s_number_whatever_is_read() -> None:
+    kind = {"type": "long", "logicalType": "timestamp-millis"}
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": kind}]})
+    body = encode_long(1_356_998_400_000)
+    assert decoder(text).decode(message(body))[2] == 1_356_998_400_000
+    without = '{"type": "record", "name": "R", "fields": []}'
+    assert decoder(text, without).decode(message(body)) == (1, {}, 1_356_998_400_000)
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
+def test_what_is_no_reader_schema_is_refused(schema: Any) -> None:
+    with pytest.raises(ValueError, match="reader_schema"):
+        Decoder(Registry('"string"'), schema, LoaderSettings())  # type: ignore[arg-type]

@@ -1,0 +1,249 @@
+"""How far the audit has got stands in its own database: losing one is losing the other, and the log has all."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.audit.reconcile import reconcile_topics
+from headrace.audit.row import AuditRow, Tier
+from headrace.audit.store import AuditStore, Counted
+from headrace.audit.verdict import State
+from headrace.loader.apply.audit import AuditFollower
+from headrace.loader.apply.base import Step
+from headrace.loader.report import RunReport
+from headrace.loader.run import run_load
+from headrace.loader.work_unit import AuditCount, UnitResult, WorkUnit
+from support.loader.loader_fakes import ORDER_V1, FakePool, World
+
+HOUR_MS = 3_600_000
+
+
+class CountingPool(FakePool):
+    """Counts what the log holds too, as the real tasks do."""
+
+    def __call__(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
+        results = super().__call__(units)
+        return [
+            dataclasses.replace(
+                result,
+                ranges=tuple(
+                    dataclasses.replace(one, audit=(*one.audit, *(_stored(count) for count in one.audit)))
+                    for one in result.ranges
+                ),
+            )
+            for result in results
+        ]
+
+
+def _stored(written: AuditCount) -> AuditCount:
+    return dataclasses.replace(written, tier=Tier.BROKER.value, outcome="")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.pool = CountingPool(world.cluster)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("orders", [1] * 10, [1] * 5)
+    world.topic("clicks", [2] * 3)
+    return world
+
+
+def load(world: World) -> RunReport:
+    return run_load(world.ports(), world.settings)
+
+
+def more(world: World, *topics: str) -> None:
+    for topic in topics:
+        log = world.cluster.topics[topic].logs[0]
+        log += log[:1] * 2
+
+
+def rows(world: World) -> dict[str, AuditRow]:
+    return {row.id: row for topic in ("orders", "clicks") for row in world.audit(topic)}
+
+
+def unexplained(world: World) -> int:
+    """How many messages the report cannot find in the tables."""
+    with AuditStore(world.audit_path) as store:
+        verdicts = reconcile_topics(
+            (facts for topic in store.topics() for facts in store.facts(topic)),
+            {topic: store.offset_check(topic) for topic in store.topics()},
+            now_ms=HOUR_MS,
+            grace_ms=0,
+        )
+    assert {verdict.topic for verdict in verdicts} == {"orders", "clicks"}
+    assert {verdict.state for verdict in verdicts} <= {State.COMPLETE, State.UNKNOWN}
+    return sum(verdict.totals["stored"] - verdict.totals["written"] for verdict in verdicts)
+
+
+def produced(world: World) -> int:
+    return sum(len(log) for topic in world.cluster.topics.values() for log in topic.logs)
+
+
+def stored(world: World) -> int:
+    return sum(row.count for row in rows(world).values() if row.tier is Tier.BROKER)
+
+
+def remove(path: Path) -> None:
+    for part in path.parent.glob(path.name + "*"):
+        part.unlink()
+
+
+def test_a_lost_database_is_filled_again_by_a_run_with_nothing_else_to_do(world: World) -> None:
+    load(world)
+    more(world, "orders")
+    load(world)
+    before = rows(world)
+    remove(world.audit_path)
+    report = load(world)
+    assert (report.slot, report.problems) == (0, {})
+    assert rows(world) == before
+    assert stored(world) == produced(world)
+    assert unexplained(world) == 0
+
+
+def test_an_older_copy_put_back_gets_what_it_lacks(world: World, tmp_path: Path) -> None:
+    load(world)
+    shutil.copy(world.audit_path, tmp_path / "copy.db")
+    more(world, "orders", "clicks")
+    load(world)
+    more(world, "clicks")
+    load(world)
+    before = rows(world)
+    remove(world.audit_path)
+    shutil.copy(tmp_path / "copy.db", world.audit_path)
+    load(world)
+    assert rows(world) == before
+    assert unexplained(world) == 0
+
+
+def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = AuditFollower.apply
+
+    def dying(follower: AuditFollower, step: Step) -> None:
+        if step.topic == "orders":
+            raise KeyboardInterrupt
+        apply(follower, step)
+
+    monkeypatch.setattr(AuditFollower, "apply", dying)
+    with pytest.raises(KeyboardInterrupt):
+        load(world)
+    with AuditStore(world.audit_path) as store:
+        assert list(store.counted()) == ["clicks"]
+    monkeypatch.undo()
+    load(world)
+    assert stored(world) == produced(world)
+
+
+def test_rows_and_position_are_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two: the database shows neither."""
+    load(world)
+    rows_before = rows(world)
+    with AuditStore(world.audit_path) as store:
+        counted_before = store.counted()
+    more(world, "orders")
+    connect = sqlite3.connect
+
+    class Dying(sqlite3.Connection):
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if "counted SET" in statement:
+                assert self.execute("SELECT count(*) FROM audit_row").fetchone()[0] > len(rows_before)
+                raise KeyboardInterrupt
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *words, **named: connect(*words, factory=Dying, **named))
+    with pytest.raises(KeyboardInterrupt):
+        load(world)
+    monkeypatch.undo()
+    assert rows(world) == rows_before
+    with AuditStore(world.audit_path) as store:
+        assert store.counted() == counted_before
+    load(world)
+    assert stored(world) == produced(world)
+
+
+def test_a_database_of_another_log_is_noticed(world: World, tmp_path: Path) -> None:
+    """Its positions would pass over what was never counted, also those of topics that fail until later."""
+    other = World(tmp_path / "other")
+    other.pool = CountingPool(other.cluster)
+    for topic, schema_id in (("orders", 1), ("clicks", 2)):
+        other.registry.register(f"{topic}-value", schema_id, ORDER_V1)
+        other.topic(topic, [schema_id] * 4)
+    for _ in range(3):
+        run_load(other.ports(), other.settings)
+        more(other, "orders", "clicks")
+    load(world)
+    before = rows(world)
+    remove(world.audit_path)
+    shutil.copy(other.audit_path, world.audit_path)
+    load(world)
+    assert before.keys() <= rows(world).keys()
+    with AuditStore(world.audit_path) as store:
+        log = world.log()
+        assert store.counted() == {topic: Counted(1, log.sha256(1)) for topic in ("orders", "clicks")}
+
+
+def test_positions_of_another_log_are_gone_before_anything_is_applied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(world)
+    with AuditStore(world.audit_path) as store:
+        store.forget_counted()
+        store.add_decided("orders", 0, Counted(1, "of another log"), [])
+        store.add_decided("clicks", 0, Counted(1, "of another log"), [])
+
+    def dying(follower: AuditFollower, step: Step) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AuditFollower, "apply", dying)
+    with pytest.raises(KeyboardInterrupt):
+        load(world)
+    with AuditStore(world.audit_path) as store:
+        assert store.counted() == {}
+
+
+def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: World) -> None:
+    load(world)
+    remove(world.audit_path)
+    world.audit_path.write_bytes(b"this is no database" * 100)
+    more(world, "orders")
+    report = load(world)
+    assert report.slot == 2
+    assert world.rows("orders") == world.produced("orders")
+    for topic in ("orders", "clicks"):
+        (problem,) = report.problems[topic]
+        assert str(world.audit_path) in problem
+    remove(world.audit_path)
+    assert load(world).problems == {}
+    assert stored(world) == produced(world)
+
+
+def test_a_slower_process_takes_no_position_back(tmp_path: Path) -> None:
+    with AuditStore(tmp_path / "audit.db") as store:
+        store.add_decided("t", 0, Counted(3, "c"), [])
+        store.add_decided("t", 0, Counted(1, "a"), [])
+        assert store.counted() == {"t": Counted(3, "c")}
+        store.add_decided("t", 3, Counted(5, "e"), [])
+        store.add_decided("t", 3, Counted(4, "d"), [])
+        assert store.counted() == {"t": Counted(5, "e")}
+        store.forget_counted()
+        store.add_decided("t", 5, Counted(6, "f"), [])
+        assert store.counted() == {}, "what was forgotten is not taken up in the middle"
+
+
+def test_the_audits_own_topic_has_a_position_and_no_rows(world: World) -> None:
+    world.registry.register("headrace.audit-value", 3, ORDER_V1)
+    world.topic("headrace.audit", [3] * 2)
+    load(world)
+    assert world.audit("headrace.audit") == []
+    assert load(world).followed == ()

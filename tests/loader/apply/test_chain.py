@@ -1,0 +1,65 @@
+"""The order of the followers, by what each finds done when it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.audit.store import AuditStore
+from headrace.hive_ddl.ops import AddPartitions, Op
+from headrace.loader.apply.base import Step
+from headrace.loader.apply.group_offsets import GroupOffsetsFollower
+from headrace.loader.run import run_load
+from headrace.loader.storage.local.files import LocalFiles
+from headrace.loader.storage.protocols import Publication
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2, FakeHive, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.registry.register("orders-value", 1, ORDER_V1)
+    made.topic("orders", [1, 1], [1])
+    run_load(made.ports(), made.settings)
+    made.registry.register("orders-value", 2, ORDER_V2)
+    made.cluster.topics["orders"].logs[0].append(2)
+    return made
+
+
+def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files whose table reads them, partitions that have their files, counts and offsets of rows that queries see."""
+    met: list[str] = []
+    publish, execute, add_decided = LocalFiles.publish, FakeHive.execute, AuditStore.add_decided
+    commit = GroupOffsetsFollower.apply_together
+
+    def published(self: LocalFiles, files: Iterable[Publication]) -> object:
+        assert "note" in world.hive.tables["headrace", "orders"].properties["avro.schema.literal"]
+        met.append("files")
+        return publish(self, files)
+
+    def executed(self: FakeHive, op: Op) -> None:
+        if isinstance(op, AddPartitions):
+            for one in op.partitions:
+                assert list(Path(one.location.removeprefix("file://")).glob("*.avro")), one
+            met.append("partitions")
+        execute(self, op)
+
+    def counted(self: AuditStore, *what: object) -> object:
+        assert met[-1] == "partitions"
+        met.append("audit")
+        return add_decided(self, *what)  # type: ignore[arg-type]  # whatever it is
+
+    def committed(self: GroupOffsetsFollower, steps: Sequence[Step]) -> Mapping[str, str]:
+        assert met[-1] == "audit"
+        met.append("offsets")
+        return commit(self, steps)
+
+    monkeypatch.setattr(LocalFiles, "publish", published)
+    monkeypatch.setattr(FakeHive, "execute", executed)
+    monkeypatch.setattr(AuditStore, "add_decided", counted)
+    monkeypatch.setattr(GroupOffsetsFollower, "apply_together", committed)
+    world.hive.parts.clear()  # so that there are partitions to add
+    run_load(world.ports(), world.settings)
+    assert met == ["files", "partitions", "audit", "offsets"]

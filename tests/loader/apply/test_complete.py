@@ -1,0 +1,330 @@
+"""Up to when a table says that it is complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.ops import SetProperties
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TOPIC
+from headrace.loader.apply import complete
+from headrace.loader.apply.complete import STEP_MS, TopicCompleteness, advanced, instant_text, read_completeness
+from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
+from headrace.loader.report import RunReport
+from headrace.loader.run import run_load
+from support.loader.loader_fakes import ORDER_V1, World
+from support.loader.loader_samples import load_schema
+
+T0 = 1_767_225_600_000  # 2026-01-01T00:00Z
+MINUTE_MS = 60_000
+
+
+def state_of(*next_offsets: int, topic_id: str = "id-1") -> TopicState:
+    partitions = {number: PartitionState(offset, 0, 1) for number, offset in enumerate(next_offsets)}
+    totals = FileTotals()
+    return TopicState(
+        topic_id, "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1, 0
+    )
+
+
+def found(*ends: int, start: int = 0, error: str = "", topic_id: str = "id-1") -> DiscoveredTopic:
+    partitions = tuple(PartitionOffsets(number, 0, start, end, end) for number, end in enumerate(ends))
+    return DiscoveredTopic("orders", topic_id, partitions, {9: error} if error else {})
+
+
+def test_a_topic_that_was_read_to_its_ends_is_complete_up_to_when_they_were_asked_for() -> None:
+    one = advanced(None, state_of(5, 7), found(5, 7), T0 + 59 * MINUTE_MS, is_followed=True)
+    assert one == TopicCompleteness("id-1", until_ms=T0)
+    assert advanced(one, state_of(5, 7), found(5, 7), T0 + STEP_MS, is_followed=True).until_ms == T0 + STEP_MS
+
+
+def test_partitions_without_messages_are_no_hindrance() -> None:
+    assert advanced(None, state_of(5), found(5, 0), T0, is_followed=True).until_ms == T0
+    emptied = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 8, 8, 8),), {})
+    assert advanced(None, state_of(), emptied, T0, is_followed=True).until_ms == T0
+
+
+def test_what_takes_several_loads_is_complete_up_to_when_its_ends_were_asked_for() -> None:
+    one = advanced(None, state_of(100), found(1_000), T0, is_followed=True)
+    assert (one.until_ms, one.asked_ms, one.ends) == (0, T0, {0: 1_000})
+    two = advanced(one, state_of(900), found(1_800), T0 + STEP_MS, is_followed=True)
+    assert two == one, "older ends are reached first"
+    three = advanced(two, state_of(1_000), found(2_000), T0 + 2 * STEP_MS, is_followed=True)
+    assert (three.until_ms, three.asked_ms, three.ends) == (T0, T0 + 2 * STEP_MS, {0: 2_000})
+
+
+def test_an_open_transaction_holds_it_back_until_it_ends() -> None:
+    held = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 0, 8, 10),), {})
+    one = advanced(None, state_of(8), held, T0, is_followed=True)
+    assert one.until_ms == 0
+    still = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 0, 12, 14),), {})
+    assert advanced(one, state_of(12), still, T0 + STEP_MS, is_followed=True).until_ms == T0
+
+
+def test_nothing_is_said_of_what_cannot_be_seen() -> None:
+    for one in (found(5, error="no leader"), None, found(5, topic_id="id-2")):
+        assert advanced(None, state_of(5), one, T0, is_followed=True) == TopicCompleteness("id-1")
+    waiting = advanced(None, state_of(5), found(5), T0, is_followed=False)
+    assert waiting.until_ms == 0
+    assert advanced(waiting, state_of(5), None, T0 + STEP_MS, is_followed=True).until_ms == T0
+
+
+def test_ends_of_a_topic_that_was_made_anew_are_forgotten() -> None:
+    one = advanced(None, state_of(1), found(9), T0, is_followed=True)
+    again = advanced(one, state_of(0, topic_id="id-2"), None, T0, is_followed=True)
+    assert again == TopicCompleteness("id-2")
+
+
+def test_it_goes_back_only_where_the_clock_was_wrong() -> None:
+    wrong = advanced(None, state_of(5), found(5), T0 + 10**11, is_followed=True)
+    assert advanced(wrong, state_of(5), found(5), T0, is_followed=True).until_ms == T0
+    right = advanced(None, state_of(5), found(5), T0, is_followed=True)
+    assert advanced(right, state_of(5), found(9), T0 + MINUTE_MS, is_followed=True).until_ms == T0
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.booleans()), max_size=20))
+def test_nothing_that_was_there_before_it_is_missing(steps: list[tuple[int, int, bool]]) -> None:
+    """Messages come, loads read a part of them; whatever was stored before the instant has been read."""
+    known, end, read, ends_at = None, 0, 0, {0: 0}
+    for number, (come, taken, is_followed) in enumerate(steps, start=1):
+        now_ms = number * STEP_MS
+        end += come
+        ends_at[now_ms] = end
+        if is_followed:
+            read = min(end, read + taken)
+        known = advanced(known, state_of(read), found(end), now_ms, is_followed=is_followed)
+        assert ends_at[known.until_ms] <= read
+        if read == end and is_followed:
+            assert known.until_ms == now_ms
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 10)
+    return world
+
+
+def load(world: World) -> RunReport:
+    return run_load(world.ports(), world.settings)
+
+
+def said(world: World) -> str | None:
+    return world.hive.tables["headrace", "orders"].properties.get(COMPLETE_UNTIL)
+
+
+def test_a_table_says_it_and_is_told_once_an_hour(world: World) -> None:
+    load(world)
+    assert said(world) == "2026-01-01T00:00:00Z"
+    executed = len(world.hive.executed)
+    world.clock_ms += 59 * MINUTE_MS
+    load(world)
+    assert len(world.hive.executed) == executed
+    world.clock_ms += MINUTE_MS
+    load(world)
+    assert said(world) == "2026-01-01T01:00:00Z", "also while no message comes"
+    assert len(world.hive.executed) == executed + 1
+
+
+def test_it_and_the_schema_keep_each_others_changes(world: World) -> None:
+    revisions = set()
+    for hour in range(4):
+        world.registry.texts[10 + hour] = ORDER_V1.replace('"id"', f'"id{hour}"').replace(
+            '"long"', '["null","long"],"default":null', 1
+        )
+        world.registry.subjects["orders-value"].append(10 + hour)
+        world.cluster.topics["orders"].logs[0] += [1]
+        world.clock_ms = T0 + hour * STEP_MS
+        assert load(world).problems == {}
+        table = world.hive.tables["headrace", "orders"]
+        assert table.properties[COMPLETE_UNTIL] == instant_text(world.clock_ms)
+        assert f"id{hour}" in table.properties["avro.schema.literal"]
+        revisions.add(table.properties[REVISION])
+    changes = [op for op in world.hive.executed if isinstance(op, SetProperties)]
+    assert len(revisions) == 4
+    assert len({dict(op.properties)[REVISION] for op in changes}) == len(changes)
+
+
+def test_a_topic_whose_files_are_not_there_yet_says_nothing_new(world: World) -> None:
+    load(world)
+    world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
+    world.cluster.topics["orders"].logs[0] += [1]
+    world.clock_ms += STEP_MS
+    assert load(world).problems
+    assert read_completeness(world.log().storage).topics["orders"].until_ms == T0
+    world.hive.failure = None
+    world.clock_ms += STEP_MS
+    load(world)
+    assert said(world) == instant_text(T0 + 2 * STEP_MS)
+
+
+def test_a_metastore_that_is_down_is_a_note_and_the_next_run_tells(world: World) -> None:
+    load(world)
+    world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
+    world.clock_ms += STEP_MS
+    report = load(world)
+    assert not report.has_findings
+    (note,) = report.notes
+    assert re.match(r"headrace\.complete_until .*\b1 ", note)
+    world.hive.failure = None
+    assert load(world).notes == ()
+    assert said(world) == instant_text(T0 + STEP_MS)
+
+
+def test_a_table_that_cannot_be_told_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("apples", "zebras"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    load(world)
+    world.clock_ms += STEP_MS
+    execute = world.hive.execute
+
+    def refused_once(op: object) -> None:
+        if isinstance(op, SetProperties) and op.name == "apples":
+            raise StatementRefused("the table headrace.apples", "no room")
+        execute(op)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(world.hive, "execute", refused_once)
+        (note,) = load(world).notes
+    assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: .*\bheadrace\.apples: no room$", note)
+    told = {name: world.hive.tables["headrace", name].properties[COMPLETE_UNTIL] for name in ("apples", "zebras")}
+    assert told == {"apples": instant_text(T0), "zebras": instant_text(T0 + STEP_MS)}
+    assert load(world).notes == ()
+    assert world.hive.tables["headrace", "apples"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
+
+
+def test_a_table_that_cannot_be_understood_holds_up_no_other(world: World) -> None:
+    for name in ("apples", "zebras"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    load(world)
+    key = ("headrace", "apples")
+    table = world.hive.tables[key]
+    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "9" * 5_000})
+    world.clock_ms += STEP_MS
+    (note,) = load(world).notes
+    assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: ", note)
+    assert world.hive.tables["headrace", "zebras"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
+
+
+def test_a_lost_hint_is_found_again_and_a_table_goes_back_only_from_the_future(world: World) -> None:
+    load(world)
+    world.clock_ms += STEP_MS
+    load(world)
+    for content in (None, b"{", b'{"topics":{"orders":{}}}'):
+        world.log().storage.remove("complete.json")
+        if content is not None:
+            world.log().storage.replace("complete.json", content)
+        executed = len(world.hive.executed)
+        load(world)
+        assert said(world) == instant_text(T0 + STEP_MS)
+        assert len(world.hive.executed) == executed, "it says so already"
+    world.log().storage.remove("complete.json")
+    world.clock_ms = T0 + MINUTE_MS
+    load(world)
+    assert said(world) == instant_text(T0), "what is later than now cannot be true"
+
+
+def test_a_table_of_a_later_load_is_left_alone(world: World) -> None:
+    load(world)
+    key = ("headrace", "orders")
+    table = world.hive.tables[key]
+    for revision in ("1-other", "2-other", "99-of a lost log"):
+        world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: revision})
+        ports = world.ports()
+        late = dataclasses.replace(ports.complete_until, head=lambda: 2)
+        until = {"orders": found(10)}
+        late.note(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), work_id=f"w{revision}")
+        assert (said(world) == instant_text(T0 + STEP_MS)) is (revision != "2-other")
+        world.log().storage.remove("complete.json")
+
+
+def test_what_could_not_be_told_is_told_by_a_later_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is gone, is somebody else's, is of a later load, or was changed at the same moment."""
+    load(world)
+    key = ("headrace", "orders")
+    table = world.hive.tables[key]
+    world.clock_ms += STEP_MS
+
+    def refused(op: object) -> None:
+        raise StaleRevision("headrace", "orders", "a", "b")
+
+    del world.hive.tables[key]
+    executed = len(world.hive.executed)
+    load(world)
+    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, TOPIC: "another"})
+    load(world)
+    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "2-other"})
+    ports = world.ports()
+    ports = dataclasses.replace(ports, complete_until=dataclasses.replace(ports.complete_until, head=lambda: 2))
+    run_load(ports, world.settings)
+    world.hive.tables[key] = table
+    with monkeypatch.context() as stale:
+        stale.setattr(world.hive, "execute", refused)
+        assert load(world).notes == ()
+    assert len(world.hive.executed) == executed
+    assert said(world) == instant_text(T0)
+    load(world)
+    assert said(world) == instant_text(T0 + STEP_MS)
+
+
+def test_many_tables_are_told_in_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
+    for number in range(4):
+        world.registry.register(f"t{number}-value", 1, ORDER_V1)
+        world.topic(f"t{number}", [1])
+    for expected in (2, 4, 5):
+        load(world)
+        tables = world.hive.tables.values()
+        assert sum(COMPLETE_UNTIL in table.properties for table in tables) == expected
+
+
+def test_tables_that_cannot_be_told_do_not_hold_up_those_behind_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
+    for name in ("apples", "bananas", "cherries", "dates"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    for _ in range(3):
+        load(world)
+    execute = world.hive.execute
+
+    def refused(op: object) -> None:
+        if isinstance(op, SetProperties) and op.name in ("apples", "bananas"):
+            raise StatementRefused(f"the table headrace.{op.name}", "no room")
+        execute(op)
+
+    monkeypatch.setattr(world.hive, "execute", refused)
+    for hour in (1, 2):
+        world.clock_ms += STEP_MS
+        for _ in range(3):
+            load(world)
+        told = {name: table.properties[COMPLETE_UNTIL] for (_, name), table in world.hive.tables.items()}
+        then, now = instant_text(T0), instant_text(T0 + hour * STEP_MS)
+        assert told == {"apples": then, "bananas": then, "cherries": now, "dates": now, "orders": now}
+
+
+def test_tables_that_say_it_already_are_not_looked_at(world: World) -> None:
+    load(world)
+
+    def opened() -> Executor:
+        raise AssertionError("the metastore was asked")
+
+    ports = world.ports()
+    until = dataclasses.replace(ports.complete_until, executor=opened)
+    same = {"orders": found(10)}
+    state = ports.log.read_state()
+    assert until.note(state, same, T0 + MINUTE_MS, failed=frozenset(), work_id="w") == ()
+    (warning,) = until.note(state, same, T0 + STEP_MS, failed=frozenset(), work_id="w")
+    assert "the metastore was asked" in warning

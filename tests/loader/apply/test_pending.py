@@ -1,0 +1,132 @@
+"""Followers that are far behind read what is decided in portions, so that a history of any length is applied in the
+memory of a part of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.audit.row import AuditRow
+from headrace.audit.store import AuditStore
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.loader.apply import pending
+from headrace.loader.apply.pending import PendingDecisions
+from headrace.loader.commit.decision import Decision
+from headrace.loader.report import RunReport
+from headrace.loader.rewrite.choose import DAY_MS
+from headrace.loader.rewrite.run import CompactSettings, compact
+from headrace.loader.run import run_load
+from support.loader.loader_fakes import ORDER_V1, World
+
+SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
+
+
+@pytest.fixture(params=[1, 5_000], ids=["one by one", "a few together"])
+def portions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Decision]]:
+    """The portions that were read."""
+    monkeypatch.setattr(pending, "BYTES_TOGETHER", request.param)
+    read: list[Sequence[Decision]] = []
+    after = PendingDecisions.after
+
+    def noted(self: PendingDecisions, slot: int) -> Iterator[Sequence[Decision]]:
+        for portion in after(self, slot):
+            read.append(portion)
+            yield portion
+
+    monkeypatch.setattr(PendingDecisions, "after", noted)
+    return read
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.registry.register("orders-value", 1, ORDER_V1)
+    made.registry.register("clicks-value", 2, ORDER_V1)
+    made.topic("orders", [1, 1], [1])
+    made.topic("clicks", [2], topic_id="id-2")
+    return made
+
+
+def load(world: World) -> RunReport:
+    """With a message more in both topics each time."""
+    world.cluster.topics["orders"].logs[0].append(1)
+    world.cluster.topics["clicks"].logs[0].append(2)
+    return run_load(world.ports(), world.settings)
+
+
+def history(world: World) -> None:
+    """Loads, a compaction, and loads into what it made."""
+    for _ in range(4):
+        load(world)
+    world.clock_ms += 3 * DAY_MS
+    compact(world.rewrites(), ["orders"], SETTINGS, is_dry=False)
+    for _ in range(4):
+        load(world)
+
+
+def check_whole(world: World) -> None:
+    """Every message is where a query of the metastore's partitions finds it, and counted once."""
+    for topic in ("orders", "clicks"):
+        found = []
+        for location in world.hive.parts["headrace", topic].values():
+            for path in sorted(Path(location.removeprefix("file://")).iterdir()):
+                found += [tuple(map(int, line.strip("[]").split(","))) for line in path.read_text().splitlines()]
+        assert sorted(found) == world.produced(topic)
+    with AuditStore(world.audit_path) as store:
+        counted = store.counted()
+        state = world.log().read_state()
+        assert {topic: at.slot for topic, at in counted.items()} == {
+            topic: known.slot for topic, known in state.topics.items()
+        }
+
+
+def test_a_lost_audit_is_counted_again_in_portions(world: World, portions: list[Sequence[Decision]]) -> None:
+    history(world)
+    before = audited(world)
+    world.audit_path.unlink()
+    portions.clear()
+    assert not run_load(world.ports(), world.settings).has_findings
+    assert [one.slot for portion in portions for one in portion] == list(range(1, 10))
+    assert len(portions) > 1
+    assert audited(world) == before
+    check_whole(world)
+
+
+def audited(world: World) -> dict[str, AuditRow]:
+    return {row.id: row for topic in ("orders", "clicks") for row in world.audit(topic)}
+
+
+def test_lost_cursors_are_followed_again_in_portions_and_move_no_partition_back(
+    world: World, portions: list[Sequence[Decision]]
+) -> None:
+    history(world)
+    wanted = {key: dict(parts) for key, parts in world.hive.parts.items()}
+    shutil.rmtree(world.warehouse / "_headrace" / "cursor")
+    world.hive.executed.clear()
+    portions.clear()
+    assert not run_load(world.ports(), world.settings).has_findings
+    assert len(portions) > 4
+    assert world.hive.parts == wanted
+    check_whole(world)
+
+
+def test_what_waited_for_a_metastore_is_published_in_portions(world: World, portions: list[Sequence[Decision]]) -> None:
+    """Also where a bucket was rewritten in between: what later portions bring is no file that was removed by hand."""
+    load(world)
+    load(world)
+    world.clock_ms += 3 * DAY_MS
+    compact(world.rewrites(), ["orders"], SETTINGS, is_dry=False)
+    shutil.rmtree(world.warehouse / "_headrace" / "cursor")
+    world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
+    for _ in range(4):
+        assert load(world).has_findings
+    world.hive.failure = None
+    portions.clear()
+    report = run_load(world.ports(), world.settings)
+    assert (report.problems, report.notes) == ({}, ())
+    assert len(portions) > 4
+    check_whole(world)
+    assert world.log().storage.children("staging") == ()

@@ -1,0 +1,425 @@
+"""What others did to tables, partitions and folders is found, and mended without deleting anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.printing import PrintingExecutor
+from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, VERSION, TableState
+from headrace.loader.apply.repair import (
+    FOREIGN_FOLDER,
+    LOST_NOTE,
+    NAMES_TRIED_MAX,
+    Difference,
+    Repair,
+    Trouble,
+)
+from headrace.loader.apply.schema import ATTEMPTS_MAX
+from headrace.loader.errors import StorageUnavailable
+from headrace.loader.rewrite.run import forget
+from headrace.loader.run import run_load
+from headrace.loader.storage.local.files import LocalFiles
+from headrace.loader.work_unit import FileKind
+from support.loader.loader_fakes import ORDER_V1, FakeHive, World
+
+TABLE = ("headrace", "orders")
+BUCKET = ("2026-01-01", "00")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 10, [1] * 5)
+    run_load(world.ports(), world.settings)
+    return world
+
+
+def repair(world: World, *, deep: bool = True) -> Repair:
+    return Repair(world.log(), lambda: world.hive, world.tables(), world._new_work_id, deep)
+
+
+def troubles(differences: tuple[Difference, ...]) -> list[Trouble]:
+    return [one.trouble for one in differences]
+
+
+def check_mended(world: World, before: tuple[dict[object, TableState], dict[object, object]]) -> None:
+    tables, parts = before
+    assert world.hive.parts == parts
+    assert world.hive.tables.keys() == tables.keys()
+    for name, table in tables.items():
+        found = world.hive.tables[name]
+        for key in table.properties.keys() - {REVISION, COMPLETE_UNTIL}:
+            assert found.properties[key] == table.properties[key]
+    assert repair(world).compare("orders") == ()
+    assert world.rows("orders") == world.produced("orders")
+
+
+def copied(hive: FakeHive) -> tuple[dict[object, TableState], dict[object, object]]:
+    return dict(hive.tables), {name: dict(parts) for name, parts in hive.parts.items()}
+
+
+def test_what_is_as_decided_needs_nothing(world: World) -> None:
+    executed = len(world.hive.executed)
+    assert repair(world).compare("orders") == repair(world).mend("orders") == ()
+    assert len(world.hive.executed) == executed
+
+
+def test_a_table_of_another_metastore_is_made_whole(world: World) -> None:
+    before = copied(world.hive)
+    world.hive.tables.clear()
+    world.hive.parts.clear()
+    world.hive.databases.clear()
+    found = repair(world, deep=False).mend("orders")
+    assert troubles(found) == [Trouble.TABLE, Trouble.PARTITIONS]
+    assert all(one.is_mendable for one in found)
+    assert world.hive.databases == {"headrace"}
+    check_mended(world, before)
+    # What a load has said of it before is said again, since no load will.
+    assert COMPLETE_UNTIL in world.hive.tables[TABLE].properties
+
+
+def test_a_table_of_a_type_that_is_too_long_to_store_is_made_whole(world: World) -> None:
+    fields = [{"name": f"some_column_name_of_a_table_{n:04}", "type": "string"} for n in range(1000)]
+    row = {"name": "row", "type": {"type": "record", "name": "Row", "fields": fields}}
+    order = json.loads(ORDER_V1)
+    world.registry.register("wide-value", 2, json.dumps(order | {"fields": [*order["fields"], row]}))
+    world.topic("wide", [2], topic_id="id-2")
+    run_load(world.ports(), world.settings)
+    before = world.hive.tables.pop(("headrace", "wide"))
+    found = repair(world).mend("wide")
+    assert found[0].trouble is Trouble.TABLE
+    assert world.hive.tables["headrace", "wide"].properties[SCHEMA_URL] == before.properties[SCHEMA_URL]
+    assert repair(world).compare("wide") == ()
+
+
+def test_an_altered_table_gets_back_what_is_decided_and_keeps_the_rest(world: World) -> None:
+    before = copied(world.hive)
+    table = world.hive.tables[TABLE]
+    odd = {**table.properties, SCHEMA_LITERAL: "{}", VERSION: "77", "of.others": "x"}
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties=odd)
+    (found,) = repair(world).mend("orders")
+    assert found.trouble is Trouble.TABLE
+    assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
+    check_mended(world, before)
+    assert world.hive.tables[TABLE].properties["of.others"] == "x"
+    # The same once more, at the same slot: the condition needs another revision each time.
+    world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=odd)
+    repair(world).mend("orders")
+    check_mended(world, before)
+    revisions = [dict(op.properties)[REVISION] for op in world.hive.executed if isinstance(op, SetProperties)]
+    assert len(revisions) == len(set(revisions))
+
+
+def test_a_table_that_changes_while_it_is_mended_is_looked_at_again(world: World) -> None:
+    before = copied(world.hive)
+    table = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    failures = [StaleRevision("headrace", "orders", "1", "2")]
+    execute = world.hive.execute
+
+    def racing(op: object) -> None:
+        if failures and isinstance(op, SetProperties):
+            raise failures.pop()
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = racing  # type: ignore[method-assign]
+    repair(world).mend("orders")
+    check_mended(world, before)
+
+
+def test_partitions_that_were_dropped_moved_or_added_by_hand(world: World) -> None:
+    before = copied(world.hive)
+    parts = world.hive.parts[TABLE]
+    parts[("2020-01-01", "00")] = "file:///elsewhere"
+    parts[BUCKET] = "file:///moved"
+    (moved,) = repair(world, deep=False).compare("orders")
+    assert re.search(rf"\b2026-01-01/00\b.*\bfile://{world.warehouse}/orders/dt=2026-01-01/hr=00$", moved.message)
+    found = repair(world).mend("orders")
+    assert troubles(found) == [Trouble.PARTITIONS] * 2
+    assert re.search(r"\b2020-01-01/00\b.*\b1 partition\b", found[1].message)
+    check_mended(world, before)
+    del world.hive.parts[TABLE][BUCKET]
+    (found_one,) = repair(world).mend("orders")
+    assert found_one.message == "1 partition is not there: 2026-01-01/00"
+    check_mended(world, before)
+
+
+def test_foreign_files_are_moved_out_of_the_way_and_kept(world: World) -> None:
+    before = copied(world.hive)
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (folder / "notes.txt").write_bytes(b"mine")
+    (folder / "_hidden").write_bytes(b"")
+    assert repair(world, deep=False).compare("orders") == ()
+    (found,) = repair(world).mend("orders")
+    assert found.trouble is Trouble.FOREIGN
+    moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00" / "notes.txt"
+    assert moved.read_bytes() == b"mine"
+    assert not (folder / "notes.txt").exists()
+    assert (folder / "_hidden").exists()
+    check_mended(world, before)
+
+
+def test_a_name_that_comes_again_keeps_every_file(world: World) -> None:
+    """As that of the one file that each INSERT of Hive or Spark writes."""
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    aside = f"orders/{FOREIGN_FOLDER}/dt=2026-01-01/hr=00/000000_0"
+    for text, target in (("first", aside), ("second", f"{aside}.1"), ("first", f"{aside}.2")):
+        (folder / "000000_0").write_text(text)
+        (found,) = repair(world).mend("orders")
+        assert found.message.endswith(f" {target}")
+        assert found.moves == (("orders/dt=2026-01-01/hr=00/000000_0", target),)
+        assert (world.warehouse / target).read_text() == text
+    kept = {path.name: path.read_text() for path in (world.warehouse / aside).parent.iterdir()}
+    assert kept == {"000000_0": "first", "000000_0.1": "second", "000000_0.2": "first"}
+    assert repair(world).compare("orders") == ()
+
+
+def test_a_foreign_folder_is_moved_out_of_the_way_with_all_in_it(world: World) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    for number in ("", ".1"):
+        (folder / "sub" / "deep").mkdir(parents=True)
+        (folder / "sub" / "deep" / "x").write_text(f"mine{number}")
+        (found,) = repair(world).mend("orders")
+        assert (found.trouble, found.is_mendable) == (Trouble.FOREIGN, True)
+        moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00" / f"sub{number}"
+        assert (moved / "deep" / "x").read_text() == f"mine{number}"
+    assert repair(world).compare("orders") == ()
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_of_two_repairs_at_once_one_moves_a_file(world: World) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (folder / "x").write_text("mine")
+    slow = repair(world)
+    differences = slow.compare("orders")
+    repair(world).mend("orders")
+    (found,) = [slow._mend("orders", one) for one in differences]
+    assert FOREIGN_FOLDER not in found.message
+    moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00"
+    assert [path.name for path in moved.iterdir()] == ["x"]
+
+
+def test_a_name_that_somebody_takes_meanwhile_is_left_to_him(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    aside = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00"
+    (folder / "x").write_text("mine")
+    set_aside = LocalFiles.set_aside
+
+    def overtaken(files: LocalFiles, source: str, target: str) -> bool:
+        if target.endswith("/x"):
+            (world.warehouse / target).parent.mkdir(parents=True)
+            (world.warehouse / target).write_text("another")
+        return set_aside(files, source, target)
+
+    monkeypatch.setattr(LocalFiles, "set_aside", overtaken)
+    (found,) = repair(world).mend("orders")
+    assert found.moves[0][1].endswith("/x.1")
+    assert {path.name: path.read_text() for path in aside.iterdir()} == {"x": "another", "x.1": "mine"}
+
+
+def test_what_cannot_be_moved_is_left_to_people_and_the_rest_goes_on(world: World) -> None:
+    before = copied(world.hive)
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (folder / "x").write_text("mine")
+    (world.warehouse / "orders" / FOREIGN_FOLDER).write_text("a file where the folder would be")
+    world.hive.parts.clear()
+    partitions, foreign = repair(world).mend("orders")
+    assert (partitions.trouble, partitions.is_mendable) == (Trouble.PARTITIONS, True)
+    assert (foreign.trouble, foreign.is_mendable, foreign.where) == (
+        Trouble.FOREIGN,
+        False,
+        "orders/dt=2026-01-01/hr=00/x",
+    )
+    assert (folder / "x").read_text() == "mine"
+    assert world.hive.parts == before[1]
+    (folder / "x").unlink()
+    check_mended(world, before)
+
+
+def test_a_name_that_is_never_to_be_had_ends_the_trying(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
+    tried = []
+
+    def refuse(files: LocalFiles, source: str, target: str) -> bool:
+        tried.append(target)
+        raise FileExistsError(errno.EEXIST, "File exists", target)
+
+    monkeypatch.setattr(LocalFiles, "set_aside", refuse)
+    (found,) = repair(world).mend("orders")
+    assert not found.is_mendable
+    assert found.message.endswith(f": File exists: {tried[0]}")
+    assert len(tried) == NAMES_TRIED_MAX
+
+
+def test_what_cannot_be_told_of_a_table_is_a_finding(world: World) -> None:
+    world.hive.refused[TABLE] = "no leave"
+    for found in (repair(world).compare("orders"), repair(world).mend("orders")):
+        (one,) = found
+        assert (one.trouble, one.is_mendable, one.where) == (Trouble.UNTOLD, False, "headrace.orders")
+        assert re.search(r"\bheadrace\.orders: no leave$", one.message)
+
+
+def test_what_the_metastore_refuses_is_left_to_people_and_the_rest_is_mended(world: World) -> None:
+    table = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    world.hive.parts.clear()
+    execute = world.hive.execute
+
+    def refusing(op: object) -> None:
+        if isinstance(op, SetProperties):
+            raise StatementRefused("a change of table headrace.orders", "no leave")
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = refusing  # type: ignore[method-assign]
+    told: list[Difference] = []
+    found = repair(world).mend("orders", told.append)
+    assert troubles(found) == [Trouble.PARTITIONS, Trouble.TABLE]
+    assert [one.is_mendable for one in found] == [True, False]
+    assert re.search(rf": {VERSION}; .*\bheadrace\.orders: no leave$", found[1].message)
+    assert tuple(told) == found
+    assert world.hive.parts[TABLE]
+
+
+def test_a_table_that_never_stands_still_is_left_to_people_after_some_attempts(world: World) -> None:
+    table = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    world.hive.parts[TABLE].clear()
+    execute, tried = world.hive.execute, []
+
+    def racing(op: object) -> None:
+        if isinstance(op, SetProperties):
+            tried.append(op)
+            raise StaleRevision("headrace", "orders", "1", "2")
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = racing  # type: ignore[method-assign]
+    found = repair(world).mend("orders")
+    assert [(one.trouble, one.is_mendable) for one in found] == [(Trouble.PARTITIONS, True), (Trouble.TABLE, False)]
+    assert re.search(rf": {VERSION}; .*\bheadrace\.orders\b.*\b1\b.*\b2\b", found[1].message)
+    assert len(tried) == ATTEMPTS_MAX
+
+
+def test_what_was_mended_before_a_table_changed_under_our_hands_is_told(world: World) -> None:
+    """A message in the quarantine: its table comes after all of the topic's own."""
+    world.cluster.topics["orders"].logs[0] += [9]
+    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
+    run_load(world.ports(), world.settings)
+    name = ("headrace_quarantine", "orders")
+    table = world.hive.tables[name]
+    world.hive.tables[name] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    (world.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
+    failures = [StaleRevision("headrace_quarantine", "orders", "1", "2")]
+    execute = world.hive.execute
+
+    def racing(op: object) -> None:
+        if failures and isinstance(op, SetProperties):
+            raise failures.pop()
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = racing  # type: ignore[method-assign]
+    told: list[Difference] = []
+    found = repair(world).mend("orders", told.append)
+    assert troubles(found) == [Trouble.FOREIGN, Trouble.TABLE]
+    assert tuple(told) == found
+
+
+@pytest.mark.parametrize(
+    "failure", [MetastoreUnavailable("there", "gone"), StorageUnavailable(errno.EPIPE, "gone", "hdfs://nn/w")], ids=repr
+)
+def test_what_keeps_all_topics_from_being_told_is_raised(world: World, failure: Exception) -> None:
+    world.hive.failure = failure
+    with pytest.raises(type(failure)):
+        repair(world).compare("orders")
+    world.hive.failure = None
+    world.hive.parts.clear()
+
+    def fail(op: object) -> None:
+        raise failure
+
+    world.hive.execute = fail  # type: ignore[method-assign]
+    with pytest.raises(type(failure)):
+        repair(world).mend("orders")
+
+
+def test_a_removed_folder_is_named_and_no_longer_stops_queries(world: World) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    files = len(list(folder.iterdir()))
+    shutil.rmtree(folder)
+    (found,) = repair(world).mend("orders")
+    assert (found.trouble, found.is_mendable) == (Trouble.LOST, False)
+    assert f"{files} of {files} " in found.message
+    assert "headrace forget orders --bucket dt=2026-01-01/hr=00" in found.message
+    assert (folder / LOST_NOTE).is_file()
+    forget(world.rewrites(), "orders", [FileKind.DATA], "dt=2026-01-01/hr=00", is_dry=False)
+    assert repair(world).compare("orders") == ()
+    assert world.hive.parts[TABLE] == {}
+
+
+def test_a_table_of_somebody_else_is_named_and_left(world: World) -> None:
+    foreign = dataclasses.replace(world.hive.tables[TABLE], properties={})
+    world.hive.tables[TABLE] = foreign
+    (found,) = repair(world).mend("orders")
+    assert not found.is_mendable
+    assert "headrace.orders" in found.message
+    with pytest.raises(ForeignTable):
+        repair(world).drop("orders")
+    assert world.hive.tables[TABLE] is foreign
+
+
+def test_what_a_load_has_still_to_bring_is_left_to_it(world: World) -> None:
+    world.hive.failure = OSError("the metastore is down")
+    world.cluster.topics["orders"].logs[0] += [1] * 3
+    run_load(world.ports(), world.settings)
+    world.hive.failure = None
+    (found,) = repair(world).compare("orders")
+    assert (found.trouble, found.is_mendable) == (Trouble.PENDING, False)
+    run_load(world.ports(), world.settings)
+    assert repair(world).compare("orders") == ()
+
+
+def test_what_a_load_adds_while_this_looks_is_not_taken_for_foreign(world: World) -> None:
+    looks = repair(world)
+    partitions = world.hive.partitions
+
+    def slow(*asked: object) -> object:
+        found = partitions(*asked)  # type: ignore[arg-type]  # of the protocol
+        world.cluster.topics["orders"].logs[0] += [1] * 3
+        world.hive.partitions = partitions  # type: ignore[method-assign]
+        run_load(world.ports(), world.settings)
+        return found
+
+    world.hive.partitions = slow  # type: ignore[method-assign,assignment]
+    assert looks.compare("orders") == ()
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_dropped_table_comes_back_with_the_next_apply(world: World) -> None:
+    before = copied(world.hive)
+    ops = repair(world).drop("orders")
+    assert ops == (DropTable("headrace", "orders", "orders"),)
+    world.hive.execute(ops[0])
+    assert repair(world).drop("orders") == ()
+    repair(world, deep=False).mend("orders")
+    check_mended(world, before)
+
+
+def test_an_executor_that_prints_gets_every_statement(world: World, tmp_path: Path) -> None:
+    with (tmp_path / "out.sql").open("w") as output:
+        printing = PrintingExecutor(output)
+        of_paper = Repair(world.log(), lambda: printing, world.tables(), world._new_work_id, deep=False)
+        found = of_paper.mend("orders")
+    text = (tmp_path / "out.sql").read_text()
+    assert [type(op) for one in found for op in one.ops][:1] == [CreateTable]
+    assert text.startswith("CREATE DATABASE IF NOT EXISTS `headrace`;\n")
+    assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in text
+    assert "ADD IF NOT EXISTS\n  PARTITION (`dt` = '2026-01-01', `hr` = '00')" in text

@@ -1,0 +1,259 @@
+"""Every interleaving of two loads and a cleaner or an operator, each of which may stop for ever after any step.
+
+The actors take the real steps one at a time on a small world: read the log, stage a file, look for a conflict, put
+the slot, link the file, unlink it, remove the staging. Rules and fold are the loader's own. After every step it must
+hold that no offset is published twice and that no decided file is lost, and from every state one more load must be
+able to publish each offset exactly once, but those that the operator passed over, which nothing may hold. The rules
+that this rests on are taken away one by one to show that the model would notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from headrace.loader.commit.conflict import Conflict, find_conflict
+from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.state import EMPTY, LoaderState, fold
+from headrace.loader.offsets import choose
+from headrace.loader.offsets.choose import Choice, Moved, starts
+from support.loader.loader_samples import clean, decided_range, load, topic_decision
+
+END = 3  # offsets produced
+TOPIC = "orders"
+OPERATOR = "d"
+
+
+class Offer(NamedTuple):
+    """A decision in a form that can be hashed. `voided` is for cleanings, the range for loads and operators."""
+
+    work: str
+    start: int = 0
+    end: int = 0
+    voided: frozenset[str] = frozenset()
+
+    @property
+    def is_gap(self) -> bool:
+        return self.work == OPERATOR
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it says where the first load begins; there are no files then."""
+        return self.is_gap and self.start == 0
+
+
+class Actor(NamedTuple):
+    """`step` is what it does next; `slot` the newest slot it knows, and `planned` the one it planned after; `apply` is
+    the slot whose files it publishes."""
+
+    name: str
+    step: str
+    slot: int = 0
+    offer: Offer | None = None
+    apply: int = 1
+    planned: int = 0
+
+
+class World(NamedTuple):
+    log: tuple[Offer, ...]
+    staged: frozenset[str]
+    published: frozenset[str]
+    actors: tuple[Actor, ...]
+
+
+@functools.cache
+def state_after(log: tuple[Offer, ...]) -> LoaderState:
+    if not log:
+        return EMPTY
+    return fold(state_after(log[:-1]), decision_of(log[-1], log[:-1]).at(len(log)))
+
+
+def decision_of(offer: Offer, before: tuple[Offer, ...]) -> Decision:
+    state = state_after(before)
+    return proposal(offer, state, new=TOPIC not in state.topics, previous=state.next_offset(TOPIC, 0))
+
+
+def proposal(offer: Offer, state: LoaderState, *, new: bool, previous: int | None) -> Decision:
+    if offer.voided:
+        return clean(offer.work, *offer.voided)
+    if offer.is_start:
+        choice = starts(EMPTY, {TOPIC: {0: offer.end}}, "the model")
+        return choose.decision_of(choice, EMPTY, work_id=offer.work, now_ms=1, build="test")
+    if offer.is_gap:
+        choice = Choice(gaps=(Moved(TOPIC, 0, offer.start, offer.end),), reason="the model")
+        return choose.decision_of(choice, state, work_id=offer.work, now_ms=1, build="test")
+    return load(offer.work, {TOPIC: topic_decision(decided_range(0, previous, offer.start, offer.end), new=new)})
+
+
+def next_offset(log: tuple[Offer, ...]) -> int:
+    return max((offer.end for offer in log), default=0)
+
+
+Rules = Callable[[LoaderState, Decision], Conflict | None]
+
+
+def conflicts(rules: Rules, log: tuple[Offer, ...], actor: Actor) -> bool:
+    assert actor.offer is not None
+    state, planned = state_after(log[: actor.slot]), state_after(log[: actor.planned])
+    new, previous = TOPIC not in planned.topics, planned.next_offset(TOPIC, 0)
+    return rules(state, proposal(actor.offer, planned, new=new, previous=previous)) is not None
+
+
+def step(world: World, number: int, rules: Rules) -> World | None:
+    """The world after one step of an actor, or None when it has nothing left to do."""
+    actor = world.actors[number]
+    log, staged, published = world.log, world.staged, world.published
+    if actor.step == "read":
+        ends = {"a": 2, "b": END, "last": END}
+        if actor.name == "c":
+            old = staged - state_after(log).works - state_after(log).voided
+            actor = actor._replace(step="look" if old else "sweep", slot=len(log), offer=Offer("c", voided=old))
+        elif actor.name == OPERATOR:
+            # It passes over what comes next, or has the first load begin there.
+            offer = Offer(OPERATOR, next_offset(log), next_offset(log) + 1)
+            actor = actor._replace(step="look" if offer.end <= END else "end", slot=len(log), offer=offer)
+            actor = actor._replace(planned=len(log))
+        elif next_offset(log) < ends[actor.name]:
+            offer = Offer(actor.name, next_offset(log), ends[actor.name])
+            actor = actor._replace(step="stage", slot=len(log), offer=offer, planned=len(log))
+        else:
+            actor = actor._replace(step="link", slot=len(log))
+    elif actor.step == "stage":
+        staged |= {actor.name}
+        actor = actor._replace(step="look")
+    elif actor.step == "look":
+        lost = "sweep" if actor.name == "c" else "end"
+        actor = actor._replace(step=lost if conflicts(rules, log, actor) else "put")
+    elif actor.step == "put":
+        assert actor.offer is not None
+        if len(log) == actor.slot:
+            log = (*log, actor.offer)
+            then = {"c": "sweep", OPERATOR: "end"}.get(actor.name, "link")
+            actor = actor._replace(step=then, slot=len(log))
+        else:
+            actor = actor._replace(step="look", slot=actor.slot + 1)
+    elif actor.step == "sweep":
+        gone = staged & state_after(log).voided
+        if not gone:
+            return None
+        staged -= {min(gone)}
+    elif actor.step in ("link", "unlink"):
+        if actor.apply > len(log):
+            return None
+        offer = log[actor.apply - 1]
+        if offer.voided or offer.is_gap:
+            actor = actor._replace(apply=actor.apply + 1)
+        elif actor.step == "link":
+            if offer.work not in published:
+                if offer.work not in staged:
+                    raise AssertionError(f"the decided file of {offer.work} is lost: {log}")
+                published |= {offer.work}
+            actor = actor._replace(step="unlink")
+        else:
+            staged -= {offer.work}
+            actor = actor._replace(step="link", apply=actor.apply + 1)
+    else:
+        return None
+    actors = (*world.actors[:number], actor, *world.actors[number + 1 :])
+    return World(log, staged, published, actors)
+
+
+def check(world: World) -> None:
+    rows = [offset for offer in world.log if offer.work in world.published for offset in range(offer.start, offer.end)]
+    assert len(rows) == len(set(rows)), f"published twice: {world.log}"
+    assert not set(rows) & passed_over(world), f"published and passed over: {world.log}"
+
+
+def passed_over(world: World) -> set[int]:
+    return {offset for offer in world.log if offer.is_gap for offset in range(offer.start, offer.end)}
+
+
+def worlds(rules: Rules, names: str = "abc") -> Iterator[World]:
+    """Every world that any interleaving reaches."""
+    first = World((), frozenset(), frozenset(), tuple(Actor(name, "read") for name in names))
+    seen, waiting = {first}, [first]
+    while waiting:
+        world = waiting.pop()
+        check(world)
+        yield world
+        for number in range(len(world.actors)):
+            after = step(world, number, rules)
+            if after is not None and after not in seen:
+                seen.add(after)
+                waiting.append(after)
+
+
+def one_more_load(world: World) -> World:
+    """Whoever was at work has died; one undisturbed load catches up, reads the rest and publishes it."""
+    alone = world._replace(actors=(Actor("last", "read"),))
+    for _ in range(2):
+        after: World | None = alone
+        while after is not None:
+            alone, after = after, step(after, 0, find_conflict)
+        alone = alone._replace(actors=(Actor("last", "read"),))
+    return alone
+
+
+@pytest.mark.parametrize(("names", "fewest"), [("abc", 1000), ("abd", 900)])
+def test_every_interleaving_publishes_each_offset_once(names: str, fewest: int) -> None:
+    finished: set[tuple[tuple[Offer, ...], frozenset[str], frozenset[str]]] = set()
+    count = 0
+    for world in worlds(find_conflict, names):
+        count += 1
+        rest = (world.log, world.staged, world.published)
+        if rest in finished:
+            continue
+        finished.add(rest)
+        done = one_more_load(world)
+        check(done)
+        rows = sorted(
+            offset for offer in done.log if offer.work in done.published for offset in range(offer.start, offer.end)
+        )
+        assert sorted([*rows, *passed_over(done)]) == list(range(END)), world
+    assert count > fewest
+
+
+def no_load_rules(state: LoaderState, decision: Decision) -> Conflict | None:
+    return find_conflict(state, decision) if decision.voided or decision.work_id in state.voided else None
+
+
+def no_void_rule(state: LoaderState, decision: Decision) -> Conflict | None:
+    return find_conflict(dataclasses.replace(state, voided=frozenset()), decision)
+
+
+def no_rule_for_cleaning(state: LoaderState, decision: Decision) -> Conflict | None:
+    return find_conflict(dataclasses.replace(state, works=frozenset()), decision)
+
+
+def no_rule_for_starts(state: LoaderState, decision: Decision) -> Conflict | None:
+    return None if decision.starts else find_conflict(state, decision)
+
+
+def no_rule_for_gaps(state: LoaderState, decision: Decision) -> Conflict | None:
+    return None if decision.reason else find_conflict(state, decision)
+
+
+def starts_unknown(state: LoaderState, decision: Decision) -> Conflict | None:
+    return find_conflict(dataclasses.replace(state, starts={}), decision)
+
+
+@pytest.mark.parametrize(
+    ("careless", "names"),
+    [
+        (no_load_rules, "abc"),
+        (no_void_rule, "abc"),
+        (no_rule_for_cleaning, "abc"),
+        (no_load_rules, "abd"),
+        (no_rule_for_starts, "abd"),
+        (no_rule_for_gaps, "abd"),
+        (starts_unknown, "abd"),
+    ],
+)
+def test_without_any_of_the_rules_an_interleaving_breaks(careless: Rules, names: str) -> None:
+    with pytest.raises(AssertionError, match=r"is lost|published twice|published and passed over"):
+        for _ in worlds(careless, names):
+            pass

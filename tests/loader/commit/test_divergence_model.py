@@ -1,0 +1,212 @@
+"""Every interleaving of three loads and of elections that cut the log back: each message of the log is loaded once.
+
+The steps of a load are the real ones on one partition: the state is read and the leader asked, the plan's range is read
+(the broker refuses that when its epoch is another than planned), the offer is judged and put. A message is named by its
+epoch and offset. The rules are taken away one by one to show that the model would notice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import pytest
+
+from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.commit.conflict import Conflict, ConflictRule, find_conflict
+from headrace.loader.commit.decision import DecidedRange, Decision
+from headrace.loader.commit.state import EMPTY, LoaderState, fold
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
+from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
+from headrace.loader.plan.ranges import PlannedRange, topic_ranges
+from headrace.loader.work_unit import RangeCounts
+from support.loader.loader_samples import load, topic_decision
+
+TOPIC = "orders"
+TP = TopicPartition(TOPIC, 0)
+
+LOGS = ((0, 0), (0, 0, 0), (0, 1), (0, 1, 1, 1), (0, 0, 0, 3))
+"""The epoch of each message: three are produced; the log is cut back to one and grows again, to two and then to four;
+then a replica that still held the first three takes over."""
+EPOCHS = (0, 0, 1, 1, 3)
+
+
+class Read(NamedTuple):
+    """What a load has of the log: the range as planned, and the epochs of its messages."""
+
+    planned: PlannedRange
+    messages: tuple[int, ...]
+
+
+class Actor(NamedTuple):
+    step: str = "plan"
+    slot: int = 0
+    version: int = 0
+    read: Read | None = None
+
+
+class World(NamedTuple):
+    """`version` says which of the logs there is; `decided` are the offers in their slots."""
+
+    version: int
+    decided: tuple[Read, ...]
+    actors: tuple[Actor, ...]
+
+
+class Leader(NamedTuple):
+    version: int
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        log, answers = LOGS[self.version], {}
+        for tp, question in questions.items():
+            found = [at for at, epoch in enumerate(log) if epoch <= question.epoch]
+            answers[tp] = EpochEnd(log[found[-1]], found[-1] + 1)
+        return EpochAnswers(answers)
+
+
+def decision_of(read: Read, slot: int) -> Decision:
+    planned, epochs = read.planned, NOTHING_READ
+    for offset, epoch in enumerate(read.messages, start=planned.start):
+        epochs = epochs.then(ReadEpochs(((epoch, offset),), offset + 1))
+    decided = DecidedRange(
+        partition=0,
+        previous=planned.previous,
+        start=planned.start,
+        end=planned.end,
+        leader_epoch=planned.leader_epoch,
+        counts=RangeCounts(records=len(read.messages)),
+        gaps=(),
+        bytes_read=1,
+        epochs=epochs,
+        diverged_at=planned.diverged_at,
+        incarnation=planned.incarnation,
+    )
+    return load(f"w{slot}", {TOPIC: topic_decision(decided, new=planned.previous is None)})
+
+
+@functools.cache
+def state_after(decided: tuple[Read, ...]) -> LoaderState:
+    if not decided:
+        return EMPTY
+    return fold(state_after(decided[:-1]), decision_of(decided[-1], len(decided)).at(len(decided)))
+
+
+@functools.cache
+def plan(decided: tuple[Read, ...], version: int) -> PlannedRange:
+    known = state_after(decided).topics.get(TOPIC)
+    end, epoch = len(LOGS[version]), EPOCHS[version]
+    shared = None
+    if known is not None and is_doubtful(known.partitions[0], epoch, 0, end):
+        shared = shared_ends(Leader(version), {TP: Doubt(known.partitions[0], epoch)}).offsets[TP]
+    found = DiscoveredTopic(TOPIC, "id-1", (PartitionOffsets(0, epoch, 0, end, end, shared),), {})
+    return topic_ranges(found, known, {}, lost_ground="earliest", range_bytes_max=10**9).ranges[0]
+
+
+Rules = Callable[[LoaderState, Decision], Conflict | None]
+
+
+def step(world: World, number: int, rules: Rules) -> World | None:
+    """The world after one step of an actor, or None when it has nothing left to do."""
+    actor, decided = world.actors[number], world.decided
+    if actor.step == "plan":
+        planned = plan(decided, world.version)
+        following = "read" if planned.has_news else "end"
+        actor = actor._replace(step=following, slot=len(decided), version=world.version, read=Read(planned, ()))
+    elif actor.step == "read":
+        assert actor.read is not None
+        planned = actor.read.planned
+        if EPOCHS[actor.version] != EPOCHS[world.version]:
+            actor = actor._replace(step="end")
+        else:
+            messages = LOGS[world.version][planned.start : planned.end]
+            actor = actor._replace(step="look", read=actor.read._replace(messages=messages))
+    elif actor.step == "look":
+        assert actor.read is not None
+        refused = rules(state_after(decided[: actor.slot]), decision_of(actor.read, actor.slot + 1)) is not None
+        actor = actor._replace(step="end" if refused else "put")
+    elif actor.step == "put":
+        assert actor.read is not None
+        if len(decided) == actor.slot:
+            decided, actor = (*decided, actor.read), actor._replace(step="end")
+        else:
+            actor = actor._replace(step="look", slot=actor.slot + 1)
+    else:
+        return None
+    actors = (*world.actors[:number], actor, *world.actors[number + 1 :])
+    return World(world.version, decided, actors)
+
+
+def worlds(rules: Rules) -> Iterator[World]:
+    """Every world that any interleaving of three loads and the elections reaches."""
+    first = World(0, (), (Actor(), Actor(), Actor()))
+    seen, waiting = {first}, [first]
+    while waiting:
+        world = waiting.pop()
+        yield world
+        after = [step(world, number, rules) for number in range(len(world.actors))]
+        if world.version + 1 < len(LOGS):
+            after.append(world._replace(version=world.version + 1))
+        for one in after:
+            if one is not None and one not in seen:
+                seen.add(one)
+                waiting.append(one)
+
+
+def one_more_load(world: World) -> World:
+    alone = world._replace(actors=(Actor(),))
+    after: World | None = alone
+    while after is not None:
+        alone, after = after, step(after, 0, find_conflict)
+    return alone
+
+
+def check(world: World) -> None:
+    """One more load, and every message of the log is there once but for what decisions name as replaced."""
+    check_log(world.version, world.decided)
+
+
+@functools.cache
+def check_log(version: int, decided: tuple[Read, ...]) -> None:
+    live = live_rows(one_more_load(World(version, decided, ())))
+    assert sorted(live, key=lambda one: one[1]) == [(epoch, offset) for offset, epoch in enumerate(LOGS[version])], (
+        f"the log of epochs {LOGS[version]} is loaded as {live}: {decided}"
+    )
+
+
+def live_rows(world: World) -> list[tuple[int, int]]:
+    """The loaded messages without those that a decision names as replaced."""
+    found: list[tuple[int, int]] = []
+    for read in world.decided:
+        if read.planned.diverged_at is not None:
+            found = [one for one in found if one[1] < read.planned.diverged_at]
+        found += [(epoch, offset) for offset, epoch in enumerate(read.messages, start=read.planned.start)]
+    return found
+
+
+def test_every_interleaving_loads_each_message_of_the_log_once() -> None:
+    count = 0
+    for world in worlds(find_conflict):
+        check(world)
+        count += 1
+    assert count > 1000
+
+
+def no_rule_of_incarnations(state: LoaderState, decision: Decision) -> Conflict | None:
+    conflict = find_conflict(state, decision)
+    return None if conflict is not None and conflict.rule is ConflictRule.LOG_DIVERGED else conflict
+
+
+def no_rule_of_offsets(state: LoaderState, decision: Decision) -> Conflict | None:
+    conflict = find_conflict(state, decision)
+    return None if conflict is not None and conflict.rule is ConflictRule.OFFSETS_DECIDED else conflict
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("careless", [no_rule_of_incarnations, no_rule_of_offsets])
+def test_without_either_rule_an_interleaving_breaks(careless: Rules) -> None:
+    with pytest.raises(AssertionError, match="is loaded as"):
+        for world in worlds(careless):
+            check(world)

@@ -1,0 +1,172 @@
+"""The files of decisions, checkpoints and cursors: damage, and fields that only a newer or an older release knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from headrace.loader.commit.decision import Decision, DecisionKind, LoadSchema, StartOffset
+from headrace.loader.commit.document import (
+    FORMAT,
+    MATTERS,
+    FieldNotKnown,
+    read_document,
+    said_sha256,
+    write_document,
+)
+from headrace.loader.commit.json_values import canonical, to_json
+from headrace.loader.commit.state import EMPTY, LoaderState, fold
+from support.checkout import GOLDEN
+from support.loader.loader_samples import (
+    clean,
+    compact,
+    decided_file,
+    decided_range,
+    load,
+    load_schema,
+    rewrite,
+    topic_decision,
+)
+
+FIRST = load(
+    "w1",
+    {"orders": topic_decision(decided_range(0, None, 10, 15), files=[decided_file("3-0", 0, 10, 15)], new=True)},
+)
+FORMAT_1 = GOLDEN / "decision_log" / "format-1"
+"""A log as the first release wrote it: three decisions, a checkpoint and a cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    name: str
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    name: str
+    size: int = 0
+    note: str = ""
+    unit: str = field(default="bytes", metadata=MATTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class OlderPair:
+    items: tuple[Older, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewerPair:
+    items: tuple[Newer, ...]
+
+
+def test_values_survive_their_files() -> None:
+    state = fold(EMPTY, FIRST.at(1), "ab")
+    assert read_document(write_document(state), LoaderState).value == state
+    found = read_document(write_document(FIRST), Decision)
+    assert (found.value, found.format) == (FIRST, FORMAT)
+    assert found.sha256 == said_sha256(write_document(FIRST))
+
+
+def test_a_field_that_an_older_release_lacks_is_read_past() -> None:
+    content = write_document(NewerPair((Newer("a", 3, note="new"),)))
+    assert read_document(content, OlderPair).value == OlderPair((Older("a", 3),))
+
+
+def test_a_field_that_matters_is_refused_where_it_is_not_known() -> None:
+    content = write_document(NewerPair((Newer("a", 3), Newer("b", 4, unit="rows"))))
+    with pytest.raises(FieldNotKnown, match=r"\bunit\b"):
+        read_document(content, OlderPair)
+    assert read_document(content, NewerPair).value.items[1].unit == "rows"
+
+
+def test_a_field_that_an_older_release_did_not_write_has_its_default() -> None:
+    content = write_document(OlderPair((Older("a"),)))
+    assert read_document(content, NewerPair).value == NewerPair((Newer("a"),))
+    with pytest.raises(ValueError, match=r"/items/0: .*\bname\b"):
+        read_document(_document({"items": [{"size": 3}]}), NewerPair)
+
+
+def _document(body: object) -> bytes:
+    """As format 1 wrote it."""
+    import hashlib
+
+    return canonical({"body": body, "sha256": hashlib.sha256(canonical(body)).hexdigest()}) + b"\n"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content.replace(b'"end":15', b'"end":16'),
+        lambda content: content.replace(b'"needs":[]', b'"needs":["x"]'),
+        lambda content: content.replace(b'"format":2', b'"format":1'),
+        lambda content: b"[]",
+        lambda content: b'{"body":1,"sha256":"00"}',
+    ],
+)
+def test_damaged_document_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    content = write_document(FIRST)
+    assert damage(content) != content
+    with pytest.raises(ValueError):
+        read_document(damage(content), Decision)
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    content = write_document(load("w", {}))
+    for position in range(len(content) - 1):
+        for bit in range(8):
+            changed = bytearray(content)
+            changed[position] ^= 1 << bit
+            with pytest.raises(ValueError):
+                read_document(bytes(changed), Decision)
+
+
+def test_a_value_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\bbuild\b"):
+        read_document(write_document(load_schema()), Decision)
+    with pytest.raises(TypeError, match=r"\bfloat\b"):
+        to_json(1.5)
+    assert read_document(write_document(load_schema()), LoadSchema).value == load_schema()
+
+
+def test_decisions_of_the_first_release_are_read_for_ever() -> None:
+    first, second, third = (
+        read_document((FORMAT_1 / f"log-{slot:09d}.json").read_bytes(), Decision) for slot in (1, 2, 3)
+    )
+    assert (first.format, first.value.slot, first.value.work_id) == (1, 1, "20260101T050000Z-0123456789abcdef")
+    assert [file.name for file in first.value.topics["orders"].files] == ["0-1-3-0", "0-1-3-1"]
+    assert second.value.topics["orders"].asked_ids == {9}
+    assert second.value.topics["orders"].slot_before is None, "which format 1 did not tell"
+    assert third.value == dataclasses.replace(
+        clean("20260101T052000Z-00000000000000aa", "20251201T000000Z-00000000000000bb"), slot=3
+    )
+
+
+def test_the_checksum_that_is_said_is_the_one_that_is_checked() -> None:
+    for path in FORMAT_1.glob("log-*.json"):
+        content = path.read_bytes()
+        assert said_sha256(content) == read_document(content, Decision).sha256 == json.loads(content)["sha256"]
+
+
+def test_a_rewrite_is_refused_by_a_release_that_would_pass_over_it() -> None:
+    content = write_document(compact("w", {"orders": rewrite("0-1-w1-0-0")}))
+    assert json.loads(content)["needs"] == ["rewrites"]
+    assert json.loads(write_document(FIRST))["needs"] == []
+
+
+def test_decisions_of_operators_and_what_they_chose_are_refused_by_releases_that_do_not_know_them() -> None:
+    chosen = (StartOffset("orders", 0, 5),)
+    decision = Decision(1, DecisionKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=chosen)
+    assert json.loads(write_document(decision))["needs"] == ["reason"]
+    assert read_document(write_document(decision), Decision).value == decision
+    state = dataclasses.replace(EMPTY, starts={"orders": {0: 5}})
+    assert json.loads(write_document(state))["needs"] == ["starts"]
+    assert read_document(write_document(state), LoaderState).value == state
+    for plain in (load("w1", {"orders": topic_decision(new=True)}), EMPTY):
+        assert json.loads(write_document(plain))["needs"] == []

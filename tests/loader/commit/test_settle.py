@@ -1,0 +1,330 @@
+"""What can be decided of what the tasks returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.commit import settle as settling
+from headrace.loader.commit.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic
+from headrace.loader.epochs import ReadEpochs
+from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.work_unit import (
+    AuditCount,
+    CorruptStop,
+    FileKind,
+    FileRange,
+    OddTimes,
+    OffsetRange,
+    PassedOver,
+    RangeCounts,
+    RangeResult,
+    StagedFile,
+    TaskSettings,
+    TimeOddity,
+    UnitResult,
+    WorkUnit,
+)
+
+SETTINGS = TaskSettings("b:1", "/s", 1024)
+
+
+def offsets(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(TopicPartition("t", partition), start, end)
+
+
+def unit(task: int, *ranges: OffsetRange) -> WorkUnit:
+    return WorkUnit("w", task, ranges, {}, SETTINGS, "b")
+
+
+def done(partition: int, start: int, end: int, error: str = "", unknown: tuple[int, ...] = ()) -> RangeResult:
+    count = AuditCount("loader", "t", partition, 0, end - start, 10 * (end - start), 2**63)
+    counts = RangeCounts(records=end - start)
+    return RangeResult(
+        offsets(partition, start, end), counts, (), (count,), {"record": end - start}, 100, error, unknown
+    )
+
+
+def staged(path: str, *parts: tuple[int, int, int], kind: FileKind = FileKind.DATA) -> StagedFile:
+    ranges = tuple(FileRange(partition, start, end - 1, end - start) for partition, start, end in parts)
+    return StagedFile(kind, "t", "dt=2026-01-01", path, 10, "00", sum(part.records for part in ranges), ranges)
+
+
+def result(task: int, ranges: Iterable[RangeResult], files: Iterable[StagedFile]) -> UnitResult:
+    return UnitResult(task, tuple(ranges), tuple(files), "b", 5)
+
+
+def planned(ends: Mapping[int, int]) -> dict[str, TopicRanges]:
+    ranges = tuple(PlannedRange(partition, 0, 0, end, 4, 100) for partition, end in ends.items())
+    return {"t": TopicRanges("id", False, ranges, ())}
+
+
+def settle(
+    ranges: Mapping[str, TopicRanges],
+    units: Sequence[WorkUnit],
+    results: Sequence[UnitResult],
+    moved: Collection[int] = (),
+) -> dict[str, SettledTopic]:
+    return settling.settle(ranges, units, results, {"t": moved, "another": {0, 1, 2}})
+
+
+def ends(settled: SettledTopic) -> dict[int, int]:
+    return {one.partition: one.end for one in settled.ranges}
+
+
+def test_whole_work_is_decided_whole() -> None:
+    units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5)), unit(1, offsets(0, 10, 20))]
+    results = [
+        result(
+            0,
+            [done(0, 0, 10), dataclasses.replace(done(1, 0, 5), by_reference=2)],
+            [staged("a", (0, 0, 10), (1, 0, 5))],
+        ),
+        result(1, [dataclasses.replace(done(0, 10, 20), by_reference=1)], [staged("b", (0, 10, 20))]),
+    ]
+    settled = settle(planned({0: 20, 1: 5, 2: 0}), units, results)["t"]
+    assert ends(settled) == {0: 20, 1: 5}
+    assert settled.by_reference == 3
+    assert settled.problems == ()
+    assert [(file.name, file.staged) for file in settled.files] == [("0-0.avro", "a"), ("1-0.avro", "b")]
+    assert settled.counts == RangeCounts(records=25)
+    assert [
+        (series.partition, window.messages, window.fingerprint) for series in settled.audit for window in series.windows
+    ] == [(0, 20, 0), (1, 5, 2**63)]
+    assert settled.time_sources == {"record": 25}
+    assert settled.ranges[0].leader_epoch == 4
+
+
+def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: OddTimes) -> RangeResult:
+    rows = tuple(
+        AuditCount(tier, "t", partition, start_ms, count, count, count, outcome)
+        for tier, outcome in (("broker", ""), ("loader", "written"))
+        for start_ms, count in starts.items()
+    )
+    return dataclasses.replace(
+        done(partition, 0, end), audit=rows, odd_times=odd, time_sources={"at": end, "record": 99}
+    )
+
+
+def test_of_windows_that_all_ranges_together_have_too_many_of_the_fullest_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settling, "WINDOWS_MAX", 2)
+    units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
+    first = counted_in(0, 10, {OUT_OF_RANGE_MS: 1, 0: 2, WINDOW_MS: 1, 2 * WINDOW_MS: 6})
+    second = counted_in(1, 5, {SCATTERED_MS: 1, WINDOW_MS: 3, 3 * WINDOW_MS: 1})
+    files = [staged("a", (0, 0, 10), (1, 0, 5))]
+    settled = settle(planned({0: 10, 1: 5}), units, [result(0, [first, second], files)])["t"]
+    found = {
+        (series.tier, series.partition): [(one.window_start_ms, one.messages) for one in series.windows]
+        for series in settled.audit
+    }
+    expected = {
+        0: [(SCATTERED_MS, 2), (OUT_OF_RANGE_MS, 1), (WINDOW_MS, 1), (2 * WINDOW_MS, 6)],
+        1: [(SCATTERED_MS, 2), (WINDOW_MS, 3)],
+    }
+    assert found == {(tier, n): windows for tier in ("broker", "loader") for n, windows in expected.items()}
+    assert settled.odd_times == (OddTimes(TimeOddity.SCATTERED, "at", "", 3, 0),)
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(-2, 9).map(lambda n: n * WINDOW_MS), st.integers(1, 9)), max_size=4),
+    st.integers(0, 5),
+)
+def test_a_decision_has_so_many_windows_and_all_messages(ranges: list[dict[int, int]], windows_max: int) -> None:
+    ends = {n: sum(starts.values()) for n, starts in enumerate(ranges)}
+    results = [counted_in(n, ends[n], starts) for n, starts in enumerate(ranges)]
+    units = [unit(0, *(offsets(n, 0, end) for n, end in ends.items()))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settling, "WINDOWS_MAX", windows_max)
+        files = [staged("a", *((n, 0, end) for n, end in ends.items() if end))]
+        settled = settle(planned(ends), units, [result(0, results, files)])["t"]
+    for tier in ("broker", "loader"):
+        windows = [one for series in settled.audit if series.tier == tier for one in series.windows]
+        assert sum(one.messages for one in windows) == sum(one.fingerprint for one in windows) == sum(ends.values())
+        assert len({one.window_start_ms for one in windows if one.window_start_ms >= 0}) <= windows_max
+
+
+def test_what_is_odd_about_times_adds_up() -> None:
+    far = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 2, 2**60)
+    late = dataclasses.replace(far, messages=3, value=2**61)
+    early = OddTimes(TimeOddity.WRONG_UNIT, "at", "millis", 1, 10**9)
+    units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
+    results = [result(0, [counted_in(0, 10, {0: 10}, far), counted_in(1, 5, {0: 5}, early, late)], [])]
+    results = [dataclasses.replace(results[0], files=(staged("a", (0, 0, 10), (1, 0, 5)),))]
+    assert settle(planned({0: 10, 1: 5}), units, results)["t"].odd_times == (
+        dataclasses.replace(far, messages=5),
+        early,
+    )
+
+
+def test_of_a_broken_range_the_prefix_is_decided() -> None:
+    units = [unit(0, offsets(0, 0, 10))]
+    results = [result(0, [done(0, 0, 4, "the leader is gone")], [staged("a", (0, 0, 4))])]
+    settled = settle(planned({0: 10}), units, results)["t"]
+    assert ends(settled) == {0: 4}
+    assert settled.problems == (f"partition 0 [0, 10): the leader is gone; {TRIED_AGAIN}",)
+
+
+def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_ranges() -> None:
+    units = [
+        unit(0, offsets(0, 0, 10)),
+        unit(1, offsets(0, 10, 20), offsets(1, 0, 5)),
+        unit(2, offsets(1, 5, 9), offsets(2, 0, 3)),
+    ]
+    results = [
+        result(0, [done(0, 0, 6, "cut")], [staged("a", (0, 0, 6))]),
+        result(1, [done(0, 10, 20), done(1, 0, 5)], [staged("b", (0, 10, 20), (1, 0, 5))]),
+        result(2, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9)), staged("d", (2, 0, 3))]),
+    ]
+    settled = settle(planned({0: 20, 1: 9, 2: 3}), units, results)["t"]
+    assert ends(settled) == {0: 6, 2: 3}
+    assert [file.staged for file in settled.files] == ["a", "d"]
+
+
+def test_a_task_that_returned_nothing_is_named() -> None:
+    settled = settle(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
+    assert settled.ranges == ()
+    (problem,) = settled.problems
+    assert re.match(r"task 3 .*\b0 \[0, 10\)", problem)
+    assert problem.endswith(READ_AGAIN)
+
+
+def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
+    units = [unit(0, offsets(0, 0, 10)), unit(1, offsets(0, 10, 20), offsets(1, 0, 5)), unit(2, offsets(2, 0, 3))]
+    failed = result(1, [done(0, 10, 10, "disk full"), done(1, 0, 5, "disk full")], [])
+    results = [
+        result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10))]),
+        dataclasses.replace(failed, disk_error="cannot write to /s on node-7: disk full"),
+        result(2, [done(2, 0, 3)], [staged("c", (2, 0, 3))]),
+    ]
+    settled = settle(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
+    assert ends(settled) == {0: 10, 2: 3}
+    assert settled.problems == (f"task 1 cannot write to /s on node-7: disk full; {ROOM_NEEDED}",)
+
+
+def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_shares_its_files() -> None:
+    units = [
+        unit(0, offsets(0, 0, 10), offsets(1, 0, 5)),
+        unit(1, offsets(1, 5, 9), offsets(2, 0, 3)),
+        unit(2, offsets(3, 0, 4)),
+    ]
+    results = [
+        result(0, [done(0, 0, 10), done(1, 0, 5)], [staged("a", (0, 0, 10)), staged("b", (1, 0, 5))]),
+        result(1, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9), (2, 0, 3))]),
+        result(2, [done(3, 0, 4)], [staged("d", (3, 0, 4))]),
+    ]
+    settled = settle(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, moved={1})["t"]
+    assert ends(settled) == {0: 10, 3: 4}
+    assert [file.staged for file in settled.files] == ["a", "d"]
+    (problem,) = settled.problems
+    assert problem.startswith("partition 1 ")
+
+
+def test_of_a_partition_that_changed_its_leader_no_lost_ground_is_declared() -> None:
+    ranges = (PlannedRange(0, 5, 20, 30, 0, 0), PlannedRange(1, 5, 20, 20, 0, 0))
+    task = [unit(0, offsets(0, 20, 30))]
+    read = [result(0, [done(0, 20, 30)], [staged("a", (0, 20, 30))])]
+    settled = settle({"t": TopicRanges("id", False, ranges, ())}, task, read, moved={0})["t"]
+    assert [(one.partition, one.gaps) for one in settled.ranges] == [(1, ((5, 20),))]
+
+
+def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
+    short = dataclasses.replace(done(0, 0, 10), counts=RangeCounts(records=9))
+    settled = settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [short], [staged("a", (0, 0, 9))])])[
+        "t"
+    ]
+    assert settled.ranges == ()
+    assert settled.files == ()
+    assert "9 of 10 offsets" in settled.problems[0]
+
+
+def test_files_that_hold_other_records_than_were_counted_hold_the_topic() -> None:
+    units = [unit(0, offsets(0, 0, 10))]
+    settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
+    assert settled.ranges == ()
+    (problem,) = settled.problems
+    assert re.match(rf"partition 0: task 0 .*\b9 data .*\b10; {re.escape(READ_AGAIN)}$", problem)
+    quarantine = staged("q", (0, 0, 1), kind=FileKind.QUARANTINE)
+    settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])])["t"]
+    (problem,) = settled.problems
+    assert re.match(rf"partition 0: task 0 .*\b1 quarantine .*\b0; {re.escape(READ_AGAIN)}$", problem)
+
+
+def test_a_range_that_stopped_before_an_unknown_id_is_no_problem() -> None:
+    settled = settle(
+        planned({0: 10}),
+        [unit(0, offsets(0, 0, 10))],
+        [result(0, [done(0, 0, 4, unknown=(99,))], [staged("a", (0, 0, 4))])],
+    )["t"]
+    assert [(one.start, one.end) for one in settled.ranges] == [(0, 4)]
+    assert settled.problems == ()
+
+
+def test_lost_ground_is_declared_even_when_nothing_is_left_to_read() -> None:
+    ranges = (PlannedRange(0, 5, 20, 20, 0, 0),)
+    settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
+    assert [(one.previous, one.start, one.end, one.gaps) for one in settled.ranges] == [(5, 20, 20, ((5, 20),))]
+
+
+def test_of_a_log_that_diverged_the_epochs_of_all_pieces_are_decided_in_order() -> None:
+    ranges = (PlannedRange(0, 50, 20, 40, 7, 0, 20, 3),)
+    pieces = [
+        dataclasses.replace(done(0, 30, 40), epochs=ReadEpochs(((6, 31), (7, 35)), 40)),
+        dataclasses.replace(done(0, 20, 30), epochs=ReadEpochs(((5, 20),), 30)),
+    ]
+    units = [unit(0, offsets(0, 30, 40)), unit(1, offsets(0, 20, 30))]
+    results = [
+        result(0, pieces[:1], [staged("a", (0, 30, 40))]),
+        result(1, pieces[1:], [staged("b", (0, 20, 30))]),
+    ]
+    (decided,) = settle({"t": TopicRanges("id", False, ranges, ())}, units, results)["t"].ranges
+    assert decided.epochs == ReadEpochs(((5, 20), (6, 30), (7, 35)), 40)
+    assert (decided.diverged_at, decided.replaced, decided.incarnation, decided.gaps) == (20, (20, 50), 3, ())
+
+
+def test_a_divergence_is_decided_even_when_nothing_is_left_to_read() -> None:
+    ranges = (PlannedRange(0, 50, 50, 50, 7, 0, 20, 3), PlannedRange(1, 50, 20, 20, 7, 0, 20, 3))
+    settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
+    assert [(one.partition, one.end, one.replaced, one.gaps) for one in settled.ranges] == [
+        (0, 50, (20, 50), ((20, 50),)),
+        (1, 20, (20, 50), ()),
+    ]
+
+
+def corrupt(start: int, end: int, *, is_kept: bool) -> RangeResult:
+    one = PassedOver(start, end, "the checksum is wrong", is_kept)
+    counts = RangeCounts(records=10 - (end - start), corrupt=end - start)
+    return RangeResult(offsets(0, 0, 10), counts, passed_over=(one,))
+
+
+def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> None:
+    units = [unit(0, offsets(0, 0, 10))]
+    data = StagedFile(FileKind.DATA, "t", "b", "d", 10, "00", 6, (FileRange(0, 0, 9, 6),))
+    row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
+    kept = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
+    assert (ends(kept), kept.problems) == ({0: 10}, ())
+    assert kept.ranges[0].passed_over == (PassedOver(4, 8, "the checksum is wrong", True),)
+    for is_kept, files in ((True, [data]), (False, [data, row])):
+        wrong = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
+        assert wrong.ranges == () and " quarantine " in wrong.problems[0]
+    skipped = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
+    assert skipped.counts == RangeCounts(records=6, corrupt=4)
+
+
+def test_what_to_do_about_a_corrupt_batch_is_said_and_of_brokers_nothing() -> None:
+    def problem(stop: CorruptStop | None) -> str:
+        one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
+        return settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
+
+    assert problem(None) == f"partition 0 [0, 10): it is broken; {TRIED_AGAIN}"
+    assert problem(CorruptStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")
+    assert problem(CorruptStop(4, -1)).endswith(": headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
+    assert "brokers" not in problem(CorruptStop(4, 7))
