@@ -83,14 +83,14 @@ ROOMS = (
     "clients",
     "pipeline",
 )
-"""Folders of the checkout that are packages below `headrace`, so that an application gets this one name and no
+"""Directories of the checkout that are packages below `headrace`, so that an application gets this one name and no
 `audit` or `pipeline` beside its own."""
 
-FOLDERS = {
+DIRECTORIES = {
     "headrace": "headrace",
     **{f"headrace.{room}": room for room in ROOMS},
-    # The migrations stand in the top-level folder `alembic`, where a developer looks for them. As a package of that
-    # name they would end up inside the library's own folder, so they are installed below the room that runs them.
+    # The migrations stand in the top-level directory `alembic`, where a developer looks for them. As a package of that
+    # name they would end up inside the library's own directory, so they are installed below the room that runs them.
     "headrace.registry.storage.migrations": "alembic",
     "headrace.registry.storage.migrations.versions": "alembic/versions",
 }
@@ -159,10 +159,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=[
-        *FOLDERS,
-        *(f"{name}.{sub}" for name, folder in FOLDERS.items() for sub in find_packages(str(HERE / folder))),
+        *DIRECTORIES,
+        *(f"{name}.{sub}" for name, directory in DIRECTORIES.items() for sub in find_packages(str(HERE / directory))),
     ],
-    package_dir=FOLDERS,
+    package_dir=DIRECTORIES,
     package_data={"headrace.pipeline.demo": ["schemas/*.avsc"], "headrace.kafka_wire.messages": ["*.json"]},
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},

@@ -91,7 +91,7 @@ class ProducerCounter:
 
     Args:
         application: the name of the application, as the audit shows it.
-        spool_dir: the folder of spools, or None to keep none (a crash then goes unseen).
+        spool_dir: the directory of spools, or None to keep none (a crash then goes unseen).
     """
 
     def __init__(self, application: str, *, spool_dir: Path | None, host: str = "", instance: str = "") -> None:
@@ -230,14 +230,14 @@ class ProducerCounter:
 
     def _open_spool(self) -> None:
         """Opens the spool with the first row, so that a process that sends nothing leaves nothing."""
-        folder, self._unopened_spool_dir = self._unopened_spool_dir, None
-        if folder is None:
+        directory, self._unopened_spool_dir = self._unopened_spool_dir, None
+        if directory is None:
             return
         try:
-            self._spool = Spool(folder, self.instance, self.application, self.host)
+            self._spool = Spool(directory, self.instance, self.application, self.host)
         except OSError as error:
             # Counting goes on: an application is not stopped because its audit could not see it die.
-            self._unlogged.append(("audit spool unavailable folder=%s error=%s", folder, error))
+            self._unlogged.append(("audit spool unavailable directory=%s error=%s", directory, error))
 
     def _window(self, topic: str, time_ms: int) -> int:
         """Start of the window that a message is counted in."""

@@ -149,7 +149,7 @@ def _with_ruling(windows: tuple[WindowVerdict, ...], ruling: Ruling, now_ms: int
             one = accepted[key]
             when = f"accepted {time_text(one.accepted_at_ms)} by {one.accepted_by}"
             window = replace(window, state=State.ACCEPTED, sentence=f"{window.sentence}; {when}: {one.reason}")
-        elif window.state in MAY_END and _has_ended(window.facts, ruling.findings_end_ms, now_ms):
+        elif window.state in MAY_END and _has_ended(window.facts, ruling.findings_ttl_ms, now_ms):
             since = time_text(window.facts.last_counted_ms)
             why = f"{window.state}, but nothing was counted for it since {since}"
             window = replace(window, state=State.PAST, sentence=f"{window.sentence}; {why}")
@@ -157,8 +157,8 @@ def _with_ruling(windows: tuple[WindowVerdict, ...], ruling: Ruling, now_ms: int
     return tuple(found)
 
 
-def _has_ended(facts: WindowFacts, findings_end_ms: int | None, now_ms: int) -> bool:
-    return findings_end_ms is not None and facts.last_counted_ms + findings_end_ms <= now_ms
+def _has_ended(facts: WindowFacts, findings_ttl_ms: int | None, now_ms: int) -> bool:
+    return findings_ttl_ms is not None and facts.last_counted_ms + findings_ttl_ms <= now_ms
 
 
 def _uncounted(windows: Sequence[WindowVerdict]) -> int:

@@ -47,8 +47,8 @@ file is sparse: only slots in use take space, a step at a time (21 MB at most)."
 STEP_SLOTS: Final = 256
 """Slots that get their place on disk at once (80 KiB)."""
 
-SPOOL_FOLDER: Final = "audit-spool"
-"""The folder of spools in a data folder."""
+SPOOL_DIRECTORY: Final = "audit-spool"
+"""The directory of spools in a data directory."""
 
 _SUFFIX: Final = ".spool"
 _HEADER_BYTES: Final = 4096
@@ -75,14 +75,14 @@ class SlotState(IntEnum):
 class Spool:
     """The file of this process. Not locked against threads: its owner is. `words` is the file as 64-bit numbers."""
 
-    def __init__(self, folder: Path, instance: str, application: str, host: str) -> None:
+    def __init__(self, directory: Path, instance: str, application: str, host: str) -> None:
         """Creates the file.
 
         Raises:
-            OSError: the folder cannot be written, or the disk is full.
+            OSError: the directory cannot be written, or the disk is full.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{instance}{_SUFFIX}"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{instance}{_SUFFIX}"
         header = json.dumps(
             {
                 "format": FORMAT,
@@ -93,7 +93,7 @@ class Spool:
             }
         ).encode("utf-8")
         # Locked before it has its name, so that nobody takes it for one left behind.
-        temporary = folder / f".{instance}.new"
+        temporary = directory / f".{instance}.new"
         self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,10 +184,10 @@ class LeftSpool:
 
 
 class Inheritance:
-    """The spools that ended processes left in a folder, until this process has published their rows."""
+    """The spools that ended processes left in a directory, until this process has published their rows."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._lock = threading.Lock()
         self._is_read = False
         self._waiting: dict[str, LeftSpool] = {}
@@ -200,7 +200,7 @@ class Inheritance:
                 return []
             self._is_read = True
             rows: list[AuditRow] = []
-            for spool in left_spools(self._folder):
+            for spool in left_spools(self._directory):
                 if not spool.rows:
                     with spool:
                         spool.delete()
@@ -208,7 +208,7 @@ class Inheritance:
                 self._unpublished[spool.path] = len(spool.rows)
                 rows.extend(spool.rows)
             if rows:
-                logger.info("audit spools found folder=%s rows=%d", self._folder, len(rows))
+                logger.info("audit spools found directory=%s rows=%d", self._directory, len(rows))
             return rows
 
     def published(self, row_id: str) -> None:
@@ -237,10 +237,10 @@ class Inheritance:
             self._waiting.clear()
 
 
-def left_spools(folder: Path) -> Iterator[LeftSpool]:
-    """The files that ended processes left in the folder; close each (it is a context manager) when done with it."""
+def left_spools(directory: Path) -> Iterator[LeftSpool]:
+    """The files that ended processes left in the directory; close each (it is a context manager) when done with it."""
     try:
-        paths = sorted(folder.glob(f"*{_SUFFIX}"))
+        paths = sorted(directory.glob(f"*{_SUFFIX}"))
     except OSError:
         return
     for path in paths:

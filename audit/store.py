@@ -88,7 +88,7 @@ class Counted(NamedTuple):
 
 
 class AuditStore:
-    """One connection to the database at `path`, made with its folder when it does not exist.
+    """One connection to the database at `path`, made with its directory when it does not exist.
 
     Raises:
         StoreUnavailable: from every method, when the file cannot be used.
@@ -136,7 +136,7 @@ class AuditStore:
             )
             return added
 
-    def add_decided(self, topic: str, since: int, upto: Counted, rows: Iterable[AuditRow]) -> int:
+    def add_committed(self, topic: str, since: int, upto: Counted, rows: Iterable[AuditRow]) -> int:
         """Adds the rows of a topic's decisions and notes, in the same transaction, that all up to one are in.
 
         The note is made only where the last one is of the slot `since`, which the rows go on from (0: there is none):

@@ -18,7 +18,7 @@ class State(StrEnum):
     PASSED_OVER = "passed over"  # fewer messages than before, as many as a decision passed over in the topic
     UNCOUNTED = "uncounted"  # more in the log than producers sent that count; others send there too
     ACCEPTED = "accepted"  # a finding that a person accepted, with a reason
-    PAST = "past"  # a finding that nothing was counted for since longer than `audit.findings_end`
+    PAST = "past"  # a finding that nothing was counted for since longer than `audit.findings_ttl`
     PENDING = "pending"  # not equal yet, and too early to say more
     UNKNOWN = "unknown"  # a tier that must have counted is silent
     SURPLUS = "surplus"  # more messages than before
@@ -84,7 +84,7 @@ class Ruling:
 
     all_count: Callable[[str], bool] = lambda topic: False
     accepted: tuple[Acceptance, ...] = ()
-    findings_end_ms: int | None = None
+    findings_ttl_ms: int | None = None
 
 
 NO_RULING: Final = Ruling()

@@ -25,8 +25,8 @@ from typing import Final
 WINDOW_MS: Final = 600_000
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, the last that readers of timestamps and folders of days know. A message time
-is from 0 to here, both inclusive, or out of range."""
+"""The last millisecond of the year 9999, the last that readers of timestamps and directories of days know. A message
+time is from 0 to here, both inclusive, or out of range."""
 
 OUT_OF_RANGE_MS: Final = -WINDOW_MS
 SCATTERED_MS: Final = -2 * WINDOW_MS

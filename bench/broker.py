@@ -16,7 +16,7 @@ Client and broker share the cores that are named, so a rate is of both together;
 of the rates: the same client producing to librdkafka's own in-memory mock broker (C, keeps next to nothing); batches as
 large as those in the bundled broker's log, received from a loopback socket, checked and written to as many files; and
 its log files sent over one. The last two are without any protocol. The first start of an Apache Kafka includes
-formatting its folder. `--brokers kafka` needs Java and Maven.
+formatting its directory. `--brokers kafka` needs Java and Maven.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def consume(broker: Broker, topic: str, partitions: int, messages: int) -> float
     return seconds
 
 
-def send_files(folder: Path) -> tuple[float, float]:
+def send_files(directory: Path) -> tuple[float, float]:
     """Has the kernel send the log files over a loopback socket from its page cache, as both brokers do, and nothing
     else; returns the seconds, and those of CPU that the sender took."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -133,7 +133,7 @@ def send_files(folder: Path) -> tuple[float, float]:
         connection, _ = listener.accept()
         began = time.thread_time()
         with connection:
-            for path in sorted(folder.glob("*.log")):
+            for path in sorted(directory.glob("*.log")):
                 with path.open("rb") as file:
                     while os.sendfile(connection.fileno(), file.fileno(), None, 1 << 20):
                         pass
@@ -152,7 +152,7 @@ def send_files(folder: Path) -> tuple[float, float]:
 
 
 def receive_and_write(
-    batches: Sequence[int], partitions: int, byte_count: int, folder: Path, *, is_forced: bool
+    batches: Sequence[int], partitions: int, byte_count: int, directory: Path, *, is_forced: bool
 ) -> tuple[float, float]:
     """Receives so many bytes from a loopback socket, looks at the checksum of each batch of them and writes it to the
     file of its partition, and nothing else: what no broker can leave undone.
@@ -177,7 +177,7 @@ def receive_and_write(
     buffer = memoryview(bytearray(max(1 << 18, 2 * max(batches))))
     sizes, turns, ends = itertools.cycle(batches), itertools.cycle(range(partitions)), [0] * partitions
     with contextlib.ExitStack() as opened:
-        files = [opened.enter_context((folder / str(index)).open("wb", buffering=0)) for index in range(partitions)]
+        files = [opened.enter_context((directory / str(index)).open("wb", buffering=0)) for index in range(partitions)]
         connection = opened.enter_context(listener.accept()[0])
         began, began_cpu = time.perf_counter(), time.thread_time()
         size, end = next(sizes), 0
@@ -197,10 +197,10 @@ def receive_and_write(
     return found
 
 
-def batch_sizes(folder: Path) -> list[int]:
+def batch_sizes(directory: Path) -> list[int]:
     """Of the batches of a log, in bytes and in their order."""
     sizes: list[int] = []
-    for path in sorted(folder.glob("*.log")):
+    for path in sorted(directory.glob("*.log")):
         with path.open("rb") as file:
             sizes += [placed.header.size for placed in walk_file(file.fileno(), 0, path.stat().st_size)]
     return sizes
@@ -237,30 +237,32 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
         def take(broker: Broker, settings: dict[str, object] = settings) -> float:
             return produce({**broker.client, **settings}, topic, partitions, value, args.messages)
 
-        folders = [broker.log_folder(topic) for broker in brokers if isinstance(broker, Bundled)]
-        before = [len(batch_sizes(folder)) for folder in folders]
+        directories = [broker.log_directory(topic) for broker in brokers if isinstance(broker, Bundled)]
+        before = [len(batch_sizes(directory)) for directory in directories]
         what = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
         for broker, best in _rounds(brokers, args.rounds, take, args.messages * record_bytes):
             show_rate(what, broker.name, record_bytes, args.messages, *best)
-        for folder, count in zip(folders, before, strict=True):
-            show_write(batch_sizes(folder)[count:], args, record_bytes, partitions, folder.parent)
+        for directory, count in zip(directories, before, strict=True):
+            show_write(batch_sizes(directory)[count:], args, record_bytes, partitions, directory.parent)
     stored = 2 * args.rounds * args.messages
     for broker, best in _rounds(brokers, args.rounds, lambda broker: consume(broker, topic, partitions, stored)):
         show_rate(f"consume, {partitions} partitions", broker.name, record_bytes, stored, *best)
     for broker in brokers:
         if isinstance(broker, Bundled) and partitions == 1:
-            show_rate("baseline: send the log files", "-", record_bytes, stored, *send_files(broker.log_folder(topic)))
+            show_rate(
+                "baseline: send the log files", "-", record_bytes, stored, *send_files(broker.log_directory(topic))
+            )
 
 
 def show_write(
-    batches: Sequence[int], args: argparse.Namespace, record_bytes: int, partitions: int, folder: Path
+    batches: Sequence[int], args: argparse.Namespace, record_bytes: int, partitions: int, directory: Path
 ) -> None:
     """What it takes to keep such batches: the best of as many rounds as brokers have, on the disk that they have."""
     byte_count = sum(batches) * partitions // args.rounds
     found = []
     for _ in range(args.rounds):
         _make_ready(byte_count)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
             is_forced = args.fsync != "none"
             found.append(receive_and_write(batches, partitions, byte_count, Path(scratch), is_forced=is_forced))
     what = f"baseline: keep {sum(batches) / len(batches) / 1000:,.1f} KB batches"
@@ -466,11 +468,11 @@ def main() -> None:
         f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} "
         f"tls={args.tls} client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         brokers: list[Broker] = []
         try:
             for name in args.brokers:
-                brokers.append(BROKERS[name](Path(folder) / name, args.fsync, args.tls))
+                brokers.append(BROKERS[name](Path(directory) / name, args.fsync, args.tls))
             for what in args.what:
                 MEASURED[what](brokers, args)
         finally:

@@ -2,8 +2,8 @@
 
     python -m bench.compat [--schemas 1000] [--runs 3]
 
-Each row is the shortest of some cold runs of `headrace compat check` in a process of its own: against a folder, a git
-branch and a registry of as many subjects, once where every schema changed and once where one in fifty did. Beside
+Each row is the shortest of some cold runs of `headrace compat check` in a process of its own: against a directory, a
+git branch and a registry of as many subjects, once where every schema changed and once where one in fifty did. Beside
 them, in the same run: the interpreter alone, which nothing can beat, and a bare `json.loads` of every text. The last
 rows divide the work inside one process, in processor time. A machine that others use doubles the figures, so compare
 rows of one run.
@@ -72,19 +72,19 @@ def schema_text(number: int, *, is_new: bool) -> str:
     return f'{json.dumps(head)[:-1]},\n  "fields": [\n    {lines}\n  ]\n}}\n'
 
 
-def write_schemas(folder: Path, count: int, is_new: Callable[[int], bool]) -> Path:
-    folder.mkdir()
+def write_schemas(directory: Path, count: int, is_new: Callable[[int], bool]) -> Path:
+    directory.mkdir()
     for number in range(count):
-        (folder / f"event{number}.avsc").write_text(schema_text(number, is_new=is_new(number)), encoding="utf-8")
-    return folder
+        (directory / f"event{number}.avsc").write_text(schema_text(number, is_new=is_new(number)), encoding="utf-8")
+    return directory
 
 
-def seconds(arguments: list[str], folder: Path, runs: int) -> tuple[float, float]:
+def seconds(arguments: list[str], directory: Path, runs: int) -> tuple[float, float]:
     """The shortest time of some cold runs, by the clock and of the processor, children included."""
     best, best_cpu = float("inf"), float("inf")
     for _ in range(runs):
         begin, cpu = time.perf_counter(), os.times()
-        done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False)
         best, after = min(best, time.perf_counter() - begin), os.times()
         used = after.children_user + after.children_system - cpu.children_user - cpu.children_system
         best_cpu = min(best_cpu, used)
@@ -93,30 +93,30 @@ def seconds(arguments: list[str], folder: Path, runs: int) -> tuple[float, float
     return best, best_cpu
 
 
-def commit(folder: Path) -> None:
+def commit(directory: Path) -> None:
     for arguments in (
         ["init", "-q", "-b", "main"],
         ["add", "released"],
         ["mv", "-k", "released", "schemas"],
         ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "schemas"],
     ):
-        subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+        subprocess.run(["git", *arguments], cwd=directory, check=True, capture_output=True)
 
 
 @contextmanager
-def registry(folder: Path) -> Iterator[str]:
+def registry(directory: Path) -> Iterator[str]:
     """The URL of a registry that holds the released schemas."""
     command = [sys.executable, "-m", "headrace", "registry", "serve"]
-    command += ["--data-dir", str(folder / "data"), "--registry-listen", "127.0.0.1:0"]
+    command += ["--data-dir", str(directory / "data"), "--registry-listen", "127.0.0.1:0"]
     with (
-        (folder / "registry.log").open("w") as log,
+        (directory / "registry.log").open("w") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True) as process,
     ):
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip().partition("=")[2]
             register = [sys.executable, "-m", "headrace", "schema", "register", "released", "--registry-url", url]
-            subprocess.run(register, cwd=folder, check=True, capture_output=True)
+            subprocess.run(register, cwd=directory, check=True, capture_output=True)
             yield url
         finally:
             process.terminate()
@@ -157,34 +157,37 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"{args.schemas} schemas of {FIELDS} fields, {cores} cores, shortest of {args.runs} cold runs")
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        write_schemas(folder / "released", args.schemas, lambda _: False)
-        commit(folder)
-        (folder / "schemas").rename(folder / "old")
-        (folder / "old").rename(folder / "released")
-        changed = write_schemas(folder / "schemas", args.schemas, lambda _: True).name
-        some = write_schemas(folder / "some", args.schemas, lambda number: number % CHANGED_EVERY == 0).name
+        directory = Path(name)
+        write_schemas(directory / "released", args.schemas, lambda _: False)
+        commit(directory)
+        (directory / "schemas").rename(directory / "old")
+        (directory / "old").rename(directory / "released")
+        changed = write_schemas(directory / "schemas", args.schemas, lambda _: True).name
+        some = write_schemas(directory / "some", args.schemas, lambda number: number % CHANGED_EVERY == 0).name
         load = "import json,pathlib; [json.loads(p.read_text()) for p in pathlib.Path('schemas').iterdir()]"
-        row("the interpreter alone", [sys.executable, "-c", "pass"], folder, args.runs)
-        row("json.loads of every text", [sys.executable, "-c", load], folder, args.runs)
+        row("the interpreter alone", [sys.executable, "-c", "pass"], directory, args.runs)
+        row("json.loads of every text", [sys.executable, "-c", load], directory, args.runs)
         check = [sys.executable, "-m", "headrace", "compat", "check", "--quiet"]
-        row("against itself as a folder", [*check, "released", "--against", "released"], folder, args.runs)
-        places = {"a folder": ["--against", "released"], "git": ["--against", "git:main:schemas"]}
+        row("against itself as a directory", [*check, "released", "--against", "released"], directory, args.runs)
+        places = {"a directory": ["--against", "released"], "git": ["--against", "git:main:schemas"]}
         for label, against in places.items():
-            row(f"all changed, {label}", [*check, changed, *against], folder, args.runs)
-            row(f"1 in {CHANGED_EVERY} changed, {label}", [*check, some, *against], folder, args.runs)
+            row(f"all changed, {label}", [*check, changed, *against], directory, args.runs)
+            row(f"1 in {CHANGED_EVERY} changed, {label}", [*check, some, *against], directory, args.runs)
         row(
-            "all changed, a folder, 1 process", [*check, changed, *places["a folder"], "--jobs", "1"], folder, args.runs
+            "all changed, a directory, 1 process",
+            [*check, changed, *places["a directory"], "--jobs", "1"],
+            directory,
+            args.runs,
         )
         if not args.no_registry:
-            with registry(folder) as url:
-                row("all changed, a registry", [*check, changed, "--against-registry", url], folder, args.runs)
-                row("1 in 50 changed, a registry", [*check, some, "--against-registry", url], folder, args.runs)
+            with registry(directory) as url:
+                row("all changed, a registry", [*check, changed, "--against-registry", url], directory, args.runs)
+                row("1 in 50 changed, a registry", [*check, some, "--against-registry", url], directory, args.runs)
     phases()
 
 
-def row(label: str, arguments: list[str], folder: Path, runs: int) -> None:
-    elapsed, used = seconds(arguments, folder, runs)
+def row(label: str, arguments: list[str], directory: Path, runs: int) -> None:
+    elapsed, used = seconds(arguments, directory, runs)
     print(f"  {label:<34} {elapsed:8.2f} s {used:8.2f} s of processor", flush=True)
 
 

@@ -140,13 +140,13 @@ def measure(case: Case) -> Cost:
         KafkaCluster.fetch_ahead = lambda *_, **__: None  # type: ignore[method-assign]
     schema = SHAPE.text()
     policy = replace(POLICY, time_fields=("header.time",))
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         unit = WorkUnit(
-            work_id="bench",
+            run_id="bench",
             task=0,
             ranges=tuple(OffsetRange(at, 0, case.in_partition) for at in case.spread.all()),
             topics={name: TopicPlan(name, schema, {1: schema}, policy) for name in case.spread.names()},
-            settings=TaskSettings(case.brokers, folder, 256 * 1024 * 1024, fetch_bytes=case.fetch_bytes),
+            settings=TaskSettings(case.brokers, directory, 256 * 1024 * 1024, fetch_bytes=case.fetch_bytes),
             build=current_build(),
         )
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -188,8 +188,8 @@ def main() -> None:
     print(f"{about}\n\n{HEADER}", end="", flush=True)
     for broker in args.brokers:
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
-            brokers = stack.enter_context(BROKERS[broker](folder / "broker"))
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+            brokers = stack.enter_context(BROKERS[broker](directory / "broker"))
             for line in rows_of(broker, brokers, args.messages, args.rounds):
                 print(line, flush=True)
                 lines.append(line)

@@ -1,8 +1,8 @@
 """What an idle run costs after years of runs: `python -m bench.history`; a hundred thousand runs are two years.
 
-Makes logs of 1,000 topics with 10 partitions each, in which every run decided two topics, and measures for each
+Makes logs of 1,000 topics with 10 partitions each, in which every run committed two topics, and measures for each
 length, in a process of its own: the start (reading the newest checkpoint and what came after), a whole pass over
-followers that have nothing to do, cleaning, the peak of memory, and the bytes of the checkpoint. Flat is the goal:
+appliers that have nothing to do, cleaning, the peak of memory, and the bytes of the checkpoint. Flat is the goal:
 the last column is each figure beside that of the shortest log.
 """
 
@@ -19,24 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.loader.apply.base import Step
-from headrace.loader.apply.engine import Cursor, FollowerEngine, cursor_path
+from headrace.loader.apply.engine import ApplierEngine, Cursor, cursor_path
 from headrace.loader.commit.cleaning import clean
-from headrace.loader.commit.decision import (
+from headrace.loader.commit.commit import (
+    Commit,
+    CommitKind,
+    CommittedFile,
+    CommittedRange,
     CountSeries,
-    DecidedFile,
-    DecidedRange,
-    Decision,
-    DecisionKind,
     LoadSchema,
-    TopicDecision,
+    TopicCommit,
     WindowCount,
 )
-from headrace.loader.commit.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
+from headrace.loader.commit.commit_files import ARCHIVE_COMMITS, commit_path
+from headrace.loader.commit.commit_log import CHECKPOINT_EVERY, CommitLog, checkpoint_path
 from headrace.loader.commit.document import said_sha256, write_document
-from headrace.loader.commit.slots import PACK_SLOTS, slot_path
 from headrace.loader.commit.state import EMPTY, LoaderState, fold, place
-from headrace.loader.inspect.status import FOLLOWERS, load_status
-from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.inspect.status import APPLIERS, load_status
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
@@ -47,7 +47,7 @@ SCHEMA = LoadSchema(1, "", 1, "{}", json.dumps({"type": "record", "name": "R", "
 
 @dataclass
 class Idle:
-    """A follower that does nothing."""
+    """A applier that does nothing."""
 
     name: str
     is_advisory: bool = False
@@ -56,79 +56,81 @@ class Idle:
         pass
 
 
-def decided(run: int, topic: str, state: LoaderState) -> TopicDecision:
+def committed(run: int, topic: str, state: LoaderState) -> TopicCommit:
     known = state.topics.get(topic)
     ranges, files = [], []
     for partition in range(PARTITIONS):
         before = known.partitions[partition].next_offset if known else None
         start = before or 0
-        ranges.append(DecidedRange(partition, before, start, start + 100, 0, RangeCounts(100), (), 10_000))
+        ranges.append(CommittedRange(partition, before, start, start + 100, 0, RangeCounts(100), (), 10_000))
         files.append(FileRange(partition, start, start + 99, 100))
-    bucket = f"dt={2026 + run // 52_560:04d}-{run // 4380 % 12 + 1:02d}-01/hr={run // 6 % 24:02d}"
-    file = DecidedFile(FileKind.DATA, bucket, "0-0.avro", "task-0/000001.avro", 90_000, "00" * 32, 1_000, tuple(files))
+    time_partition = f"dt={2026 + run // 52_560:04d}-{run // 4380 % 12 + 1:02d}-01/hr={run // 6 % 24:02d}"
+    file = CommittedFile(
+        FileKind.DATA, time_partition, "0-0.avro", "task-0/000001.avro", 90_000, "00" * 32, 1_000, tuple(files)
+    )
     counts = CountSeries("loader", "written", 0, (WindowCount(1_767_225_600_000 + run * 600_000, 1000, 90_000, run),))
-    return TopicDecision(
+    return TopicCommit(
         "id", "id" if known else None, 1 if known else 0, topic, topic, "hour", None if known else SCHEMA,
         tuple(ranges), (file,), (counts,), {"record": 1_000}, frozenset(),
     )  # fmt: skip
 
 
 def make_log(root: Path, runs: int) -> None:
-    """Writes the slots, archives and checkpoints of that many runs; in the first one all topics come to be."""
-    storage = LocalSlots(root)
-    log = DecisionLog(storage)
+    """Writes the commit, archives and checkpoints of that many runs; in the first one all topics come to be."""
+    storage = LocalCommitStorage(root)
+    log = CommitLog(storage)
     log.open()
     state, pack = EMPTY, b""
     for run in range(1, runs + 1):
         first = (run * TOPICS_PER_RUN) % TOPICS
         topics = range(TOPICS) if run == 1 else range(first, first + TOPICS_PER_RUN)
         names = [f"topic-{number:04d}" for number in topics]
-        offer = Decision(
-            0, DecisionKind.LOAD, f"work-{run:09d}", run * 600_000, "bench",
-            {name: decided(run, name, state) for name in names}, frozenset(), state.works,
+        proposal = Commit(
+            0, CommitKind.LOAD, f"work-{run:09d}", run * 600_000, "bench",
+            {name: committed(run, name, state) for name in names}, frozenset(), state.works,
         )  # fmt: skip
-        placed = place(offer, state)
+        placed = place(proposal, state)
         content = write_document(placed)
         state = fold(state, placed, said_sha256(content))
         pack += content
-        if runs - run < 2 * PACK_SLOTS + runs % PACK_SLOTS:
+        if runs - run < 2 * ARCHIVE_COMMITS + runs % ARCHIVE_COMMITS:
             (root / "log").mkdir(exist_ok=True)
-            (root / slot_path(run)).write_bytes(content)
-        elif run % PACK_SLOTS == 0:
+            (root / commit_path(run)).write_bytes(content)
+        elif run % ARCHIVE_COMMITS == 0:
             (root / "archive").mkdir(exist_ok=True)
             (root / f"archive/{run:09d}.jsonl").write_bytes(pack)
-        if run % PACK_SLOTS == 0:
+        if run % ARCHIVE_COMMITS == 0:
             pack = b""
         if run % CHECKPOINT_EVERY == 0 and runs - run < 2 * CHECKPOINT_EVERY:
             storage.replace(checkpoint_path(run), write_document(state))
     storage.replace("head.json", json.dumps({"slot": runs}).encode())
-    # As after the last of these runs: followers that begin anew would read all of them.
-    for name in FOLLOWERS:
+    # As after the last of these runs: appliers that begin anew would read all of them.
+    for name in APPLIERS:
         storage.replace(cursor_path(name), write_document(Cursor(runs, sha256=state.sha256)))
 
 
-def engine(log: DecisionLog) -> FollowerEngine:
-    return FollowerEngine(log, LocalStaging(log.storage.root), [Idle(name) for name in FOLLOWERS])
+def engine(log: CommitLog) -> ApplierEngine:
+    return ApplierEngine(log, LocalStaging(log.storage.root), [Idle(name) for name in APPLIERS])
 
 
 def measure(root: Path) -> dict[str, float]:
     """An idle run in this process."""
-    log = DecisionLog(LocalSlots(root))
+    log = CommitLog(LocalCommitStorage(root))
     started = time.perf_counter()
     log.check_format(writing=False)
     log.read_state()
     read = time.perf_counter()
     engine(log).follow()
-    followed = time.perf_counter()
-    clean(log, LocalStaging(log.storage.root), work_id="clean", build="bench", now_ms=0, age_ms=1)
+    applied = time.perf_counter()
+    clean(log, LocalStaging(log.storage.root), run_id="clean", build="bench", now_ms=0, age_ms=1)
     cleaned = time.perf_counter()
     load_status(log, None, {})
     asked = time.perf_counter()
     checkpoints = sorted((root / "checkpoint").glob("*.json")) if (root / "checkpoint").exists() else []
     return {
         "start, s": read - started,
-        "followers with nothing to do, s": followed - read,
-        "cleaning, s": cleaned - followed,
+        "followers with nothing to do, s": applied - read,
+        "cleaning, s": cleaned - applied,
         "status, s": asked - cleaned,
         "peak memory, MB": peak_memory_mb(),
         "checkpoint, bytes": checkpoints[-1].stat().st_size if checkpoints else 0,
@@ -153,11 +155,11 @@ def main() -> None:
     print(f"{TOPICS:,} topics x {PARTITIONS} partitions, {TOPICS_PER_RUN} topics a run, local files, one core")
     base: dict[str, float] = {}
     for runs in args.runs:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             started = time.perf_counter()
-            make_log(Path(folder), runs)
+            make_log(Path(directory), runs)
             made = time.perf_counter() - started
-            command = [sys.executable, "-m", "bench.history", "--measure", folder]
+            command = [sys.executable, "-m", "bench.history", "--measure", directory]
             found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         base = base or found
         print(f"\nafter {runs:,} runs (made in {made:.0f} s)")

@@ -51,7 +51,7 @@ def table(base: Path, name: str) -> TableState:
 
 
 def day(wanted: TableState, partitions: int) -> dict[PartitionValues, str]:
-    """The partitions of a table, whose folders are there, as when a load has put its files."""
+    """The partitions of a table, whose directories are there, as when a load has put its files."""
     values = [(f"2026-01-{1 + n // 24:02}", f"{n % 24:02}") for n in range(partitions)]
     locations: dict[PartitionValues, str] = {one: f"{wanted.location}/dt={one[0]}/hr={one[1]}" for one in values}
     for location in locations.values():

@@ -78,8 +78,8 @@ class Topic:
 
 
 @contextmanager
-def bundled_broker(folder: Path) -> Iterator[str]:
-    broker = Service(["headrace", "broker", "serve", "--broker-listen", "127.0.0.1:0", "--data-dir", str(folder)])
+def bundled_broker(directory: Path) -> Iterator[str]:
+    broker = Service(["headrace", "broker", "serve", "--broker-listen", "127.0.0.1:0", "--data-dir", str(directory)])
     try:
         yield broker.addresses["broker"]
     finally:
@@ -87,8 +87,8 @@ def bundled_broker(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def apache_kafka(folder: Path) -> Iterator[str]:
-    broker = ApacheKafka(folder)
+def apache_kafka(directory: Path) -> Iterator[str]:
+    broker = ApacheKafka(directory)
     try:
         yield broker.address
     finally:
@@ -159,9 +159,18 @@ def rows_of(
             if contender == "naive" and cores > 1:
                 continue
             name, messages = topic.of(contender)
-            with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+            with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
                 job = Job(
-                    contender, brokers, registry, name, f"{topic.name}-warm", messages, *versions, cores, folder, jars
+                    contender,
+                    brokers,
+                    registry,
+                    name,
+                    f"{topic.name}-warm",
+                    messages,
+                    *versions,
+                    cores,
+                    directory,
+                    jars,
                 )
                 timing = run(job, set(cpus[:cores]))
             rates[contender] = messages / timing.seconds
@@ -196,12 +205,12 @@ def main() -> None:
     print(f"{about}\n\n{HEADER}", end="", flush=True)
     for broker in args.brokers:
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
             registry = Service(
-                ["headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir", str(folder)]
+                ["headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir", str(directory)]
             )
             stack.callback(registry.stop)
-            brokers = stack.enter_context(BROKERS[broker](folder / "broker"))
+            brokers = stack.enter_context(BROKERS[broker](directory / "broker"))
             for name, schema in itertools.product(args.shapes, args.schemas):
                 if schema == "evolved" and SHAPES[name].later is None:
                     continue

@@ -173,21 +173,21 @@ def load(log: list[tuple[int, bytes]], messages: int, load_schema: str, codec: s
         kafka_column="position",
         codec=codec,
         time_fields=("header.time",),
-        lost_ground="fail",
-        quarantine_share_max=0.1,
+        on_data_loss="fail",
+        quarantine_ratio_max=0.1,
         record_bytes_max=64 * 1024 * 1024,
         corrupt_batches="fail",
         future_ms_max=None,
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         unit = WorkUnit(
-            work_id="bench",
+            run_id="bench",
             task=0,
             ranges=(OffsetRange(TopicPartition("page-views", 0), 0, messages),),
             topics={"page-views": TopicPlan("page-views", load_schema, {1: V1}, policy)},
             settings=TaskSettings(
                 bootstrap_servers="memory:1",
-                staging=folder,
+                staging=directory,
                 file_bytes_target=256 * 1024 * 1024,
             ),
             build=current_build(),

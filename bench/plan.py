@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.commit.decision import LoadSchema
+from headrace.loader.commit.commit import LoadSchema
 from headrace.loader.commit.state import FileTotals, LoaderState, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
 from headrace.loader.plan.load_plan import PlanSettings, make_plan
@@ -196,9 +196,9 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
     policy = topic_policy(Settings().loader)
     settings = PlanSettings(TASKS, 2**40, file_bytes_target, lambda topic: policy, "bench")
     task = TaskSettings("", "", file_bytes_target)
-    state, discovery = LoaderState(slot=1, topics=known), Discovery("", found, {})
+    state, discovery = LoaderState(commit_number=1, topics=known), Discovery("", found, {})
     started = time.perf_counter()
-    make_plan(state, discovery, cast(Any, Answered()), work_id="w", asked_ms=0, settings=settings, task_settings=task)
+    make_plan(state, discovery, cast(Any, Answered()), run_id="w", asked_ms=0, settings=settings, task_settings=task)
     return time.perf_counter() - started
 
 

@@ -175,12 +175,12 @@ def timed(run: Callable[[], None], messages: int) -> Rate:
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[tuple[str, str]]:
+def servers(directory: Path) -> Iterator[tuple[str, str]]:
     """The addresses of a registry and a broker that are there for this run."""
     started = []
     try:
         for room in ("registry", "broker"):
-            command = [sys.executable, "-m", "headrace", room, "serve", "--data-dir", str(folder)]
+            command = [sys.executable, "-m", "headrace", room, "serve", "--data-dir", str(directory)]
             process = subprocess.Popen(
                 [*command, f"--{room}-listen", "127.0.0.1:0"],
                 stdout=subprocess.PIPE,
@@ -246,9 +246,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compression", default="", help="gzip, snappy, lz4 or zstd; none")
     args = parser.parse_args()
-    with TemporaryDirectory() as folder, servers(Path(folder)) as (own_registry, own_broker):
+    with TemporaryDirectory() as directory, servers(Path(directory)) as (own_registry, own_broker):
         settings = Settings(
-            data_dir=Path(folder),
+            data_dir=Path(directory),
             registry=RegistrySettings(url=args.registry_url or own_registry),
             kafka=KafkaSettings(bootstrap_servers=args.bootstrap_servers or own_broker),
         )

@@ -50,8 +50,8 @@ POLICY = TopicPolicy(
     kafka_column="position",
     codec="snappy",
     time_fields=("time",),
-    lost_ground="fail",
-    quarantine_share_max=0.1,
+    on_data_loss="fail",
+    quarantine_ratio_max=0.1,
     record_bytes_max=64 * 1024 * 1024,
     corrupt_batches="fail",
     future_ms_max=None,
@@ -175,9 +175,9 @@ def measure(case: Case) -> Cost:
     task_module.KafkaCluster = RepeatedBatch  # type: ignore[assignment]  # which it stands in for
     topics = [f"topic-{number}" for number in range(case.topics)]
     schema = case.schema()
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         unit = WorkUnit(
-            work_id="bench",
+            run_id="bench",
             task=0,
             ranges=tuple(
                 OffsetRange(TopicPartition(topic, partition), 0, in_partition)
@@ -186,7 +186,7 @@ def measure(case: Case) -> Cost:
             ),
             topics={topic: TopicPlan(topic, schema, {1: schema}, POLICY) for topic in topics},
             settings=TaskSettings(
-                bootstrap_servers="memory:1", staging=folder, file_bytes_target=256 * 1024 * 1024
+                bootstrap_servers="memory:1", staging=directory, file_bytes_target=256 * 1024 * 1024
             ),
             build=current_build(),
         )  # fmt: skip

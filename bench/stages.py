@@ -125,7 +125,7 @@ def best(work: Callable[[], object], rounds: int) -> float:
 
 
 def written(pieces: Sequence[bytes]) -> None:
-    with tempfile.TemporaryDirectory() as folder, Path(folder, "all").open("wb", buffering=0) as file:
+    with tempfile.TemporaryDirectory() as directory, Path(directory, "all").open("wb", buffering=0) as file:
         for piece in pieces:
             file.write(piece)
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""MB/s of finished Avro files onto HDFS and into a bucket, beside Spark's own Avro sink: `python -m bench.storage`.
+"""MB/s of finished Avro files onto HDFS and into a time, beside Spark's own Avro sink: `python -m bench.storage`.
 
 Both write the same rows (12 fields, some 150 bytes of Avro each) to the same hours with the same codec, from memory, in
 one Spark session on one core, and the better of some rounds counts. `headrace` makes blocks in Python workers and has
@@ -97,7 +97,7 @@ def headrace_rows(bodies: list[bytes], chunks: int, hours: int, sync: str, files
 
 def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: int, hours: int) -> None:
     sync, work = new_text_sync(), secrets.token_hex(4)
-    folder = f"{storage.staging.location(work)}/1"
+    directory = f"{storage.staging.location(work)}/1"
     results = session.sparkContext.accumulator((), Results())
 
     def task(part: Any) -> Iterator[Row]:
@@ -106,8 +106,8 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
             yield from headrace_rows(bodies, chunks, hours, sync, files)
         results.add(tuple(files))
 
-    write_rows(session, session.sparkContext.parallelize([0], 1).mapPartitions(task), sync, folder)
-    written = storage.staging.written(folder)  # of the kind that Spark writes for
+    write_rows(session, session.sparkContext.parallelize([0], 1).mapPartitions(task), sync, directory)
+    written = storage.staging.written(directory)  # of the kind that Spark writes for
     storage.files.publish(
         [
             Publication(
@@ -139,9 +139,9 @@ def main() -> int:
     args = parser.parse_args()
     lines: list[str] = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         rates: dict[str, dict[str, float]] = {}
-        for target, name, rate, line in _run(args, folder, stack):
+        for target, name, rate, line in _run(args, directory, stack):
             print(line, flush=True)
             lines.append(line)
             if target:
@@ -163,31 +163,31 @@ def slower_than_spark(ratios: Mapping[str, float]) -> list[str]:
     return [target for target, ratio in ratios.items() if ratio < RATIO_MIN]
 
 
-def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> Iterator[tuple[str, str, float, str]]:
+def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterator[tuple[str, str, float, str]]:
     """Target, contender and MB/s of rows with the line that says so; a line about all of them has none."""
     extra = {"driver.memory": "1g"}
     bases = {}
     if "hdfs" in args.targets:
-        hdfs = Hdfs(folder / "hdfs")
+        hdfs = Hdfs(directory / "hdfs")
         stack.callback(hdfs.stop)
         bases["hdfs"] = f"{hdfs.uri}/bench"
         extra["hadoop.dfs.replication"] = "1"
         extra["hadoop.dfs.client.use.datanode.hostname"] = "true"
-    jars = [_spark_avro(folder)]
+    jars = [_spark_avro(directory)]
     if "s3a" in args.targets:
         s3 = S3Server()
         stack.callback(s3.stop)
         bases["s3a"] = f"s3a://{BUCKET}/bench"
-        extra |= s3.spark(folder)
+        extra |= s3.spark(directory)
         jars += s3a_jars()
     extra["jars"] = ",".join(jars)
-    ensure_java(folder)
+    ensure_java(directory)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever `python3` is
     properties = session_properties(
-        app_name="bench", master="local[1]", metastore_uri=None, data_dir=folder, warehouse_uri=f"file://{folder}",
+        app_name="bench", master="local[1]", metastore_uri=None, data_dir=directory, warehouse_uri=f"file://{directory}",
         extra=extra,
     )  # fmt: skip
-    session = open_unreached(folder, properties)
+    session = open_unreached(directory, properties)
     stack.callback(close_session, session)
     bodies = encoded()
     chunks = -(-args.megabytes * 1_000_000 // sum(map(len, bodies)))
@@ -199,7 +199,7 @@ def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> Iterator[t
         f"{chunks * CHUNK_ROWS:,} rows, {args.megabytes} MB encoded, {args.hours} hours; best of {args.rounds}",
     )
     for target, base in bases.items():
-        file_system = FILE_SYSTEMS[target](lambda: shared_jvm(folder, {}), base)
+        file_system = FILE_SYSTEMS[target](lambda: shared_jvm(directory, {}), base)
         storage = hadoop_storage(file_system, base)
 
         def ours(storage: Storage = storage) -> None:
@@ -234,11 +234,11 @@ def _frame(session: Any, chunks: int, hours: int) -> Any:
     return frame
 
 
-def _spark_avro(folder: Path) -> str:
+def _spark_avro(directory: Path) -> str:
     artefact = f"org.apache.spark:spark-avro_2.13:{SPARK_AVRO}"
-    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artefact}", f"-DoutputDirectory={folder}"]
+    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artefact}", f"-DoutputDirectory={directory}"]
     subprocess.run(copy, check=True, capture_output=True, timeout=600)
-    return str(next(folder.glob("spark-avro*.jar")))
+    return str(next(directory.glob("spark-avro*.jar")))
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ class CheckpointWriter:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         writer: Executor,
         logs: Mapping[PartitionKey, PartitionLog],
         clean_to: Callable[[], Mapping[PartitionKey, int]],
     ) -> None:
-        self._folder, self._writer, self._logs, self._clean_to = folder, writer, logs, clean_to
+        self._directory, self._writer, self._logs, self._clean_to = directory, writer, logs, clean_to
         self._deletions = self._deletions_on_disk = 0
 
     @property
@@ -65,4 +65,4 @@ class CheckpointWriter:
 
     def _write_each(self, checkpoints: Checkpoints) -> None:
         for name, offsets in checkpoints.items():
-            write_checkpoint(self._folder / name, offsets)
+            write_checkpoint(self._directory / name, offsets)

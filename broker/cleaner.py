@@ -95,7 +95,7 @@ class Cleaner:
             if not is_there():
                 return False
             self._given_up.add(key)
-            logger.error("log not compacted any more folder=%s reason=%s", log.folder.name, error)
+            logger.error("log not compacted any more directory=%s reason=%s", log.directory.name, error)
             return False
 
     def _due(self, key: PartitionKey, log: PartitionLog, wish: Wish, now_ms: int) -> Sequence[ClosedSegment]:
@@ -155,8 +155,8 @@ class Cleaner:
         self.compactions += 1
         self.freed_bytes += max(before - log.size, 0)
         logger.info(
-            "log compacted folder=%s keys=%d clean_to=%d bytes_before=%d bytes_after=%d",
-            log.folder.name,
+            "log compacted directory=%s keys=%d clean_to=%d bytes_before=%d bytes_after=%d",
+            log.directory.name,
             len(found.newest),
             found.end,
             before,

@@ -17,7 +17,7 @@ class FsyncMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Sizes are in bytes. `data_dir` is the broker's own folder."""
+    """Sizes are in bytes. `data_dir` is the broker's own directory."""
 
     data_dir: Path
     host: str = "127.0.0.1"

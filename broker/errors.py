@@ -2,7 +2,7 @@
 
 BrokerError
 ├── StartError            the broker cannot start: one line for the person who started it
-│   ├── DataFolderInUse       another broker holds the folder
+│   ├── DataDirectoryInUse       another broker holds the directory
 │   ├── AddressUnusable       the port is taken or the host is not ours
 │   ├── TlsUnusable           a certificate or key cannot be used
 │   ├── UsersUnusable         the users file cannot be read, or has a mistake
@@ -35,12 +35,14 @@ class StartError(BrokerError):
     """The broker cannot start; the message is one line that says why and what to do."""
 
 
-class DataFolderInUse(StartError):
-    """Another broker holds the data folder."""
+class DataDirectoryInUse(StartError):
+    """Another broker holds the data directory."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"the data folder {folder} is in use by another broker; stop it or choose another --data-dir")
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"the data directory {directory} is in use by another broker; stop it or choose another --data-dir"
+        )
+        self.directory = directory
 
 
 class AddressUnusable(StartError):
@@ -73,7 +75,8 @@ class LogDamaged(StartError):
     def __init__(self, path: Path, reason: str, forced_to: int) -> None:
         super().__init__(
             f"{path} is damaged: {reason}, below offset {forced_to}, up to which it had been forced to disk; put back "
-            'a copy of its folder, or start once with broker.damaged = "set-aside", which keeps the damaged file as '
+            'a copy of its directory, or start once with broker.on_corruption = "rename", which keeps the damaged '
+            "file as "
             ".corrupt beside the log and goes on with what is intact"
         )
         self.path = path
@@ -114,7 +117,7 @@ class UnansweredRefusal(BrokerError):
 
 
 class CorruptFile(BrokerError):
-    """A file in the data folder does not hold what it must; the message names it."""
+    """A file in the data directory does not hold what it must; the message names it."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}")

@@ -101,8 +101,10 @@ class MetricsPage:
         yield family
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(self._node.config.data_dir)
-            yield GaugeMetricFamily("headrace_broker_disk_free_bytes", "Of the data folder's disk.", value=disk.free)
-            yield GaugeMetricFamily("headrace_broker_disk_total_bytes", "Of the data folder's disk.", value=disk.total)
+            yield GaugeMetricFamily("headrace_broker_disk_free_bytes", "Of the data directory's disk.", value=disk.free)
+            yield GaugeMetricFamily(
+                "headrace_broker_disk_total_bytes", "Of the data directory's disk.", value=disk.total
+            )
 
     def _of_work(self) -> Iterator[Metric]:
         forced = HistogramMetricFamily(

@@ -1,7 +1,7 @@
 """The broker without its sockets: topics, their logs, and what keeps them durable.
 
-Files in the data folder: `.lock` (held by the running broker), `topics.json`, `producer-ids`, the two offset
-checkpoints, `.kafka_cleanshutdown` (only while no broker runs, and only after an orderly end), and a folder
+Files in the data directory: `.lock` (held by the running broker), `topics.json`, `producer-ids`, the two offset
+checkpoints, `.kafka_cleanshutdown` (only while no broker runs, and only after an orderly end), and a directory
 `<topic>-<partition>` per partition.
 
 It opens all of that, in the order in which a start needs it, and closes it; topics are changed by `topic_changes`, logs
@@ -28,11 +28,11 @@ from headrace.broker.coordinator import transactions
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.coordinator.table import LogTable
 from headrace.broker.coordinator.transactions import TransactionCoordinator
-from headrace.broker.data_folder import CLEAN_MARKER, Removal, boot_id, lock, partition_folder, put_strays_aside
+from headrace.broker.data_directory import CLEAN_MARKER, Removal, boot_id, lock, partition_directory, put_strays_aside
 from headrace.broker.errors import RequestRefused
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.log.checkpoints import CLEAN_TO, LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint
-from headrace.broker.log.files import OpenFiles, sync_folder
+from headrace.broker.log.files import OpenFiles, sync_directory
 from headrace.broker.log.flusher import SYNC_THREADS, Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
@@ -88,15 +88,15 @@ class BrokerNode:
             raise
 
     def _open(self, files_max: int) -> None:
-        folder, started = self.config.data_dir, time.monotonic()
+        directory, started = self.config.data_dir, time.monotonic()
         self._files = OpenFiles(files_max)
-        self.topics = TopicStore.load(folder, base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        self.topics = TopicStore.load(directory, base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         self.topics.begin_leader_epoch(self.now_ms())
-        self.producer_ids = ProducerIds(folder, self._executor)
-        marker = folder / CLEAN_MARKER
+        self.producer_ids = ProducerIds(directory, self._executor)
+        marker = directory / CLEAN_MARKER
         is_clean = marker.exists()
         put_strays_aside(
-            folder, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
+            directory, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
         )
         self._open_keepers()
         truncated_bytes = self._open_logs(is_clean)
@@ -104,7 +104,7 @@ class BrokerNode:
         # Rows of partitions that are gone must not meet a new partition of the same name.
         self.checkpoints.write().result()
         marker.unlink(missing_ok=True)
-        sync_folder(folder)
+        sync_directory(directory)
         self._open_coordinators(is_clean)
         self.producer_ids.begin_above(self._producers_heard_of(), is_in_use=any(map(_has_records, self.logs.values())))
         self.upkeep = Upkeep(
@@ -120,8 +120,8 @@ class BrokerNode:
             now_ms=lambda: self.now_ms(),
         )
         logger.info(
-            "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
-            folder,
+            "logs opened directory=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
+            directory,
             len(self.topics),
             len(self.logs),
             is_clean,
@@ -311,10 +311,10 @@ class BrokerNode:
     def _open_log(
         self, topic: Topic, index: int, is_clean: bool, recovery_point: int | None, log_start: int
     ) -> OpenLog:
-        folder = partition_folder(self.config.data_dir, topic.name, index)
-        folder.mkdir(exist_ok=True)
+        directory = partition_directory(self.config.data_dir, topic.name, index)
+        directory.mkdir(exist_ok=True)
         opened = open_log(
-            folder,
+            directory,
             self._files,
             log_limits(topic.configs, self.config),
             is_clean=is_clean,

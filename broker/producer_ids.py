@@ -34,8 +34,8 @@ _NUMBER = re.compile(r"[0-9]{1,19}\n?")
 class ProducerIds:
     """Not for use by threads, but claims in one of `executor`'s."""
 
-    def __init__(self, folder: Path, executor: Executor) -> None:
-        self._path, self._executor = folder / FILE_NAME, executor
+    def __init__(self, directory: Path, executor: Executor) -> None:
+        self._path, self._executor = directory / FILE_NAME, executor
         self._claim: asyncio.Task[None] | None = None
         self._on_file = read_producer_ids(self._path)
         self._next = self._claimed = self._on_file or 0
@@ -44,7 +44,7 @@ class ProducerIds:
         """Goes on above ids that were given out, where the file does not, and says so in the log.
 
         Args:
-            known: ids of producers that are heard of in the data folder.
+            known: ids of producers that are heard of in the data directory.
             is_in_use: whether anything was stored in it, for which a missing file is a loss.
 
         Raises:
@@ -67,7 +67,7 @@ class ProducerIds:
         self._next = self._claimed = self._on_file = begin
 
     async def take(self) -> int:
-        """A producer id that no producer of this data folder ever had.
+        """A producer id that no producer of this data directory ever had.
 
         Raises:
             OSError: the next block could not be claimed.

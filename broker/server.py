@@ -88,8 +88,8 @@ class BrokerServer:
             TlsUnusable: a certificate or key cannot be used.
             UsersUnusable: the users file cannot be read, or has a mistake.
             AddressUnusable: the address is taken, or not this machine's; no file was touched.
-            StartError: the data folder cannot be used.
-            CorruptFile: the data folder does not hold what it must.
+            StartError: the data directory cannot be used.
+            CorruptFile: the data directory does not hold what it must.
         """
         loop = asyncio.get_running_loop()
         tls = tls_context(self.config)

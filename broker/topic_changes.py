@@ -21,7 +21,7 @@ from headrace.broker.checkpoint_writer import CheckpointWriter
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.commits import Commits
-from headrace.broker.data_folder import DELETED_FOLDER, partition_folder, put_stray_aside, remove_folders
+from headrace.broker.data_directory import DELETED_DIRECTORY, partition_directory, put_stray_aside, remove_directories
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.checkpoints import PartitionKey
 from headrace.broker.log.flusher import Flusher
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 TOPICS_AT_ONCE = 100
 """Created for one client that asks for them, while all others wait."""
 PARTITIONS_TOTAL_MAX = 20_000
-"""Of all topics: clients create topics by asking for them, and each partition costs a folder and a start's time."""
+"""Of all topics: clients create topics by asking for them, and each partition costs a directory and a start's time."""
 
 Result = TypeVar("Result")
 
@@ -104,7 +104,7 @@ class TopicChanges:
                 if write is not None:
                     write.result()
         except (OSError, RequestRefused) as error:
-            remove_folders(self._new_folders(places))
+            remove_directories(self._new_directories(places))
             if isinstance(error, RequestRefused):
                 raise
             raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
@@ -196,13 +196,13 @@ class TopicChanges:
                     await asyncio.wrap_future(write)
                 await turns.give()
         except (OSError, RequestRefused) as error:
-            await asyncio.wrap_future(self._writer.submit(remove_folders, self._new_folders(places)))
+            await asyncio.wrap_future(self._writer.submit(remove_directories, self._new_directories(places)))
             if isinstance(error, RequestRefused):
                 raise
             raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
 
     def _adding(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> Iterator[Future[None] | None]:
-        """Makes the folders of new partitions and then writes their topics: what has no topic yet is a leftover.
+        """Makes the directories of new partitions and then writes their topics: what has no topic yet is a leftover.
 
         Yields what has to be written before it goes on; None where others may have their turn.
         """
@@ -210,10 +210,10 @@ class TopicChanges:
         if self._checkpoints.have_deleted_topics:
             yield self._checkpoints.write()
         opened: dict[PartitionKey, PartitionLog] = {}
-        for (topic, index), folder in zip(places, self._new_folders(places), strict=True):
-            if folder.exists():
+        for (topic, index), directory in zip(places, self._new_directories(places), strict=True):
+            if directory.exists():
                 # Of a topic that was deleted, which the disk did not let go; the records are no new one's.
-                put_stray_aside(folder)
+                put_stray_aside(directory)
             opened[topic.name, index] = self._open_new(topic, index)
             yield None
         changed = self._topics.with_topics(topics)
@@ -224,8 +224,8 @@ class TopicChanges:
         for topic in new:
             logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
 
-    def _new_folders(self, places: Iterable[tuple[Topic, int]]) -> list[Path]:
-        return [partition_folder(self._config.data_dir, topic.name, index) for topic, index in places]
+    def _new_directories(self, places: Iterable[tuple[Topic, int]]) -> list[Path]:
+        return [partition_directory(self._config.data_dir, topic.name, index) for topic, index in places]
 
     async def _to_its_end(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Waits for work that goes on where the client who wants it is gone, since half of it must not be left."""
@@ -282,15 +282,17 @@ class TopicChanges:
             log.forget_files()
             try:
                 # Renamed first, so that the topic can be created anew while the files of the old one are removed.
-                doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
+                doomed.append(
+                    log.directory.rename(log.directory.with_name(f"{topic.topic_id.hex}-{index}{DELETED_DIRECTORY}"))
+                )
             except OSError as error:
                 logger.error(
-                    "deleted partition not renamed folder=%s error=%s; removed at once", log.folder.name, error
+                    "deleted partition not renamed directory=%s error=%s; removed at once", log.directory.name, error
                 )
-                await asyncio.get_running_loop().run_in_executor(self._executor, remove_folders, [log.folder])
+                await asyncio.get_running_loop().run_in_executor(self._executor, remove_directories, [log.directory])
             log.wake(sys.maxsize)
             await turns.give()
-        self._executor.submit(remove_folders, doomed)
+        self._executor.submit(remove_directories, doomed)
         logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
 
     async def alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:

@@ -1,8 +1,8 @@
 """Which topics there are: names, ids, partition counts and configurations, in one file that is replaced whole.
 
-A topic exists as soon as it is in the file, and no longer when it is not: folders are made before the file has the
-topic and removed after it has not. So a crash in between leaves folders that no topic has, which the next start removes
-or puts aside, and never a topic with half its data.
+A topic exists as soon as it is in the file, and no longer when it is not: directories are made before the file has the
+topic and removed after it has not. So a crash in between leaves directories that no topic has, which the next start
+removes or puts aside, and never a topic with half its data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headrace.broker.data_folder import partition_folders
+from headrace.broker.data_directory import partition_directories
 from headrace.broker.errors import CorruptFile, RequestRefused
 from headrace.broker.log.files import write_atomically
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -33,12 +33,13 @@ FORMATS_READ = (1, FORMAT, FORMAT_WITH_TRANSACTIONS)
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
 """A leader epoch is the seconds since 2020, as long as a wrong clock leaves room in 32 bits to count on by ones. So a
-data folder that was put back from a copy, which takes longer than a second, never comes to an epoch again that it had
-before."""
+data directory that was put back from a copy, which takes longer than a second, never comes to an epoch again that it
+had before."""
 EPOCH_ON_FILE_MAX = (1 << 31) - 2
 """There is still one after it, for the start that reads it."""
 NAME_CHARS_MAX = 249
-"""Kafka's limit: with a dash and the partition's number it is a folder name, and file systems take 255 characters."""
+"""Kafka's limit: with a dash and the partition's number it is a directory name, and file systems take 255
+characters."""
 PARTITIONS_MAX = 10_000
 """Of one topic: more is a slip of the finger on a single node."""
 NO_TOPIC_ID = uuid.UUID(int=0)
@@ -104,17 +105,17 @@ class TopicStore:
         self.changes = 0  # how often topics came, grew, went or were configured since the start
 
     @classmethod
-    def load(cls, folder: Path, new_cluster_id: str) -> TopicStore:
-        """Reads the store of a data folder, or makes an empty one.
+    def load(cls, directory: Path, new_cluster_id: str) -> TopicStore:
+        """Reads the store of a data directory, or makes an empty one.
 
         Raises:
             CorruptFile: the file cannot be read, or it is missing beside partitions, which would be lost with it.
         """
-        path = folder / FILE_NAME
+        path = directory / FILE_NAME
         try:
             document = json.loads(path.read_bytes())
         except FileNotFoundError:
-            orphans = sorted(entry.name for entry in partition_folders(folder))
+            orphans = sorted(entry.name for entry in partition_directories(directory))
             if orphans:
                 raise CorruptFile(path, f"it is missing, but there are partitions such as {orphans[0]}") from None
             return cls(path, new_cluster_id, ())
@@ -123,7 +124,8 @@ class TopicStore:
         return cls(path, *_parse(path, document))
 
     def begin_leader_epoch(self, now_ms: int) -> None:
-        """Goes on to an epoch that no batch is of, neither here nor in a folder that this one may be an older copy of.
+        """Goes on to an epoch that no batch is of, neither here nor in a directory that this one may be an older copy
+        of.
 
         Raises:
             OSError: it could not be written down.
@@ -223,7 +225,7 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
 def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
     """
     Raises:
-        CorruptFile: no request could have made it. Its folders would lie elsewhere, or those of partitions that it
+        CorruptFile: no request could have made it. Its directories would lie elsewhere, or those of partitions that it
             does not count would be taken for strays.
     """
     topic = Topic(

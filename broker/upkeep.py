@@ -103,7 +103,7 @@ class Upkeep:
         retention_ms = effective_number(topic.configs, "retention.ms", self._config) if is_limited else UNLIMITED
         await self._drop_expired(key, topic, log, retention_ms, now_ms)
         if self._logs.get(key) is not log:
-            return  # deleted meanwhile, and another one may have its folder's name
+            return  # deleted meanwhile, and another one may have its directory's name
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
             # On a full disk that takes the space which has just been freed.
@@ -132,7 +132,7 @@ class Upkeep:
         # What goes for its age goes by an index, so that is compared with the batches first.
         for segment in log.closed[expired(UNLIMITED) : expired(retention_ms)]:
             facts = await asyncio.get_running_loop().run_in_executor(
-                self._executor, facts_of, segment.folder, segment.base_offset, segment.size
+                self._executor, facts_of, segment.directory, segment.base_offset, segment.size
             )
             if self._logs.get(key) is not log:
                 return
@@ -145,7 +145,7 @@ class Upkeep:
         while not log.is_being_replaced and expired(retention_ms):
             # The oldest first, also where the power fails: a hole between segments would be taken for a loss. And not
             # before the name of what follows it is on disk, since that alone may then tell where the log ends.
-            await self._flusher.sync_names(log.folder)
+            await self._flusher.sync_names(log.directory)
             if self._logs.get(key) is not log:
                 return
             if not log.is_being_replaced and expired(retention_ms):
@@ -153,8 +153,8 @@ class Upkeep:
                 count += 1
         if count:
             logger.info(
-                "segments deleted folder=%s count=%d log_start_offset=%d",
-                log.folder.name,
+                "segments deleted directory=%s count=%d log_start_offset=%d",
+                log.directory.name,
                 count,
                 log.log_start_offset,
             )

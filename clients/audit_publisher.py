@@ -17,9 +17,9 @@ from typing import Any, Final
 from headrace.audit.emit import RowEncoder
 from headrace.audit.row import AuditRow
 from headrace.audit.schema import AUDIT_SCHEMA
-from headrace.audit.spool import SPOOL_FOLDER
+from headrace.audit.spool import SPOOL_DIRECTORY
 from headrace.registry.client import RegistryClient
-from headrace.settings import Settings, state_folder
+from headrace.settings import Settings, state_directory
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ HELD_UP_S: Final = 0.5
 """How long the end of a thread is waited for that waits for a registry itself."""
 
 
-def spool_folders(settings: Settings) -> tuple[Path, ...]:
+def spool_directories(settings: Settings) -> tuple[Path, ...]:
     """Where producers of these settings keep their counts, the one in use first.
 
-    It is in the data folder, but nothing is made in the working folder of an application: where nobody has set
-    `data_dir` and no installation is there, the user's folder for such things is taken.
+    It is in the data directory, but nothing is made in the working directory of an application: where nobody has set
+    `data_dir` and no installation is there, the user's directory for such things is taken.
     """
-    in_data = settings.data_dir / SPOOL_FOLDER
-    state = state_folder()
+    in_data = settings.data_dir / SPOOL_DIRECTORY
+    state = state_directory()
     if state is None:
         return (in_data,)
-    in_home = state / "headrace" / SPOOL_FOLDER
+    in_home = state / "headrace" / SPOOL_DIRECTORY
     is_installed = settings.data_dir != Settings().data_dir or settings.data_dir.is_dir()
     return (in_data, in_home) if is_installed else (in_home, in_data)
 

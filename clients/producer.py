@@ -32,7 +32,7 @@ from headrace.audit.producer_counter import ProducerCounter, Taking, wall_clock_
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import Inheritance
 from headrace.avro_schema import Schema
-from headrace.clients.audit_publisher import AuditPublisher, spool_folders
+from headrace.clients.audit_publisher import AuditPublisher, spool_directories
 from headrace.clients.delivery import Delivery
 from headrace.clients.errors import (
     BrokerUnavailable,
@@ -58,7 +58,7 @@ from headrace.clients.record_forms import NOW_MS, as_header_list, as_key_bytes, 
 from headrace.clients.schemas import Encodings
 from headrace.clients.uninterrupted import Uninterrupted
 from headrace.registry.client.of_settings import registry_client
-from headrace.settings import Settings, home_folder, load_settings
+from headrace.settings import Settings, home_directory, load_settings
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Producer:
         self._kafka: Any = made(confluent_kafka.Producer, config)
         self._registry = registry_client(self._settings)
         self._encodings = Encodings(self._registry, self._settings.loader)
-        spool_dir = spool_folders(self._settings)[0]
+        spool_dir = spool_directories(self._settings)[0]
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
         self._left = Inheritance(spool_dir)
         self._in_flight = InFlight(self._counter)
@@ -517,4 +517,4 @@ _CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flu
 
 def ambient_settings() -> Settings:
     """The settings of the surroundings: `headrace.toml` and the environment, as the command reads them."""
-    return load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_folder())
+    return load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_directory())

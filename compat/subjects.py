@@ -38,7 +38,7 @@ class SchemaPlace:
         return next((self.stem.removesuffix(kind) for kind in TOPIC_KINDS if self.stem.endswith(kind)), self.stem)
 
     @property
-    def folder(self) -> str:
+    def directory(self) -> str:
         return PurePosixPath(self.path).parent.name
 
 
@@ -62,7 +62,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         for strategy in (
             Strategy("topic", "{topic}-{kind}", "orders.avsc and orders-value.avsc are orders-value"),
             Strategy("record", "{record}", "the full name of the record, such as shop.Order"),
-            Strategy("topic-record", "{folder}-{record}", "the file's folder is the topic: orders-shop.Order"),
+            Strategy("topic-record", "{directory}-{record}", "the file's directory is the topic: orders-shop.Order"),
             Strategy("file", "{stem}", "the file's name without .avsc"),
         )
     }
@@ -126,7 +126,7 @@ def _filled(template: str, place: SchemaPlace) -> str:
         "stem": place.stem,
         "topic": place.topic,
         "kind": "key" if place.stem.endswith("-key") else "value",
-        "folder": place.folder,
+        "directory": place.directory,
         "record": place.record,
         "name": name,
         "namespace": namespace,
@@ -138,6 +138,6 @@ def _filled(template: str, place: SchemaPlace) -> str:
         raise NoSubject(f"{template!r} is not a subject; expected text in which {expected} may stand") from None
     if not place.record and any(f"{{{word}}}" in template for word in ("record", "name")):
         raise NoSubject("the schema has no name to make a subject of; give it one by a rule for its file")
-    if "{folder}" in template and not place.folder:
-        raise NoSubject("the file is in no folder that names its topic; give it a subject by a rule for its file")
+    if "{directory}" in template and not place.directory:
+        raise NoSubject("the file is in no directory that names its topic; give it a subject by a rule for its file")
     return subject

@@ -134,6 +134,6 @@ def _matches(text: str, pattern: str) -> bool:
 
 
 def _matches_path(file: str, pattern: str) -> bool:
-    """A pattern of a path also means what lies below the folder it names."""
+    """A pattern of a path also means what lies below the directory it names."""
     file, pattern = file.removeprefix("./"), pattern.removeprefix("./").rstrip("/")
     return _matches(file, pattern) or _matches(file, f"{pattern}/*") or file.startswith(f"{pattern}/")

@@ -2,7 +2,7 @@
 
 HiveDdlError
 ├── UnsupportedColumn       an Avro type that no Hive column can hold
-├── UnusableLocation        a folder whose name Hive cannot take where it must
+├── UnusableLocation        a directory whose name Hive cannot take where it must
 ├── ForeignTable            a table of that name exists and is not this topic's
 ├── StaleRevision           somebody changed the table since it was read
 ├── StatementRefused        the metastore said no; the message carries its reason
@@ -31,7 +31,7 @@ class UnsupportedColumn(HiveDdlError):
 
 class UnusableLocation(HiveDdlError):
     def __init__(self, location: str, reason: str) -> None:
-        super().__init__(f"the folder {location} cannot hold this table: {reason}")
+        super().__init__(f"the directory {location} cannot hold this table: {reason}")
         self.location = location
         self.reason = reason
 
@@ -72,7 +72,7 @@ class StatementRefused(HiveDdlError):
 
 
 class MetastoreUnavailable(HiveDdlError):
-    """`where` is a thrift:// URI or the folder of a Derby metastore."""
+    """`where` is a thrift:// URI or the directory of a Derby metastore."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"the Hive metastore {where} cannot be used: {reason}")

@@ -1,4 +1,4 @@
-"""Names of tables and folders, and how names and texts are quoted in HiveQL."""
+"""Names of tables and directories, and how names and texts are quoted in HiveQL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESERVED_WORDS = frozenset(_RESERVED.split())
 """Words that Hive or ANSI Spark reserve: as a column or table they work only between back-ticks in a query."""
 
 _NOT_TABLE = re.compile(r"[^a-z0-9_]")
-_NOT_FOLDER = re.compile(r"[^A-Za-z0-9.\-_]")
+_NOT_DIRECTORY = re.compile(r"[^A-Za-z0-9.\-_]")
 
 _ESCAPES = {
     "\\": "\\\\",
@@ -65,12 +65,12 @@ def table_name(topic: str, taken: Collection[str] = ()) -> str:
     raise ValueError(f"every table name of topic {topic!r} is taken")
 
 
-def folder_name(topic: str) -> str:
-    """The folder of a topic in the warehouse: all but letters, digits, `.`, `-` and inner `_` percent-encoded.
+def directory_name(topic: str) -> str:
+    """The directory of a topic in the warehouse: all but letters, digits, `.`, `-` and inner `_` percent-encoded.
 
-    A leading `_` or `.` would hide the folder from every Hadoop reader. Different topics get different folders.
+    A leading `_` or `.` would hide the directory from every Hadoop reader. Different topics get different directories.
     """
-    encoded = _NOT_FOLDER.sub(lambda match: _percent(match[0]), topic)
+    encoded = _NOT_DIRECTORY.sub(lambda match: _percent(match[0]), topic)
     encoded = re.sub(r"^[._]", lambda match: _percent(match[0]), encoded)
     return re.sub(r"_$", lambda match: _percent(match[0]), encoded)
 

@@ -24,7 +24,7 @@ __all__ = [
     "COMPLETE_UNTIL",
     "LITERAL_CHARS_MAX",
     "REVISION",
-    "SCHEMA_FOLDER",
+    "SCHEMA_DIRECTORY",
     "SCHEMA_LITERAL",
     "SCHEMA_URL",
     "SUBJECT",
@@ -57,7 +57,7 @@ LITERAL_CHARS_MAX = 30_000
 
 _NOT_URI = re.compile(r"""[\s"<>\\^`{|}#?\[\]]|%(?![0-9A-Fa-f]{2})""")
 
-SCHEMA_FOLDER = "_schema"  # hidden from readers of the table's folder
+SCHEMA_DIRECTORY = "_schema"  # hidden from readers of the table's directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def desired_table(
     """The table that a topic's load schema asks for.
 
     Args:
-        location: the topic's folder, see `local_location`.
+        location: the topic's directory, see `local_location`.
         version: of the subject, the newest that the load schema holds.
         schema_text: the load schema, every named type written out.
         revision: new with every change of the table, such as `<slot>-<work id>`; it alone is never a difference.
@@ -156,19 +156,19 @@ def schema_file_name(schema_text: str) -> str:
 
 def schema_url(location: str, schema_text: str) -> str:
     """Where a table at `location` publishes this text."""
-    return f"{location.rstrip('/')}/{SCHEMA_FOLDER}/{schema_file_name(schema_text)}"
+    return f"{location.rstrip('/')}/{SCHEMA_DIRECTORY}/{schema_file_name(schema_text)}"
 
 
 def local_location(path: Path) -> str:
-    """The URI of a local folder in Hadoop's spelling.
+    """The URI of a local directory in Hadoop's spelling.
 
-    Hadoop does not decode percent signs in a path's text, so `Path.as_uri` would name another folder.
+    Hadoop does not decode percent signs in a path's text, so `Path.as_uri` would name another directory.
     """
     return f"file://{path.resolve()}"
 
 
 def same_location(one: str, other: str) -> bool:
-    """Whether two URIs name one folder: `file:/a`, `file:///a`, `/a` and `file:/a/` do."""
+    """Whether two URIs name one directory: `file:/a`, `file:///a`, `/a` and `file:/a/` do."""
     return _plain(one) == _plain(other)
 
 

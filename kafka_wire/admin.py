@@ -214,11 +214,11 @@ def log_sizes(connection: Connection) -> dict[TopicPartition, int]:
     request = DescribeLogDirsRequest(version=version, topics=None)
     response = connection.ask(request, DescribeLogDirsResponse, version)
     if not response.results:
-        # Kafka's way to refuse, before version 3: no folder at all.
+        # Kafka's way to refuse, before version 3: no directory at all.
         raise RequestRefused(connection.name, "the sizes of logs", 31, error_name(31))
     sizes: dict[TopicPartition, int] = {}
-    for folder in response.results:
-        for topic in folder.topics or ():
+    for directory in response.results:
+        for topic in directory.topics or ():
             for one in topic.partitions:
                 place = TopicPartition(topic.name, one.partition_index)
                 if not one.is_future_key:

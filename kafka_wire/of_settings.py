@@ -11,7 +11,7 @@ from headrace.kafka_wire.errors import AuthenticationRefused, KafkaError
 from headrace.kafka_wire.security import UNSECURED, VARIABLES, WITH_PASSWORD, KafkaSecurity, UnusableSecurity
 from headrace.settings import KafkaSettings, Settings, SettingsError
 from headrace.settings.addresses import resolve_bootstrap_servers
-from headrace.settings.trust import credentials_from_elsewhere
+from headrace.settings.trust import trusted_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,8 @@ CREDENTIALS = tuple(f"kafka.{name}" for name in ("user", "password", "password_f
 def kafka_security(settings: Settings) -> KafkaSecurity:
     """
     Raises:
-        SettingsError: the settings contradict each other, or would send credentials to whom the working folder names.
+        SettingsError: the settings contradict each other, or would send credentials to whom the working directory
+        names.
     """
     kafka = settings.kafka
     security = KafkaSecurity(
@@ -82,7 +83,7 @@ def secrets_in_environment(settings: Settings) -> dict[str, str]:
 
 
 def _file(name: str) -> str:
-    """Absolute, since tasks have folders of their own."""
+    """Absolute, since tasks have directories of their own."""
     return str(Path(name).expanduser().absolute()) if name else ""
 
 
@@ -110,13 +111,14 @@ def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
 
 
 def _misplaced_trust(settings: Settings, security: KafkaSecurity) -> str:
-    """What the working folder's own settings file would have sent to the brokers that it names, "" for nothing."""
+    """What the working directory's own settings file would have sent to the brokers that it names, "" for nothing."""
     place = "kafka.bootstrap_servers" if settings.kafka.bootstrap_servers else "broker.listen"
-    kept = credentials_from_elsewhere(settings, CREDENTIALS)
-    if not (security.uses_sasl and kept) or place not in settings.of_working_folder:
+    kept = trusted_credentials(settings, CREDENTIALS)
+    if not (security.uses_sasl and kept) or place not in settings.keys_from_working_directory:
         return ""
     return (
-        f"{place} is set in the working folder's headrace.toml and {kept[0]} is not, so that the credentials would go "
+        f"{place} is set in the working directory's headrace.toml and {kept[0]} is not, so that the credentials would "
+        f"go "
         "to whom that file names: expected both from one source; give the brokers beside the credentials "
         "(HEADRACE__KAFKA__BOOTSTRAP_SERVERS), or name the file yourself (HEADRACE_CONFIG)"
     )

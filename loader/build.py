@@ -32,9 +32,9 @@ def _sources() -> str:
     differ where a module does."""
     digest = hashlib.sha256()
     for room in ROOMS:
-        (folder,) = map(Path, room.__path__)
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())
+        (directory,) = map(Path, room.__path__)
+        for path in sorted(directory.rglob("*.py")):
+            digest.update(f"{room.__name__}/{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
 

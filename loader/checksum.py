@@ -1,8 +1,8 @@
-"""The checksums of files, which decisions hold: they tell a file that was changed from the one that was decided.
+"""The checksums of files, which commits hold: they tell a file that was changed from the one that was committed.
 
 XXH3 of 128 bits (its specification is github.com/Cyan4973/xxHash's): it is taken of every byte that a task writes, and
 SHA-256 took a twelfth of its time. It is no proof against somebody who can write to the warehouse, who could write
-decisions too. The name of the algorithm is in the checksum; one without a name, of an older decision, is a SHA-256.
+commits too. The name of the algorithm is in the checksum; one without a name, of an older commit, is a SHA-256.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Checksum:
         return f"{self._algorithm}{self._digest.hexdigest()}"
 
 
-def checksum_as(decided: str, file: IO[bytes]) -> str:
-    """The checksum of all that a file has, by the algorithm of the one that was decided."""
-    checksum = Checksum(XXH3 if decided.startswith(XXH3) else SHA_256)
+def checksum_as(committed: str, file: IO[bytes]) -> str:
+    """The checksum of all that a file has, by the algorithm of the one that was committed."""
+    checksum = Checksum(XXH3 if committed.startswith(XXH3) else SHA_256)
     while piece := file.read(READ_BYTES):
         checksum.update(piece)
     return str(checksum)

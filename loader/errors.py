@@ -3,13 +3,13 @@
 LoaderError
 ├── StorageError                the file system of the warehouse
 │   ├── UnwritableWarehouse     it cannot be made or written to
-│   └── NoPutIfAbsent           it cannot do that, which the decision log rests on
+│   └── NoPutIfAbsent           it cannot do that, which the commit log rests on
 │       └── NoHardLinks         nor can a local one without hard links
-├── DecisionLogError            what has been decided cannot be read
-│   ├── BadDecision             a slot whose checksum or content is wrong
+├── CommitLogError            what has been committed cannot be read
+│   ├── CorruptCommit             a commit whose checksum or content is wrong
 │   ├── LogReplaced             another log stands where the one was that was read before
 │   └── UnsupportedFormat       written by a newer release
-├── PublishedFileLost           a decided file is neither in staging nor where it belongs
+├── PublishedFileLost           a committed file is neither in staging nor where it belongs
 ├── SchemaReplaced              the registry holds another schema under an id than before
 ├── OffsetsRefused              an operator's word on next offsets that would lose or double rows
 ├── EarlierWarehouse            a load would begin anew what another warehouse has been given
@@ -44,7 +44,7 @@ class UnwritableWarehouse(StorageError):
 
     def __init__(self, path: str, reason: str, *, is_full: bool = False, cure: str | None = None) -> None:
         if cure is None:
-            cure = "make room there" if is_full else "make the folder writable or set loader.warehouse"
+            cure = "make room there" if is_full else "make the directory writable or set loader.warehouse"
         super().__init__(f"cannot write to the warehouse {path}: {reason}{f'; {cure}' if cure else ''}")
         self.path = path
         self.reason = reason
@@ -57,7 +57,7 @@ class NoPutIfAbsent(StorageError):
         super().__init__(
             message
             or f"the decision log cannot be in {path}: {reason}; it needs conditional create, so set loader.state to a "
-            "folder on HDFS or on a local disk that every load can reach"
+            "directory on HDFS or on a local disk that every load can reach"
         )
         self.path = path
         self.reason = reason
@@ -71,16 +71,16 @@ class NoHardLinks(NoPutIfAbsent):
             path,
             reason,
             f"the file system of {path} cannot make hard links ({reason}), which the decision log needs; "
-            "set loader.warehouse to a folder on one that can (ext4, xfs, btrfs, zfs, apfs, nfs)",
+            "set loader.warehouse to a directory on one that can (ext4, xfs, btrfs, zfs, apfs, nfs)",
         )
 
 
-class DecisionLogError(LoaderError):
+class CommitLogError(LoaderError):
     pass
 
 
-class BadDecision(DecisionLogError):
-    """A slot that cannot be trusted. Nothing after it may be read, so the run stops."""
+class CorruptCommit(CommitLogError):
+    """A commit that cannot be trusted. Nothing after it may be read, so the run stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the decision {path} is damaged: {reason}; restore this file from a backup, then load again")
@@ -88,7 +88,7 @@ class BadDecision(DecisionLogError):
         self.reason = reason
 
 
-class LogReplaced(DecisionLogError):
+class LogReplaced(CommitLogError):
     """The log is not the one that was read before: somebody put another copy in its place."""
 
     def __init__(self, path: str) -> None:
@@ -96,7 +96,7 @@ class LogReplaced(DecisionLogError):
         self.path = path
 
 
-class UnsupportedFormat(DecisionLogError):
+class UnsupportedFormat(CommitLogError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} was written by a newer release: {reason}; use a newer headrace")
         self.path = path

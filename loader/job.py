@@ -1,12 +1,12 @@
 """The pool: work units on Spark, one per partition of an RDD, with no shuffle. The one module that knows pyspark.
 
 What a task returns comes back as the task's own result, so of several attempts exactly the one that Spark took
-counts, and staged files are never found by listing a folder.
+counts, and staged files are never found by listing a directory.
 
 Onto a local file system tasks write themselves. Elsewhere they return the blocks of their files as rows, and Spark's
 text sink writes them, with its own tokens, encryption and committer: of several attempts of a task one is committed.
 The result of a task is then what it added to an accumulator, which Spark counts once, for the attempt that it took.
-Rows are sorted by file before they are written, so that a task has one open file, whatever the number of buckets.
+Rows are sorted by file before they are written, so that a task has one open file, whatever the number of time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SINK_OPTIONS: Mapping[str, str] = {
     "compression": "none",
     "maxRecordsPerFile": "0",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # A task's files go to their folder when it is committed, and not once more, one by one, when all are. What an
+    # A task's files go to their directory when it is committed, and not once more, one by one, when all are. What an
     # attempt leaves that dies in between has names of its own and is in nobody's result.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
@@ -47,7 +47,7 @@ REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
     """Reads the ranges of work units, see `run_on_pool`."""
-    return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].work_id}" if units else "")
+    return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].run_id}" if units else "")
 
 
 class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
@@ -76,12 +76,12 @@ def write_units(
     """
     if not units:
         return []
-    # A folder for each write: the end of one clears away what is temporary in it.
+    # A directory for each write: the end of one clears away what is temporary in it.
     below = secrets.token_hex(8)
-    folder = f"{units[0].settings.staging}/{below}"
+    directory = f"{units[0].settings.staging}/{below}"
     sync = new_text_sync()
     accumulator = session.sparkContext.accumulator((), Results())
-    session.sparkContext.setJobDescription(f"headrace load {units[0].work_id}")
+    session.sparkContext.setJobDescription(f"headrace load {units[0].run_id}")
 
     def rows_of_units(part: Iterable[WorkUnit]) -> Iterator[Row]:
         results: list[UnitResult] = []
@@ -95,23 +95,23 @@ def write_units(
 
     try:
         rows = session.sparkContext.parallelize(units, len(units)).mapPartitions(rows_of_units)
-        write_rows(session, rows, sync, folder)
+        write_rows(session, rows, sync, directory)
     except (Py4JError, PySparkException) as error:
         raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, run it again") from error
-    paths = written(folder)
+    paths = written(directory)
     results = {result.task: _placed(result, below, paths) for result in accumulator.value}
     accumulator.value = ()  # pyspark keeps every accumulator for as long as the process lives
     return [results[unit.task] for unit in units]
 
 
-def write_rows(session: Any, rows: Any, sync: str, folder: str) -> None:
-    """Has Spark write an RDD of `Row`, a file for each name, into a folder."""
+def write_rows(session: Any, rows: Any, sync: str, directory: str) -> None:
+    """Has Spark write an RDD of `Row`, a file for each name, into a directory."""
     frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
     texts = frame.sortWithinPartitions("file", "number").selectExpr("file", "cast(block as string) as value")
     options = dict(SINK_OPTIONS)
-    if folder.startswith("hdfs:"):
+    if directory.startswith("hdfs:"):
         options |= prompt_close(session._jvm, session.sparkContext._jsc.hadoopConfiguration())
-    texts.write.partitionBy("file").options(**options).option("lineSep", sync).mode("append").text(folder)
+    texts.write.partitionBy("file").options(**options).option("lineSep", sync).mode("append").text(directory)
 
 
 def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int) -> RowSink:
@@ -129,7 +129,7 @@ def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitRes
 
 def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
     """Merges files, see `run_on_pool`."""
-    return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].work_id}" if units else "")
+    return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].run_id}" if units else "")
 
 
 def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], description: str) -> list[R]:

@@ -19,8 +19,8 @@ class TopicPolicy:
     kafka_column: str  # none | position | full
     codec: str  # null | deflate | snappy
     time_fields: tuple[str, ...]
-    lost_ground: str  # fail | earliest
-    quarantine_share_max: float
+    on_data_loss: str  # fail | skip
+    quarantine_ratio_max: float
     record_bytes_max: int  # what one batch may unfold to
     corrupt_batches: str  # fail | quarantine | skip
     future_ms_max: int | None  # how far after its arrival a message may be dated; None files all by their own time

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.engine import Followed
+from headrace.loader.apply.engine import Applied
+from headrace.loader.commit.commit import Commit, TopicCommit
+from headrace.loader.commit.commit_log import CommitResult
 from headrace.loader.commit.conflict import Conflict
-from headrace.loader.commit.decision import Decision, TopicDecision
-from headrace.loader.commit.decision_log import Offered
-from headrace.loader.commit.settle import SettledTopic
+from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic
@@ -20,7 +20,7 @@ from headrace.loader.work_unit import FileKind, UnitResult
 
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
-    """What one decision brought to one topic. `bytes_read` came off the wire, `bytes_written` went to files. `changes`
+    """What one commit brought to one topic. `bytes_read` came off the wire, `bytes_written` went to files. `changes`
     says what became of the columns of a table that was there. `by_reference` are messages that the compiled core left
     to Python."""
 
@@ -45,23 +45,23 @@ class TopicLoaded:
 class RunReport:
     """One run.
 
-    `slot` is the newest decision it made, 0 for none; `conflict` says why its work was thrown away, if it was.
+    `commit_number` is the newest commit it made, 0 for none; `conflict` says why its work was thrown away, if it was.
     `waiting` topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must
     act on; `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known
     before allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes)
     and as measured (time). `read_ms` is the time of the slowest task. `held_back` are messages (offsets, to be exact)
-    that the brokers of this run's topics held when they were asked, and that are in no decision.
+    that the brokers of this run's topics held when they were asked, and that are in no commit.
     """
 
-    slot: int = 0
-    work_id: str = ""
+    commit_number: int = 0
+    run_id: str = ""
     conflict: str = ""
     loaded: tuple[TopicLoaded, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     registry_outage: str = ""
-    followed: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
     tasks: int = 0
     imbalance_planned: float = 1.0
     imbalance_measured: float = 1.0
@@ -75,51 +75,53 @@ class RunReport:
 
 
 def with_offers(
-    report: RunReport, plan: LoadPlan, settled: Mapping[str, SettledTopic], offers: Sequence[Offered]
+    report: RunReport, plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic], commit_results: Sequence[CommitResult]
 ) -> RunReport:
-    """The report with what was decided, or with what refused it."""
-    for offered in offers:
-        report = _with_offer(report, plan, settled, offered)
+    """The report with what was committed, or with what refused it."""
+    for commit_result in commit_results:
+        report = _with_offer(report, plan, reconciled, commit_result)
     return report
 
 
-def _with_offer(report: RunReport, plan: LoadPlan, settled: Mapping[str, SettledTopic], offered: Offered) -> RunReport:
-    if offered.decision is None:
-        return dataclasses.replace(report, conflict=str(offered.conflict))
-    decision = offered.decision
+def _with_offer(
+    report: RunReport, plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic], commit_result: CommitResult
+) -> RunReport:
+    if commit_result.commit is None:
+        return dataclasses.replace(report, conflict=str(commit_result.conflict))
+    commit = commit_result.commit
     loaded = tuple(
-        _topic_loaded(topic, decided, plan.works[topic], settled.get(topic, SettledTopic()))
-        for topic, decided in sorted(decision.topics.items())
+        _topic_loaded(topic, committed, plan.works[topic], reconciled.get(topic, ReconciledTopic()))
+        for topic, committed in sorted(commit.topics.items())
     )
     return dataclasses.replace(
         report,
-        slot=decision.slot,
+        commit_number=commit.commit_number,
         loaded=(*report.loaded, *loaded),
-        notes=(*report.notes, *_notes_on(decision, plan, offered.refused)),
+        notes=(*report.notes, *_notes_on(commit, plan, commit_result.refused)),
     )
 
 
-def _notes_on(decision: Decision, plan: LoadPlan, refused: Mapping[str, Conflict]) -> list[str]:
+def _notes_on(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict]) -> list[str]:
     notes = [
-        f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(decided.asked_ids)))}, "
+        f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(committed.asked_ids)))}, "
         "which this load did not know yet; the next one reads them"
-        for topic, decided in sorted(decision.topics.items())
-        if decided.asked_ids
+        for topic, committed in sorted(commit.topics.items())
+        if committed.asked_ids
     ]
     notes += [
         f"{topic}: another load was faster ({conflict}); what this one read of it is thrown away"
         for topic, conflict in sorted(refused.items())
     ]
     notes += [
-        f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
-        f"its rows are in files from 0-{decision.slot}- on"
-        for topic, decided in sorted(decision.topics.items())
-        if decided.starts_again
+        f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {committed.table}; "
+        f"its rows are in files from 0-{commit.commit_number}- on"
+        for topic, committed in sorted(commit.topics.items())
+        if committed.starts_again
     ]
     notes += [
-        f"{topic}: {_replaced_note(decided.table, decision.slot, offsets.partition, *offsets.replaced)}"
-        for topic, decided in sorted(decision.topics.items())
-        for offsets in decided.ranges
+        f"{topic}: {_replaced_note(committed.table, commit.commit_number, offsets.partition, *offsets.replaced)}"
+        for topic, committed in sorted(commit.topics.items())
+        for offsets in committed.ranges
         if offsets.replaced is not None and _had_rows(plan.works[topic].known, offsets.partition, offsets.replaced[0])
     ]
     return notes
@@ -129,51 +131,51 @@ def _had_rows(known: TopicState | None, partition: int, offset: int) -> bool:
     return known is not None and known.partitions[partition].has_rows_from(offset)
 
 
-def _replaced_note(table: str, slot: int, partition: int, start: int, end: int) -> str:
+def _replaced_note(table: str, commit_number: int, partition: int, start: int, end: int) -> str:
     return (
         f"the log of partition {partition} is another from offset {start} on: the rows of its offsets {start} to "
-        f"{end - 1} in files of {table} before 0-{slot}- were read from a log that is no more, and stay; "
-        f"what took their place is in files from 0-{slot}- on"
+        f"{end - 1} in files of {table} before 0-{commit_number}- were read from a log that is no more, and stay; "
+        f"what took their place is in files from 0-{commit_number}- on"
     )
 
 
-def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: SettledTopic) -> TopicLoaded:
+def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: ReconciledTopic) -> TopicLoaded:
     before = work.known.load_schema.text if work.known is not None else ""
-    data = [file for file in decided.files if file.kind is FileKind.DATA]
+    data = [file for file in committed.files if file.kind is FileKind.DATA]
     counts = one.counts
     return TopicLoaded(
         topic=topic,
-        table=decided.table,
+        table=committed.table,
         rows=counts.records,
         files=len(data),
-        partitions=len({file.bucket for file in data}),
+        partitions=len({file.time_partition for file in data}),
         quarantined=counts.quarantined,
         tombstones=counts.tombstones,
-        gaps=sum(end - start for offsets in decided.ranges for start, end in offsets.gaps) + counts.corrupt,
-        offsets=sum(offsets.end - offsets.start for offsets in decided.ranges),
-        bytes_read=sum(offsets.bytes_read for offsets in decided.ranges),
-        bytes_written=sum(file.length for file in decided.files),
+        gaps=sum(end - start for offsets in committed.ranges for start, end in offsets.gaps) + counts.corrupt,
+        offsets=sum(offsets.end - offsets.start for offsets in committed.ranges),
+        bytes_read=sum(offsets.bytes_read for offsets in committed.ranges),
+        bytes_written=sum(file.length for file in committed.files),
         new=work.known is None,
-        schema_changed=work.known is not None and decided.load_schema is not None,
-        changes=column_changes(before, decided.load_schema.text) if before and decided.load_schema else (),
+        schema_changed=work.known is not None and committed.load_schema is not None,
+        changes=column_changes(before, committed.load_schema.text) if before and committed.load_schema else (),
         by_reference=one.by_reference,
     )
 
 
-def with_followed(report: RunReport, *followed: Followed) -> RunReport:
+def with_applied(report: RunReport, *applied: Applied) -> RunReport:
     """The newest word on each topic counts: what failed while catching up may have worked at the end."""
-    failures = {topic: (str(failure.message),) for topic, failure in followed[0].failures.items()}
-    warnings = {warning: None for one in followed for warning in one.warnings}
+    failures = {topic: (str(failure.message),) for topic, failure in applied[0].failures.items()}
+    warnings = {warning: None for one in applied for warning in one.warnings}
     return dataclasses.replace(
         report,
         problems=merged_problems(report.problems, failures),
         notes=(*report.notes, *warnings),
-        followed=tuple(sorted({topic for one in followed for topic in one.topics})),
+        applied=tuple(sorted({topic for one in applied for topic in one.topics})),
     )
 
 
 def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> int:
-    """How many of the offsets that brokers hold no decision has."""
+    """How many of the offsets that brokers hold no commit has."""
     held = 0
     for name, found in discovered.items():
         known = state.topics[name].partitions if name in state.topics else {}

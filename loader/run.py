@@ -1,7 +1,7 @@
 """One run of the loader: catch up, discover, plan, read, check, decide, follow, clean.
 
-Everything the run does before the decision is on trial: it may be killed, be overtaken or be done twice at any
-point, and nothing has happened but files in a staging folder of its own. Everything after it is only the
+Everything the run does before the commit is on trial: it may be killed, be overtaken or be done twice at any
+point, and nothing has happened but files in a staging directory of its own. Everything after it is only the
 consequence of what the log says, and any later run brings it about.
 """
 
@@ -14,23 +14,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.apply.complete import CompleteUntil
-from headrace.loader.apply.elsewhere import TablesElsewhere
-from headrace.loader.apply.engine import FollowerEngine
+from headrace.loader.apply.engine import ApplierEngine
+from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.build import why_slow
 from headrace.loader.commit.chunks import in_chunks, staged_files
 from headrace.loader.commit.cleaning import clean, published_works
-from headrace.loader.commit.decision import Decision
-from headrace.loader.commit.decision_log import DecisionLog, Offered
-from headrace.loader.commit.doubts import changes_of, drop_doubtful
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.findings import with_findings
-from headrace.loader.commit.offer import propose
-from headrace.loader.commit.settle import settle
+from headrace.loader.commit.proposal import new_load_commit
+from headrace.loader.commit.reconcile import reconcile
+from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import NoSuchTopic
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
-from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_followed, with_offers
+from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_offers
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """`task` is a pattern: its staging folder and layout are set per run and unit. `topics_only` are names; the run
+    """`task` is a pattern: its staging directory and layout are set per run and unit. `topics_only` are names; the run
     leaves all other topics alone, unless there are none. `may_begin` says that a warehouse may be begun although there
     are tables whose files are in another."""
 
@@ -64,23 +64,23 @@ class Ports:
 
     cluster: Cluster
     schemas: WriterSchemas
-    log: DecisionLog
+    log: CommitLog
     staging: Staging
-    engine: FollowerEngine
+    engine: ApplierEngine
     run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]
     tables_are_open: Callable[[], bool]
     now_ms: Callable[[], int]
-    new_work_id: Callable[[], str]
+    new_run_id: Callable[[], str]
     complete_until: CompleteUntil
     retirement: Retirement
-    tables_elsewhere: TablesElsewhere
+    tables_of_other_warehouse: TablesOfOtherWarehouse
 
 
 def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
     """What the next run would do. Reads only.
 
     Raises:
-        KafkaUnavailable, BadDecision.
+        KafkaUnavailable, CorruptCommit.
         NoSuchTopic: one that was asked for is not on the brokers, or left to others by the settings.
     """
     logger.info("phase_started phase=plan")
@@ -95,15 +95,15 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
     for topic in only:
         if topic not in discovery.topics and topic not in discovery.unusable:
             raise NoSuchTopic(topic, "is not on the brokers")
-    work_id = ports.new_work_id()
+    run_id = ports.new_run_id()
     return make_plan(
         state,
         discovery,
         ports.schemas,
-        work_id=work_id,
+        run_id=run_id,
         asked_ms=asked_ms,
         settings=settings.plan,
-        task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(work_id), now_ms=asked_ms),
+        task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(run_id), now_ms=asked_ms),
         only=only,
     )
 
@@ -112,8 +112,8 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     """Runs once.
 
     Raises:
-        EarlierWarehouse: nothing was ever decided here, and a table has its files elsewhere.
-        LoaderError, OSError: the run could not be carried through; what was decided before stands, and the next run
+        EarlierWarehouse: nothing was ever committed here, and a table has its files elsewhere.
+        LoaderError, OSError: the run could not be carried through; what was committed before stands, and the next run
             goes on.
     """
     started_ms = ports.now_ms()
@@ -124,7 +124,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     retired = ports.retirement.retire(ports.now_ms())
     plan = plan_load(ports, settings)
     report = RunReport(
-        work_id=plan.work_id,
+        run_id=plan.run_id,
         waiting=plan.waiting,
         problems=plan.problems,
         notes=(*why_slow(), *plan.notes),
@@ -133,17 +133,17 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         imbalance_planned=plan.imbalance,
     )
     if plan.has_news:
-        if not plan.slot and not settings.may_begin:
-            ports.tables_elsewhere.refuse(plan.works)
+        if not plan.commit_number and not settings.may_begin:
+            ports.tables_of_other_warehouse.refuse(plan.works)
         report = _carry_out(ports, settings, plan, report, retired)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
-        followed = ports.engine.follow(also=checked)
-        report = with_followed(report, followed, caught_up)
+        applied = ports.engine.follow(also=checked)
+        report = with_applied(report, applied, caught_up)
     else:
-        followed = caught_up
-        report = with_followed(report, caught_up)
-    if followed.outage is None:
-        behind = _look_after(ports, settings, plan, failed=frozenset(followed.failures))
+        applied = caught_up
+        report = with_applied(report, caught_up)
+    if applied.outage is None:
+        behind = _look_after(ports, settings, plan, failed=frozenset(applied.failures))
         report = dataclasses.replace(report, notes=(*report.notes, *behind))
     left = held_back(plan.discovered, ports.log.state)
     return dataclasses.replace(report, held_back=left, duration_ms=max(0, ports.now_ms() - started_ms))
@@ -156,13 +156,13 @@ def _look_after(ports: Ports, settings: RunSettings, plan: LoadPlan, *, failed: 
         Sentences about what did not work.
     """
     behind = ports.complete_until.note(
-        ports.log.read_state(), plan.discovered, plan.asked_ms, failed=failed, work_id=plan.work_id
+        ports.log.read_state(), plan.discovered, plan.asked_ms, failed=failed, run_id=plan.run_id
     )
     logger.info("phase_started phase=clean")
     clean(
         ports.log,
         ports.staging,
-        work_id=ports.new_work_id(),
+        run_id=ports.new_run_id(),
         build=settings.plan.build,
         now_ms=ports.now_ms(),
         age_ms=settings.staging_age_ms,
@@ -174,48 +174,48 @@ def _carry_out(
     ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
 ) -> RunReport:
     """Reads, checks and decides what the plan says."""
-    ports.staging.note(plan.work_id, "plan.json", plan_for_people(plan))
-    logger.info("phase_started phase=read work_id=%s tasks=%d", plan.work_id, len(plan.units))
+    ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))
+    logger.info("phase_started phase=read work_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
-    logger.info("phase_started phase=check work_id=%s", plan.work_id)
-    changes = changes_of(plan, ports.cluster)
+    logger.info("phase_started phase=check work_id=%s", plan.run_id)
+    changes = fetch_changes(plan, ports.cluster)
     planned = {topic: work.ranges for topic, work in plan.works.items()}
-    settled = settle(planned, reading.units, reading.results, changes.moved)
-    settled = drop_doubtful(plan, settled, changes, ports.staging)
-    settled = with_findings(settled, {topic: work.policy for topic, work in plan.works.items()})
+    reconciled = reconcile(planned, reading.units, reading.results, changes.moved)
+    reconciled = revalidate(plan, reconciled, changes, ports.staging)
+    reconciled = with_findings(reconciled, {topic: work.policy for topic, work in plan.works.items()})
     published = published_works(ports.log, ports.staging)
-    offer = propose(plan, settled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
-    offer = dataclasses.replace(offer, retired=retired)
-    offers = _decide(ports, plan.work_id, offer)
+    proposal = new_load_commit(plan, reconciled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
+    proposal = dataclasses.replace(proposal, retired=retired)
+    commit_results = _commit_plan(ports, plan.run_id, proposal)
     report = dataclasses.replace(
         report,
         problems=merged_problems(
-            merged_problems(plan.problems, reading.problems), {topic: one.problems for topic, one in settled.items()}
+            merged_problems(plan.problems, reading.problems), {topic: one.problems for topic, one in reconciled.items()}
         ),
-        notes=(*report.notes, *reading.notes, *(note for one in settled.values() for note in one.notes)),
+        notes=(*report.notes, *reading.notes, *(note for one in reconciled.values() for note in one.notes)),
         registry_outage=ports.schemas.outage,
         imbalance_measured=imbalance(reading.results[: len(plan.units)]),
         read_ms=reading.read_ms,
     )
-    return with_offers(report, plan, settled, offers)
+    return with_offers(report, plan, reconciled, commit_results)
 
 
-def _decide(ports: Ports, work_id: str, offer: Decision) -> list[Offered]:
+def _commit_plan(ports: Ports, run_id: str, proposal: Commit) -> list[CommitResult]:
     """Offers what was checked, in chunks; each stands by itself, whatever becomes of the next."""
-    logger.info("phase_started phase=decide work_id=%s topics=%d", work_id, len(offer.topics))
-    if not offer.topics:
-        ports.staging.drop(work_id)  # no offer will ever name what is in it
+    logger.info("phase_started phase=decide work_id=%s topics=%d", run_id, len(proposal.topics))
+    if not proposal.topics:
+        ports.staging.drop(run_id)  # no offer will ever name what is in it
         return []
-    first, *later = in_chunks(offer, ports.new_work_id)
+    first, *later = in_chunks(proposal, ports.new_run_id)
     for chunk in later:
-        ports.staging.move(work_id, staged_files(chunk), chunk.work_id)
+        ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
     return [_offer(ports.log, chunk) for chunk in (first, *later)]
 
 
-def _offer(log: DecisionLog, chunk: Decision) -> Offered:
-    offered = log.offer(chunk)
-    if offered.decision is None:
-        logger.info("offer_refused work_id=%s conflict=%s", chunk.work_id, offered.conflict)
+def _offer(log: CommitLog, chunk: Commit) -> CommitResult:
+    commit_result = log.try_commit(chunk)
+    if commit_result.commit is None:
+        logger.info("offer_refused work_id=%s conflict=%s", chunk.run_id, commit_result.conflict)
     else:
-        logger.info("decided slot=%d work_id=%s", offered.decision.slot, chunk.work_id)
-    return offered
+        logger.info("decided slot=%d work_id=%s", commit_result.commit.commit_number, chunk.run_id)
+    return commit_result

@@ -58,10 +58,10 @@ from headrace.loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from headrace.loader.write.buckets import Buckets
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
+from headrace.loader.write.time_partitions import Buckets
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class _Task:
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
         self._windows: dict[str, set[int]] = {}
-        self._buckets = {name: Buckets(plan.policy.partition_by) for name, plan in unit.topics.items()}
+        self._time_partitions = {name: Buckets(plan.policy.partition_by) for name, plan in unit.topics.items()}
         self._cluster = KafkaCluster(
             self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
         )
@@ -162,7 +162,7 @@ class _Task:
         return TaskFiles(
             sink,
             self._format,
-            {"headrace.work_id": self._unit.work_id, "headrace.task": str(self._unit.task)},
+            {"headrace.run_id": self._unit.run_id, "headrace.task": str(self._unit.task)},
             block_bytes=self._settings.block_bytes,
             file_bytes_target=self._settings.file_bytes_target,
         )
@@ -193,22 +193,22 @@ class _Task:
         )
         tally = Tally(offsets.start)
         policy = self._unit.topics[topic_partition.topic].policy
-        buckets = self._buckets[topic_partition.topic]
+        time_partitions = self._time_partitions[topic_partition.topic]
         clamp = None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms)
         messages = RangeMessages(
             topic_partition,
             projection,
             rows.add,
-            buckets,
+            time_partitions,
             compile_suffix(policy.kafka_column, topic_partition.partition),
             self._windows.setdefault(topic_partition.topic, set()),
             clamp,
-            self._through_core(policy, topic_partition.partition, buckets, clamp, rows),
+            self._through_core(policy, topic_partition.partition, time_partitions, clamp, rows),
         )
 
         def take(records: Sequence[Record]) -> None:
             messages.take(records)
-            rows.settle()
+            rows.reconcile()
 
         try:
             stop = self._read_through(offsets, projection, messages, take, tally, following)
@@ -226,18 +226,18 @@ class _Task:
         return _range_result(offsets, tally, messages, stop)
 
     def _through_core(
-        self, policy: TopicPolicy, partition: int, buckets: Buckets, clamp: Clamp | None, rows: RangeRows
+        self, policy: TopicPolicy, partition: int, time_partitions: Buckets, clamp: Clamp | None, rows: RangeRows
     ) -> ThroughCore | None:
         """The core for one range, None where it is not built."""
         if self._core is None:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
-        made = RowsOfBatches(self._core, self._room, policy.kafka_column, partition, buckets.period_ms, limits)
-        return ThroughCore(made, buckets.period_ms, rows.add_run)
+        made = RowsOfBatches(self._core, self._room, policy.kafka_column, partition, time_partitions.period_ms, limits)
+        return ThroughCore(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
         """Hands the rows of a range over to files: to its own if what comes before it may yet fail elsewhere, since an
-        undecided range takes every file it is in, and with them ranges of healthy partitions."""
+        uncommitted range takes every file it is in, and with them ranges of healthy partitions."""
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return

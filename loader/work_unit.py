@@ -1,6 +1,6 @@
 """What a task is given and what it returns: plain values that travel between the driver and the Python workers.
 
-Offsets are half-open, `[start, end)`. A work unit is planned, run, then decided; nothing in it is changed in
+Offsets are half-open, `[start, end)`. A work unit is planned, run, then committed; nothing in it is changed in
 between. Everything here can be pickled.
 """
 
@@ -23,7 +23,7 @@ class OffsetRange:
 
     `topic_id` is the broker's id of the topic's present incarnation ("" when the broker gives none) and
     `leader_epoch` the epoch at planning (-1 when unknown). `bytes_estimate` is the planner's weight, in bytes.
-    `follows_another` says that the same run reads what comes before `start` as a range of its own: this one is decided
+    `follows_another` says that the same run reads what comes before `start` as a range of its own: this one is committed
     only if that one is whole, so it shares no file with any other.
     """
 
@@ -81,7 +81,7 @@ class TaskSettings:
 class WorkUnit:
     """The ranges of one task of the pool. `build` is the driver's (Python, headrace) version, compared by the task."""
 
-    work_id: str
+    run_id: str
     task: int
     ranges: tuple[OffsetRange, ...]
     topics: Mapping[str, TopicPlan]
@@ -106,15 +106,15 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A finished file in the staging folder.
+    """A finished file in the staging directory.
 
-    `path` is relative to `staging/<work id>/` and belongs to one attempt of one task. `bucket` is the partition
+    `path` is relative to `staging/<work id>/` and belongs to one attempt of one task. `time_partition` is the partition
     path, `dt=2013-01-01/hr=05` or `dt=2013-01-01`. `checksum` is the SHA-256 of the bytes, in hex.
     """
 
     kind: FileKind
     topic: str
-    bucket: str
+    time_partition: str
     path: str
     length: int
     checksum: str
@@ -208,7 +208,7 @@ class OddTimes:
 class RangeResult:
     """What became of one range.
 
-    `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be decided.
+    `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be committed.
     `error` says why the rest was not read, "" when all was. `unknown_ids` is not empty when the range stopped before
     a message whose writer schema the plan does not know: its id, then others like it from further on in the range.
     `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …), and
@@ -240,7 +240,7 @@ class UnitResult:
 
     `error` is set when the task could not run for a reason that holds for the whole load (a foreign build); it ends the
     load. `disk_error` is set when its files could not be written: then none of its ranges counts as read, and the work
-    of other tasks is decided.
+    of other tasks is committed.
     """
 
     task: int

@@ -1,7 +1,8 @@
 """How a command of Headrace is started as a child: what it imports is decided by the installation alone.
 
-Python's `-m` looks into the working folder first, and so does an empty entry of PYTHONPATH, as `PYTHONPATH=:/opt/lib`
-has one. People start commands where a folder `headrace` lies, such as the one they cloned into.
+Python's `-m` looks into the working directory first, and so does an empty entry of PYTHONPATH, as
+`PYTHONPATH=:/opt/lib`
+has one. People start commands where a directory `headrace` lies, such as the one they cloned into.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ def is_wanted() -> bool:
     """Whether there is no archive and it can be made; what failed once is not tried again."""
     try:
         key = archive_key()
-        folder = next(one for one in key.parents if one.exists())
+        directory = next(one for one in key.parents if one.exists())
         is_new = whole_archive(key) is None and not _failed(key).exists()
-        return is_new and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= DISK_BYTES_MIN
+        return is_new and os.access(directory, os.W_OK) and shutil.disk_usage(directory).free >= DISK_BYTES_MIN
     except OSError:
         return False
 

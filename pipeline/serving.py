@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
-from headrace.settings import Address, Settings, SettingsError, home_folder, load_settings
+from headrace.settings import Address, Settings, SettingsError, home_directory, load_settings
 from headrace.settings.log_lines import configure_logging
 
 POLL_S = 0.1
@@ -43,7 +43,7 @@ def run_server(
         serve: returns when the event is set.
     """
     try:
-        options = parse(load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_folder()))
+        options = parse(load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_directory()))
     except SettingsError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2

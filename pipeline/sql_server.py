@@ -61,7 +61,7 @@ HOST_KEY = "hadoop.hive.server2.thrift.bind.host"
 
 @dataclass(frozen=True, slots=True)
 class SqlOptions:
-    """`warehouse` is a folder, `memory` a JVM's `-Xmx`; `conf` holds Spark properties."""
+    """`warehouse` is a directory, `memory` a JVM's `-Xmx`; `conf` holds Spark properties."""
 
     data_dir: Path
     metastore: str
@@ -239,11 +239,11 @@ def _start_thrift(session: Any, listen: Address) -> None:
 
 def _parse(argv: Sequence[str] | None, settings: Settings) -> SqlOptions:
     parser = argparse.ArgumentParser(prog="headrace.pipeline.sql_server", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the logs and of Spark's scratch")
+    parser.add_argument("--data-dir", type=Path, required=True, help="directory of the logs and of Spark's scratch")
     parser.add_argument("--metastore", required=True, metavar="URI", help="thrift://host:port")
     parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="where `headrace sql` asks")
     parser.add_argument("--listen", type=Address.parse, metavar="HOST:PORT", help="whoever reaches it runs code")
-    parser.add_argument("--warehouse", type=Path, help="folder of the tables (default: DATA_DIR/warehouse)")
+    parser.add_argument("--warehouse", type=Path, help="directory of the tables (default: DATA_DIR/warehouse)")
     args = parser.parse_args(argv)
     return SqlOptions(
         data_dir=args.data_dir.resolve(),

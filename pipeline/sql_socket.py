@@ -155,12 +155,12 @@ def _connected(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """The path, or where it is too long for a socket's name, one through an open descriptor of its folder."""
+    """The path, or where it is too long for a socket's name, one through an open descriptor of its directory."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
+        yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
-        os.close(folder)
+        os.close(directory)

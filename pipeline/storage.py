@@ -1,4 +1,4 @@
-"""Where the settings say that the warehouse and the decision log are, and how they are reached.
+"""Where the settings say that the warehouse and the commit log are, and how they are reached.
 
 What is not local is reached through Spark's own JVM, which is started when the first file is looked at. A session that
 is opened later in the process runs in that JVM, so it is started with the session's properties.
@@ -16,51 +16,51 @@ from typing import TYPE_CHECKING, Any
 from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.of_settings import secrets_in_environment
 from headrace.loader.errors import StorageError
-from headrace.loader.storage.local import LOG_FOLDER, local_storage
-from headrace.loader.storage.local.slots import LocalSlots
-from headrace.loader.storage.protocols import SlotStorage, Storage
+from headrace.loader.storage.local import LOG_DIRECTORY, local_storage
+from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.protocols import CommitStorage, Storage
 from headrace.pipeline.java import ensure_java
 from headrace.settings import Settings
-from headrace.settings.addresses import RemoteFolder, resolve_metastore, state_folder, warehouse_folder
+from headrace.settings.addresses import RemoteDirectory, resolve_metastore, state_directory, warehouse_location
 
 if TYPE_CHECKING:
     from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 
-STATE_NAME = f"{LOG_FOLDER}/state.json"
-"""In a warehouse whose decision log is elsewhere: where that is."""
+STATE_NAME = f"{LOG_DIRECTORY}/state.json"
+"""In a warehouse whose commit log is elsewhere: where that is."""
 
 PYTHON_OF_WORKERS = "pyspark.python"
 
 WAREHOUSE_NAME = "warehouse.json"
-"""In a decision log that is not in its warehouse: where that is."""
+"""In a commit log that is not in its warehouse: where that is."""
 
 
 def warehouse_storage(settings: Settings) -> Storage:
     """The storage of the settings; nothing is made or looked at yet."""
-    folder, state = warehouse_folder(settings), state_folder(settings)
-    if isinstance(folder, RemoteFolder):
+    directory, state = warehouse_location(settings), state_directory(settings)
+    if isinstance(directory, RemoteDirectory):
         from headrace.loader.storage.hadoop import hadoop_storage
 
-        storage = hadoop_storage(_file_system(settings, folder), folder.uri)
+        storage = hadoop_storage(_file_system(settings, directory), directory.uri)
     else:
-        storage = local_storage(folder)
+        storage = local_storage(directory)
     if state is None:
         return storage
-    return Storage(_slots(settings, state), storage.staging, storage.files)
+    return Storage(_commits(settings, state), storage.staging, storage.files)
 
 
-def _slots(settings: Settings, folder: Path | RemoteFolder) -> SlotStorage:
-    if not isinstance(folder, RemoteFolder):
-        return LocalSlots(folder)
-    from headrace.loader.storage.hadoop.slots import HadoopSlots
+def _commits(settings: Settings, directory: Path | RemoteDirectory) -> CommitStorage:
+    if not isinstance(directory, RemoteDirectory):
+        return LocalCommitStorage(directory)
+    from headrace.loader.storage.hadoop.commits import HadoopCommitStorage
 
-    return HadoopSlots(_file_system(settings, folder), folder.uri)
+    return HadoopCommitStorage(_file_system(settings, directory), directory.uri)
 
 
-def _file_system(settings: Settings, folder: RemoteFolder) -> RemoteFileSystem:
+def _file_system(settings: Settings, directory: RemoteDirectory) -> RemoteFileSystem:
     from headrace.loader.storage.hadoop.jvm import FILE_SYSTEMS
 
-    return FILE_SYSTEMS[folder.scheme](lambda: _gateway(settings), folder.uri)
+    return FILE_SYSTEMS[directory.scheme](lambda: _gateway(settings), directory.uri)
 
 
 def _gateway(settings: Settings) -> Any:
@@ -72,32 +72,32 @@ def _gateway(settings: Settings) -> Any:
 
 
 def check_pair(settings: Settings, storage: Storage, *, is_dry: bool) -> None:
-    """Makes sure that this decision log and this warehouse belong together, where one is not in the other: with another
+    """Makes sure that this commit log and this warehouse belong together, where one is not in the other: with another
     log everything would be loaded a second time into the same tables.
 
     Raises:
         StorageError: they do not.
     """
-    state, warehouse = state_folder(settings), location_of(warehouse_folder(settings))
+    state, warehouse = state_directory(settings), location_of(warehouse_location(settings))
     wanted = warehouse if state is None else location_of(state)
     told = _told(storage, STATE_NAME)
     if state is None:
         if told:
             raise StorageError(f"the decisions of the warehouse {warehouse} are in {told}: set loader.state to that")
         return
-    if storage.files.length(f"{LOG_FOLDER}/format.json") is not None:
+    if storage.files.length(f"{LOG_DIRECTORY}/format.json") is not None:
         raise StorageError(
             f"the warehouse {warehouse} has decisions of its own, and loader.state is {wanted}: unset it"
         )
     if told not in ("", wanted):
         raise StorageError(f"the decisions of the warehouse {warehouse} are in {told}, and loader.state is {wanted}")
-    held = json.loads(storage.slots.read(WAREHOUSE_NAME) or b'""')
+    held = json.loads(storage.commits.read(WAREHOUSE_NAME) or b'""')
     if held not in ("", warehouse):
         raise StorageError(
             f"the decisions in {wanted} are of the warehouse {held}, and loader.warehouse is {warehouse}"
         )
     if not is_dry:
-        storage.slots.put_if_absent(WAREHOUSE_NAME, json.dumps(warehouse).encode())
+        storage.commits.put_if_absent(WAREHOUSE_NAME, json.dumps(warehouse).encode())
         storage.files.put(STATE_NAME, json.dumps(wanted).encode())
 
 
@@ -108,20 +108,20 @@ def _told(storage: Storage, name: str) -> str:
         return str(json.load(file))
 
 
-def location_of(folder: Path | RemoteFolder) -> str:
-    """A folder in Hadoop's spelling."""
-    return folder.uri if isinstance(folder, RemoteFolder) else local_location(folder)
+def location_of(directory: Path | RemoteDirectory) -> str:
+    """A directory in Hadoop's spelling."""
+    return directory.uri if isinstance(directory, RemoteDirectory) else local_location(directory)
 
 
 def lease_path(settings: Settings) -> Path:
     """A lock file on this machine: beside the log, since that is what the load works on; for one that is elsewhere, in
-    the data folder, under a name of its own."""
-    folder = state_folder(settings) or warehouse_folder(settings)
-    if isinstance(folder, RemoteFolder):
-        path = settings.data_dir / f"lease-{hashlib.sha256(folder.uri.encode()).hexdigest()[:16]}.json"
+    the data directory, under a name of its own."""
+    directory = state_directory(settings) or warehouse_location(settings)
+    if isinstance(directory, RemoteDirectory):
+        path = settings.data_dir / f"lease-{hashlib.sha256(directory.uri.encode()).hexdigest()[:16]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
-    return (folder if settings.loader.state else folder / LOG_FOLDER) / "lease.json"
+    return (directory if settings.loader.state else directory / LOG_DIRECTORY) / "lease.json"
 
 
 def prepare_environment(settings: Settings) -> None:
@@ -144,6 +144,6 @@ def session_arguments(settings: Settings, metastore_uri: str | None) -> dict[str
         "master": settings.spark["master"],
         "metastore_uri": metastore_uri,
         "data_dir": settings.data_dir,
-        "warehouse_uri": location_of(warehouse_folder(settings)),
+        "warehouse_uri": location_of(warehouse_location(settings)),
         "extra": settings.spark,
     }

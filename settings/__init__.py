@@ -4,7 +4,7 @@
 finds registry, broker and metastore, also those of a running `headrace up`.
 """
 
-from headrace.settings.home import home_folder, state_folder
+from headrace.settings.home import home_directory, state_directory
 from headrace.settings.loading import (
     CONFIG_PATH_VARIABLE,
     ENVIRONMENT,
@@ -49,9 +49,9 @@ __all__ = [
     "SettingsError",
     "SqlSettings",
     "TopicTable",
-    "home_folder",
+    "home_directory",
     "known_keys",
     "load_settings",
     "setting_origins",
-    "state_folder",
+    "state_directory",
 ]

@@ -1,4 +1,5 @@
-"""Where the other parts are: explicit settings first, then a live `headrace up` on the same data folder, then defaults.
+"""Where the other parts are: explicit settings first, then a live `headrace up` on the same data directory, then
+defaults.
 
 `headrace up` writes `<data_dir>/up.json` and holds an exclusive `flock` on it for as long as it runs, so a file left
 by a killed process is known to be stale without asking any process table.
@@ -16,20 +17,20 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.settings import Settings, SettingsError
-from headrace.settings.masking import masked_repr
+from headrace.settings.masking import mask_repr
 
 UP_FILE_NAME = "up.json"
 SQL_SOCKET_NAME = "sql.sock"
 
 REMOTE_SCHEMES = ("hdfs", "s3a")
-# A folder of its own: the top of a file system holds what is other people's. Tables say where they are by the whole
+# A directory of its own: the top of a file system holds what is other people's. Tables say where they are by the whole
 # URI, so it names its host. Hadoop does not decode names, and one that would need it is another in every client.
 REMOTE_URI = re.compile(r"(hdfs://[^/\s?#@%]+|s3a://[^/\s?#@%:]+)(/[^/\s?#%]+)+/?")
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFolder:
-    """A folder that Spark's JVM reaches: `uri` is absolute and has no slash at its end."""
+class RemoteDirectory:
+    """A directory that Spark's JVM reaches: `uri` is absolute and has no slash at its end."""
 
     uri: str
 
@@ -57,7 +58,7 @@ class LiveAddresses:
 
 
 def live_addresses(settings: Settings) -> LiveAddresses | None:
-    """The addresses of the `headrace up` that runs on this data folder, or None."""
+    """The addresses of the `headrace up` that runs on this data directory, or None."""
     try:
         descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
     except OSError:
@@ -88,7 +89,7 @@ def resolve_bootstrap_servers(settings: Settings) -> str:
 
 
 def resolve_metastore(settings: Settings) -> str | None:
-    """The thrift:// URI of the metastore to use, or None for the Derby metastore in the data folder."""
+    """The thrift:// URI of the metastore to use, or None for the Derby metastore in the data directory."""
     if settings.hive.metastore:
         return settings.hive.metastore
     live = live_addresses(settings)
@@ -96,56 +97,56 @@ def resolve_metastore(settings: Settings) -> str | None:
 
 
 def sql_socket(settings: Settings) -> Path:
-    """Where the SQL of a `headrace up` on this data folder answers `headrace sql`."""
+    """Where the SQL of a `headrace up` on this data directory answers `headrace sql`."""
     return settings.data_dir.resolve() / SQL_SOCKET_NAME
 
 
-def warehouse_folder(settings: Settings) -> Path | RemoteFolder:
-    """The folder of the tables' files.
+def warehouse_location(settings: Settings) -> Path | RemoteDirectory:
+    """The directory of the tables' files.
 
     Raises:
         SettingsError: it is on a file system that this release does not write to.
     """
     text = settings.loader.warehouse
-    return _folder("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()
+    return _directory("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()
 
 
-def state_folder(settings: Settings) -> Path | RemoteFolder | None:
-    """The folder of the decision log, None where it is in the warehouse.
+def state_directory(settings: Settings) -> Path | RemoteDirectory | None:
+    """The directory of the decision log, None where it is in the warehouse.
 
     Raises:
-        SettingsError: see `warehouse_folder`.
+        SettingsError: see `warehouse_location`.
     """
-    return _folder("loader.state", settings.loader.state) if settings.loader.state else None
+    return _directory("loader.state", settings.loader.state) if settings.loader.state else None
 
 
 def warehouse_dir(settings: Settings) -> Path:
-    """The absolute folder of the tables' files, for what needs a local one.
+    """The absolute directory of the tables' files, for what needs a local one.
 
     Raises:
         SettingsError: it is none.
     """
-    folder = warehouse_folder(settings)
-    if isinstance(folder, RemoteFolder):
-        found = masked_repr("loader.warehouse", folder.uri)
+    directory = warehouse_location(settings)
+    if isinstance(directory, RemoteDirectory):
+        found = mask_repr("loader.warehouse", directory.uri)
         raise SettingsError(
-            f"loader.warehouse: expected a local folder, found {found}; `headrace up` serves one machine, and "
+            f"loader.warehouse: expected a local directory, found {found}; `headrace up` serves one machine, and "
             "on a cluster `headrace load` runs by itself, from cron or Oozie"
         )
-    return folder
+    return directory
 
 
-def _folder(key: str, text: str) -> Path | RemoteFolder:
+def _directory(key: str, text: str) -> Path | RemoteDirectory:
     parts = urlsplit(text)
     if parts.scheme in REMOTE_SCHEMES:
         if not REMOTE_URI.fullmatch(text):
             raise SettingsError(
-                f"{key}: expected hdfs://host:port/folder or s3a://bucket/folder, found {masked_repr(key, text)}"
+                f"{key}: expected hdfs://host:port/directory or s3a://bucket/directory, found {mask_repr(key, text)}"
             )
-        return RemoteFolder(text.rstrip("/"))
+        return RemoteDirectory(text.rstrip("/"))
     if parts.scheme not in ("", "file") or (parts.scheme == "file" and parts.netloc not in ("", "localhost")):
         raise SettingsError(
-            f"{key}: expected a local folder or a file://, hdfs:// or s3a:// URI, found {masked_repr(key, text)}; "
+            f"{key}: expected a local directory or a file://, hdfs:// or s3a:// URI, found {mask_repr(key, text)}; "
             "other file systems are not supported in this release"
         )
     path = unquote(parts.path) if parts.scheme == "file" else text

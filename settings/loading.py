@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.settings.log_lines import FORMAT_VARIABLE, LEVEL_VARIABLE
-from headrace.settings.masking import masked_repr
+from headrace.settings.masking import mask_repr
 from headrace.settings.sections import (
     AT_LEAST,
     AT_MOST,
@@ -71,8 +71,8 @@ def load_settings(
         config: the file named by `--config`; it must exist. Without it the variable HEADRACE_CONFIG, then
             `headrace.toml` in `working_dir`, then `~/.config/headrace/headrace.toml` are looked at.
         environment: usually `os.environ`.
-        working_dir: usually the current folder.
-        home: usually the user's home folder.
+        working_dir: usually the current directory.
+        home: usually the user's home directory.
 
     Raises:
         SettingsError: a file that cannot be read, an unknown key, a misspelt variable or a value that does not fit.
@@ -100,12 +100,12 @@ def setting_origins(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Values by their keys, each with where it was found, and the file that was read; `of_folder` are the keys of a
-    file that was found in the working folder."""
+    """Values by their keys, each with where it was found, and the file that was read; `of_directory` are the keys of a
+    file that was found in the working directory."""
 
     values: Mapping[str, tuple[str, Any]]
     file: Path | None
-    of_folder: frozenset[str]
+    of_directory: frozenset[str]
 
 
 def _find_values(
@@ -133,8 +133,8 @@ def _find_values(
     # Whoever names a file answers for it, and the one at home is the user's own.
     is_named = config is not None or bool(environment.get(CONFIG_PATH_VARIABLE))
     is_found_here = not is_named and path == working_dir / CONFIG_FILE_NAME
-    of_folder = (key for key, (origin, _) in merged.items() if is_found_here and origin == str(path))
-    return _Found(merged, path, frozenset(of_folder))
+    of_directory = (key for key, (origin, _) in merged.items() if is_found_here and origin == str(path))
+    return _Found(merged, path, frozenset(of_directory))
 
 
 def _refuse_misspelt_variables(environment: Mapping[str, str]) -> None:
@@ -235,16 +235,19 @@ def _build(found: _Found) -> Settings:
             raise SettingsError(f"unknown setting {key!r} in {origin}; {hint}")
     sections = {name: cls(**chosen[name]) for name, cls in _SECTIONS.items()}
     return Settings(
-        data_dir=data_dir, spark=types.MappingProxyType(spark), of_working_folder=found.of_folder, **sections
+        data_dir=data_dir,
+        spark=types.MappingProxyType(spark),
+        keys_from_working_directory=found.of_directory,
+        **sections,
     )
 
 
 def _beside(file: Path | None, origin: str, text: str) -> Path:
-    """A path of the settings file is taken from the file's folder, any other from where the command was started."""
+    """A path of the settings file is taken from the file's directory, any other from where the command was started."""
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
-        raise SettingsError(f"{text!r} in {origin}: there is no home folder that ~ could stand for") from error
+        raise SettingsError(f"{text!r} in {origin}: there is no home directory that ~ could stand for") from error
     return path if file is None or origin != str(file) else file.resolve().parent / path
 
 
@@ -273,24 +276,24 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
     try:
         result = _converted(value, wanted)
     except ValueError as error:
-        raise SettingsError(f"{key} in {origin}: {error}, found {masked_repr(key, value)}") from error
+        raise SettingsError(f"{key} in {origin}: {error}, found {mask_repr(key, value)}") from error
     if key in CHOICES and str(result) not in CHOICES[key]:
         raise SettingsError(
-            f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {masked_repr(key, value)}"
+            f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {mask_repr(key, value)}"
         )
     if key in AT_LEAST and result < AT_LEAST[key]:
-        raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {masked_repr(key, value)}")
+        raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {mask_repr(key, value)}")
     if key in AT_MOST and result > AT_MOST[key]:
-        raise SettingsError(f"{key} in {origin}: expected at most {AT_MOST[key]}, found {masked_repr(key, value)}")
-    if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
-        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {masked_repr(key, value)}")
+        raise SettingsError(f"{key} in {origin}: expected at most {AT_MOST[key]}, found {mask_repr(key, value)}")
+    if key == "loader.quarantine_ratio_max" and not 0.0 <= result <= 1.0:
+        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {mask_repr(key, value)}")
     if key == "hive.executor" and not EXECUTORS.fullmatch(result):
         raise SettingsError(
-            f"{key} in {origin}: expected spark, print or hive://host:port, found {masked_repr(key, value)}"
+            f"{key} in {origin}: expected spark, print or hive://host:port, found {mask_repr(key, value)}"
         )
     if key == "loader.subject" and not _is_subject(result):
         raise SettingsError(
-            f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {masked_repr(key, value)}"
+            f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {mask_repr(key, value)}"
         )
     for pattern in result if key in PATTERNS else ():
         _check_pattern(key, origin, pattern)

@@ -51,15 +51,15 @@ def masked(key: str, value: Any) -> str:
     text = _text(value)
     if text and is_secret(key) and not (key in URL_KEYS and "://" in text):
         return HIDDEN
-    return without_passwords(text)
+    return mask_passwords(text)
 
 
-def masked_repr(key: str, value: Any) -> str:
+def mask_repr(key: str, value: Any) -> str:
     """A value that is wrong, for a message that says so."""
-    return HIDDEN if is_secret(key) else without_passwords(repr(value))
+    return HIDDEN if is_secret(key) else mask_passwords(repr(value))
 
 
-def without_passwords(text: str) -> str:
+def mask_passwords(text: str) -> str:
     """Text with the passwords of its URLs hidden, and what is given to a name that speaks of secrets."""
     parts = re.split(r",(?=\w+://)", text)
     urls = ",".join(_USER_AND_PASSWORD.sub(rf"//\1:{HIDDEN}@", part) for part in parts)

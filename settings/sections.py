@@ -41,16 +41,20 @@ class RegistrySettings(Section):
     client_certificate: str = ""  # PEM file of the certificate to show on https
     client_key: str = ""  # PEM file of its key; "": the key is in `client_certificate`
     client_key_password: str = ""  # of an encrypted key
-    client_hosts: tuple[str, ...] = ()  # that may get these where only the working folder's headrace.toml names the URL
+    client_hosts: tuple[
+        str, ...
+    ] = ()  # that may get these where only the working directory's headrace.toml names the URL
     client_timeout: Duration = Duration(10_000)  # of a connection attempt and of each wait for an answer
     compatibility: str = "BACKWARD"  # level of subjects that have none of their own
     api_profile: int = 8  # release of the Confluent Schema Registry whose bodies are answered; 7 for clients before 7.0
-    rules: str = "keep"  # keep | drop: rule sets in requests; dropped, as by the community edition, they change no id
+    rule_sets: str = (
+        "keep"  # keep | drop: rule sets in requests; dropped, as by the community edition, they change no id
+    )
     mode_changes: str = "allow"  # allow | refuse: whether clients may change modes, as READONLY and IMPORT are
     request_bytes_max: int = 4 * 1024 * 1024  # body of one request; its schema may have half as many characters
     workers: int = 1  # processes that serve; more than the cores that they may use does not help
     users: str = ""  # file of users and what each may do; "": whoever reaches the registry may do everything
-    open_to: str = "loopback"  # loopback | network: where a registry without `users` may listen
+    allow_unauthenticated_from: str = "loopback"  # loopback | network: where a registry without `users` may listen
     tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": plain HTTP
     tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
     tls_client_listen: str = ""  # host:port where clients show certificates, by which `users` knows them; "": nowhere
@@ -75,7 +79,9 @@ class BrokerSettings(Section):
     tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
     metrics_listen: str = ""  # host:port where GET /metrics answers Prometheus, whoever asks; "": nowhere
     users: str = ""  # file of users and what each may do; "": whoever reaches the broker may do everything
-    open_to: str = "loopback"  # loopback | network: where a broker with neither `users` nor `tls_client_ca` may listen
+    allow_unauthenticated_from: str = (
+        "loopback"  # loopback | network: where a broker with neither `users` nor `tls_client_ca` may listen
+    )
     connections_per_address_max: int = 0  # at once from one address; 0: any number
     bytes_per_second_max: int = 0  # that one user, or without users one address, may send and be sent; 0: any number
     partitions: int = 4  # of a topic created by its first message
@@ -89,7 +95,7 @@ class BrokerSettings(Section):
     consumer_session_timeout: Duration = Duration(45_000)  # of members by group.protocol=consumer
     consumer_heartbeat_interval: Duration = Duration(5000)  # of members by group.protocol=consumer, who learn by it
     node_id: int = 1  # of the one broker, as clients see it
-    damaged: str = "stop"  # stop | set-aside: a start that finds damage in what had been forced to disk
+    on_corruption: str = "fail"  # fail | rename: at startup, what to do with a corrupt segment that had been fsynced
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -119,11 +125,13 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoaderSettings(Section):
-    warehouse: str = ""  # folder or file://, hdfs:// or s3a:// URI; "" is data_dir/warehouse
+    warehouse: str = ""  # directory or file://, hdfs:// or s3a:// URI; "" is data_dir/warehouse
     state: str = ""  # the same for the decision log; "" is _headrace in the warehouse
     tasks: int = 0  # size of the fixed pool; 0 is the number of cores
     interval: Duration = Duration(600_000)  # between the scheduled loads of `headrace up`, aligned to the clock
-    spark_kept: Duration = Duration(1_800_000)  # for how long `up` keeps the Spark of a load for the next; 0s: not
+    spark_idle_timeout: Duration = Duration(
+        1_800_000
+    )  # for how long `up` keeps the Spark of a load for the next; 0s: not
     partition_by: str = "hour"  # hour (dt and hr) | day (dt alone)
     topics_include: tuple[str, ...] = (".*",)  # regular expressions matched against whole topic names
     topics_exclude: tuple[str, ...] = ()  # applied after include; `__*` and `_schemas` are always left out
@@ -133,8 +141,8 @@ class LoaderSettings(Section):
     file_bytes_target: int = 256 * 1024 * 1024  # a partition is split over tasks only above this
     range_bytes_max: int = 4 * 1024 * 1024 * 1024  # cap of what one run reads from one partition
     kafka_column: str = "position"  # none | position | full: what each row says of where it came from
-    quarantine_share_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
-    lost_ground: str = "fail"  # fail | earliest: when offsets vanished unread, or the log is not the one read
+    quarantine_ratio_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
+    on_data_loss: str = "fail"  # fail | skip: when offsets vanished unread, or the log is not the one read
     record_bytes_max: int = 64 * 1024 * 1024  # what one batch may unfold to; a larger one is taken for corrupt
     corrupt_batches: str = "fail"  # fail | quarantine | skip: what becomes of a batch that cannot be read
     future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
@@ -189,15 +197,15 @@ class AuditSettings(Section):
     grace: Duration = Duration(1_800_000)  # after a window's end before a missing count is called short
     topic: str = "headrace.audit"  # where producers and consumers publish their counts
     counted_topics: tuple[str, ...] = ()  # patterns of topics all of whose producers count: more than sent is surplus
-    findings_end: Duration = Duration(30 * 86_400_000)  # after the last count of a window a finding in it is past
+    findings_ttl: Duration = Duration(30 * 86_400_000)  # after the last count of a window a finding in it is past
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompatSettings(Section):
-    schemas: tuple[str, ...] = ()  # files, patterns and folders that are checked when the command names none
-    types: tuple[str, ...] = ()  # files and folders of types that schemas use, which are not checked themselves
+    schemas: tuple[str, ...] = ()  # files, patterns and directories that are checked when the command names none
+    types: tuple[str, ...] = ()  # files and directories of types that schemas use, which are not checked themselves
     allow_comments: bool = False  # comments in schema files are read past, as Avro Java does
-    against: tuple[str, ...] = ()  # baseline: git:REF[:path], git-tip:REF, registry, a URL, a folder, or files
+    against: tuple[str, ...] = ()  # baseline: git:REF[:path], git-tip:REF, registry, a URL, a directory, or files
     level: str = ""  # a level for all; "": the subject's own in a registry, else BACKWARD
     all_versions: bool = False  # compare with every earlier version, as the _TRANSITIVE levels do
     require_subject: bool = False  # a schema without an earlier version fails
@@ -221,14 +229,14 @@ class Settings:
     compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
     # `master`, and any spark.* property without its prefix, passed through to Spark
-    of_working_folder: frozenset[str] = frozenset()
-    # Keys whose values come from the working folder's own file, which may be anybody's: a checkout has one.
+    keys_from_working_directory: frozenset[str] = frozenset()
+    # Keys whose values come from the working directory's own file, which may be anybody's: a checkout has one.
 
     def masked(self) -> dict[str, dict[str, str] | str]:
         """All values as text for people, with passwords hidden."""
         shown: dict[str, dict[str, str] | str] = {}
         for section in dataclasses.fields(self):
-            if section.name == "of_working_folder":
+            if section.name == "keys_from_working_directory":
                 continue
             value = getattr(self, section.name)
             if isinstance(value, Section):
@@ -254,18 +262,18 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
         "FULL_TRANSITIVE",
     ),
     "registry.api_profile": ("7", "8"),
-    "registry.rules": ("keep", "drop"),
+    "registry.rule_sets": ("keep", "drop"),
     "registry.mode_changes": ("allow", "refuse"),
-    "registry.open_to": ("loopback", "network"),
-    "broker.open_to": ("loopback", "network"),
+    "registry.allow_unauthenticated_from": ("loopback", "network"),
+    "broker.allow_unauthenticated_from": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
-    "broker.damaged": ("stop", "set-aside"),
+    "broker.on_corruption": ("fail", "rename"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "kafka.sasl_mechanism": ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"),
     "loader.partition_by": ("hour", "day"),
     "loader.codec": ("null", "deflate", "snappy"),
     "loader.kafka_column": ("none", "position", "full"),
-    "loader.lost_ground": ("fail", "earliest"),
+    "loader.on_data_loss": ("fail", "skip"),
     "loader.corrupt_batches": ("fail", "quarantine", "skip"),
     "loader.future_records": ("own_time", "clamp"),
     "hive.server_auth": ("NONE", "NOSASL", "LDAP", "CUSTOM", "KERBEROS"),
@@ -279,8 +287,8 @@ TOPIC_KEYS = (
     "partition_by",
     "kafka_column",
     "codec",
-    "quarantine_share_max",
-    "lost_ground",
+    "quarantine_ratio_max",
+    "on_data_loss",
     "record_bytes_max",
     "corrupt_batches",
     "future_records",

@@ -120,8 +120,8 @@ def starting() -> Iterator[StartService]:
     """Starts servers by module and arguments; whatever still runs at the end is stopped."""
     started: list[Service] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None, folder: Path = ROOT) -> Service:
-        service = Service(list(arguments), environment, folder)
+    def start(*arguments: str, environment: dict[str, str] | None = None, directory: Path = ROOT) -> Service:
+        service = Service(list(arguments), environment, directory)
         started.append(service)
         return service
 

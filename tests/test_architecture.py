@@ -15,8 +15,8 @@ from support.checkout import PACKAGES, ROOT
 PACKAGES = PACKAGES
 """The rooms as the package that they are when installed; `make setup` leaves it."""
 
-# Names are those below `headrace`: a room's is its folder at the top level of the checkout, and `headrace` stands for
-# what is in the folder of that name, the front door. A place is a room or a part of one.
+# Names are those below `headrace`: a room's is its directory at the top level of the checkout, and `headrace` stands
+# for what is in the directory of that name, the front door. A place is a room or a part of one.
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "avro_schema": (),
@@ -240,7 +240,7 @@ def test_every_top_level_package_is_in_the_tables() -> None:
     assert packages == set(ROOMS)
 
 
-def test_alembic_folder_does_not_shadow_the_library() -> None:
+def test_alembic_directory_does_not_shadow_the_library() -> None:
     assert not (ROOT / "alembic" / "__init__.py").exists()
 
 

@@ -34,7 +34,7 @@ from headrace.hive_ddl.executors.failures import one_line, root_cause  # noqa: E
 from headrace.pipeline.demo.answers import Table, differences  # noqa: E402
 from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
 from headrace.pipeline.demo.place import Ask, Command, Detail  # noqa: E402
-from headrace.pipeline.demo.run import DemoError, prepare_folder, run_demo_at  # noqa: E402
+from headrace.pipeline.demo.run import DemoError, prepare_directory, run_demo_at  # noqa: E402
 from headrace.settings import Settings, load_settings  # noqa: E402
 from support.hive.hive_jdbc import HiveJdbc  # noqa: E402
 from support.hive.hive_server import HiveServer  # noqa: E402
@@ -78,36 +78,36 @@ class Cluster:
 
     settings: Settings
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._servers = ExitStack()
 
     def start(self, detail: Detail) -> None:
-        folder = self._folder
+        directory = self._directory
         postgres = PostgresServer()
         self._servers.callback(postgres.remove)
         registry = self._registry(postgres.new_database())
         detail(f"registry on PostgreSQL: {registry.addresses['registry']}, as headrace-registry.service starts it")
-        security = KafkaSecurity(folder / "kafka-security")
-        kafka = ApacheKafka(folder / "kafka", security)
+        security = KafkaSecurity(directory / "kafka-security")
+        kafka = ApacheKafka(directory / "kafka", security)
         self._servers.callback(kafka.stop)
         detail(f"Apache Kafka, SCRAM over TLS: {kafka.secured['LOGIN']}")
-        self._hdfs = Hdfs(folder / "hdfs")
+        self._hdfs = Hdfs(directory / "hdfs")
         self._servers.callback(self._hdfs.stop)
-        yarn = Yarn(folder / "yarn", self._hdfs)
+        yarn = Yarn(directory / "yarn", self._hdfs)
         self._servers.callback(yarn.stop)
         detail(f"HDFS: {self._hdfs.uri}, YARN: http://{yarn.web}")
-        self._hive = HiveServer(folder / "hive")
+        self._hive = HiveServer(directory / "hive")
         self._servers.callback(self._hive.stop)
         detail(f"HiveServer2: {self._hive.address}")
-        archive = packed_environment(folder)
+        archive = packed_environment(directory)
         detail(f"the environment of the tasks: {archive.stat().st_size / 1e6:.0f} MB")
         client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
-        self._config = folder / "headrace.toml"
+        self._config = directory / "headrace.toml"
         text = filled(
             EXAMPLES / "headrace.toml",
             {
-                "data_dir": str(folder / "data"),
+                "data_dir": str(directory / "data"),
                 **{name: getattr(client, name) for name in ("bootstrap_servers", "ca", "user", "password_file")},
                 "url": registry.addresses["registry"],
                 "warehouse": f"{self._hdfs.uri}/data/headrace",
@@ -121,28 +121,28 @@ class Cluster:
         self._config.write_text(of_this_machine(text), encoding="utf-8")
         self._load = self._service(
             "headrace-load.service",
-            folder / "data",
+            directory / "data",
             {SETTINGS_FILE: str(self._config), HADOOP_CONF: str(yarn.conf)},
         )
-        (folder / "data").mkdir()
+        (directory / "data").mkdir()
         self.settings = load_settings(config=self._config)
 
     def _registry(self, database_url: str) -> Service:
-        home, config = self._folder / "registry", self._folder / "registry.toml"
+        home, config = self._directory / "registry", self._directory / "registry.toml"
         home.mkdir()
         values = {"data_dir": str(home), "listen": "127.0.0.1:0", "database_url": database_url}
         config.write_text(filled(EXAMPLES / "registry.toml", values), encoding="utf-8")
         unit = self._service("headrace-registry.service", home, {SETTINGS_FILE: str(config), HOME: str(home)})
         for words in unit.before:
-            subprocess.run(words, check=True, env=unit.environment, cwd=unit.folder, stdout=subprocess.DEVNULL)
-        registry = Service([*unit.start], unit.environment, unit.folder, program=(), inherited={})
+            subprocess.run(words, check=True, env=unit.environment, cwd=unit.directory, stdout=subprocess.DEVNULL)
+        registry = Service([*unit.start], unit.environment, unit.directory, program=(), inherited={})
         self._servers.callback(registry.stop)
         return registry
 
     def _service(self, name: str, home: Path, paths: Mapping[str, str]) -> UnitService:
         """A unit of the examples with the paths of this machine, kept for people to read."""
         text = placed(EXAMPLES / "systemd" / name, {PROGRAM: str(Path(sys.executable).parent / "headrace"), **paths})
-        units = self._folder / "systemd"
+        units = self._directory / "systemd"
         units.mkdir(exist_ok=True)
         (units / name).write_text(text, encoding="utf-8")
         return service_of(text, home)
@@ -150,7 +150,7 @@ class Cluster:
     def command(self, *arguments: str) -> Command:
         """A load is what its unit starts; other commands are typed, in a shell as docs/cluster.md has it."""
         if arguments == ("load",):
-            return Command(self._load.start, self._load.environment, self._load.folder)
+            return Command(self._load.start, self._load.environment, self._load.directory)
         typed = [sys.executable, "-P", "-m", "headrace", *arguments]
         said = {"HEADRACE_CONFIG": str(self._config), "HADOOP_CONF_DIR": self._load.environment["HADOOP_CONF_DIR"]}
         return Command(typed, {**os.environ, **said})
@@ -189,12 +189,12 @@ class Cluster:
             f"t = LOAD '{flights}/dt=*' USING AvroStorage('', '-f {flights}/_schema/current.avsc');\n"
             "result = FOREACH (GROUP t BY carrier) GENERATE group, COUNT(t);"
         )
-        lines = Pig(self._folder / "pig", "pig").dump(script)
+        lines = Pig(self._directory / "pig", "pig").dump(script)
         return [(carrier, int(number)) for carrier, number in (line.strip("()").split(",") for line in lines)]
 
     def next_steps(self) -> Sequence[str]:
-        units = self._folder / "systemd" / "*"
-        return (f"less {self._folder / 'headrace.toml'}", f"less {units}", "less docs/cluster.md")
+        units = self._directory / "systemd" / "*"
+        return (f"less {self._directory / 'headrace.toml'}", f"less {units}", "less docs/cluster.md")
 
 
 def filled(example: Path, values: Mapping[str, str]) -> str:
@@ -248,10 +248,10 @@ def asked(connection: Any, query: str) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, default=DATA_DIR, help="emptied when it runs again")
-    folder = parser.parse_args().data_dir.resolve()
+    directory = parser.parse_args().data_dir.resolve()
     try:
-        prepare_folder(folder)
-        verdict = run_demo_at(Cluster(folder), find_data(), folder / "logs", sys.stdout)
+        prepare_directory(directory)
+        verdict = run_demo_at(Cluster(directory), find_data(), directory / "logs", sys.stdout)
     except CANNOT_RUN as error:
         print(f"demo-cluster: {error}", file=sys.stderr)
         return 2

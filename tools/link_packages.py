@@ -33,7 +33,7 @@ def link_packages(packages: Path = PACKAGES) -> None:
 
 
 def rooms() -> tuple[str, ...]:
-    """The folders that `setup.py` maps to packages below `headrace`."""
+    """The directories that `setup.py` maps to packages below `headrace`."""
     tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS":

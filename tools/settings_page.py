@@ -15,11 +15,11 @@ PAGE = ROOT / "docs" / "settings.md"
 INTRODUCTION = f"""# Settings
 
 Defaults are overridden by `headrace.toml`, that by the environment, and that by flags. The file is the one named by
-`--config` or `HEADRACE_CONFIG`, else `headrace.toml` in the working folder, else `~/.config/headrace/headrace.toml`.
+`--config` or `HEADRACE_CONFIG`, else `headrace.toml` in the working directory, else `~/.config/headrace/headrace.toml`.
 In the environment a key is written `{ENVIRONMENT_PREFIX}<SECTION>__<KEY>`, for example
 `{ENVIRONMENT_PREFIX}LOADER__PARTITION_BY=day`. Durations are written `500ms`, `90s`, `10m`, `2h` or `7d`. Unknown keys
-are errors. A relative `data_dir`, `loader.warehouse` or `loader.state` of a file is taken from that file's folder,
-and so is the default of `data_dir` where there is a file; anything else from the folder where the command is started.
+are errors. A relative `data_dir`, `loader.warehouse` or `loader.state` of a file is taken from that file's directory,
+and so is the default of `data_dir` where there is a file; anything else from the directory where the command is started.
 
 | key | flag | default | meaning |
 |---|---|---|---|
@@ -51,7 +51,7 @@ A settings file may have any number of tables `[[loader.topic]]`:
 [[loader.topic]]
 pattern = "clicks|page\\\\..*"          # a regular expression that a topic's whole name must match
 partition_by = "day"
-quarantine_share_max = 0.01
+quarantine_ratio_max = 0.01
 
 [[loader.topic]]
 pattern = ".*"
@@ -82,7 +82,7 @@ what the message says. Late messages are always filed under their own time.
 
 
 def page() -> str:
-    rows = [row("data_dir", "./headrace-data", "folder of everything this installation keeps")]
+    rows = [row("data_dir", "./headrace-data", "directory of everything this installation keeps")]
     source = (ROOT / "settings" / "sections.py").read_text(encoding="utf-8")
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     lines = source.splitlines()

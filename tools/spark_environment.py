@@ -15,19 +15,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def make(release: str) -> None:
-    folder = ROOT / ".make" / f"spark-{release}"
-    stamp = folder / ".complete"
+    directory = ROOT / ".make" / f"spark-{release}"
+    stamp = directory / ".complete"
     if stamp.exists():
         return
-    venv.create(folder, clear=True, with_pip=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    venv.create(directory, clear=True, with_pip=True)
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, f"pyspark=={release}"], check=True)
-    theirs = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    theirs = Path(sysconfig.get_path("purelib", vars={"base": str(directory), "platbase": str(directory)}))
     # Not as a bare path, since the other environment's own .pth files count too.
     (theirs / "rest.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    program = folder / "bin" / "headrace"
+    program = directory / "bin" / "headrace"
     program.write_text(
-        f"#!{folder}/bin/python\nimport sys\n\nfrom headrace.cli import main\n\nsys.exit(main(sys.argv[1:]))\n"
+        f"#!{directory}/bin/python\nimport sys\n\nfrom headrace.cli import main\n\nsys.exit(main(sys.argv[1:]))\n"
     )
     program.chmod(0o755)
     stamp.touch()

@@ -68,11 +68,11 @@ class Broker:
 class Bundled(Broker):
     name = "headrace"
 
-    def __init__(self, folder: Path, fsync: str, has_tls: bool) -> None:
-        self._folder, self._port = folder, 0
+    def __init__(self, directory: Path, fsync: str, has_tls: bool) -> None:
+        self._directory, self._port = directory, 0
         self._settings = {"HEADRACE__BROKER__FSYNC": fsync}
         if has_tls:
-            authority = Authority(folder.with_name("authority"))
+            authority = Authority(directory.with_name("authority"))
             certificate, key = map(str, authority.certificate("broker"))
             self.ca_file = authority.ca_file
             self._settings |= {"HEADRACE__BROKER__TLS_CERTIFICATE": certificate, "HEADRACE__BROKER__TLS_KEY": key}
@@ -80,7 +80,7 @@ class Bundled(Broker):
 
     def start(self) -> None:
         began = time.perf_counter()
-        command = [sys.executable, "-m", "headrace", "broker", "serve", "--data-dir", str(self._folder)]
+        command = [sys.executable, "-m", "headrace", "broker", "serve", "--data-dir", str(self._directory)]
         self._process = subprocess.Popen(
             [*command, "--broker-listen", f"127.0.0.1:{self._port}"],
             stdin=subprocess.DEVNULL,
@@ -99,8 +99,8 @@ class Bundled(Broker):
     def pid(self) -> int:
         return self._process.pid
 
-    def log_folder(self, topic: str) -> Path:
-        return self._folder / "broker" / f"{topic}-0"
+    def log_directory(self, topic: str) -> Path:
+        return self._directory / "broker" / f"{topic}-0"
 
     def kill(self) -> None:
         self._process.kill()
@@ -116,11 +116,11 @@ class Kafka(Broker):
 
     name = "kafka"
 
-    def __init__(self, folder: Path, fsync: str, has_tls: bool) -> None:
+    def __init__(self, directory: Path, fsync: str, has_tls: bool) -> None:
         self._fsync = fsync
-        security = KafkaSecurity(folder.with_name("security")) if has_tls else None
+        security = KafkaSecurity(directory.with_name("security")) if has_tls else None
         began = time.perf_counter()
-        self._kafka = ApacheKafka(folder, security)
+        self._kafka = ApacheKafka(directory, security)
         self.start_s, self.address = time.perf_counter() - began, self._kafka.address
         if security is not None:
             self.address, self.ca_file = self._kafka.secured["TLS"], security.authority.ca_file

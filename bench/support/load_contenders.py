@@ -34,7 +34,7 @@ class Job:
     schema: str
     later: str
     cores: int
-    folder: str
+    directory: str
     jars: str = ""
 
 
@@ -68,17 +68,17 @@ def naive(job: Job) -> Timing:
                     value = fastavro.schemaless_reader(io.BytesIO(record.value[PREFIX_BYTES:]), writer, reader)
                     hour = value["header"]["time"] // HOUR_MS
                     if hour not in files:
-                        output = stack.enter_context(Path(job.folder, f"{hour}.avro").open("wb"))
+                        output = stack.enter_context(Path(job.directory, f"{hour}.avro").open("wb"))
                         files[hour] = fastavro.write.Writer(output, reader, codec="snappy", sync_interval=1 << 20)
                     files[hour].write(value)
                 count += len(records)
         for file in files.values():
             file.flush()
-    return Timing(time.monotonic() - began, 0, _size(job.folder))
+    return Timing(time.monotonic() - began, 0, _size(job.directory))
 
 
 def core(job: Job) -> Timing:
-    """A whole load: plan, tasks, decision, files in their places, audit, tables and partitions."""
+    """A whole load: plan, tasks, commit, files in their places, audit, tables and partitions."""
     return _headrace(job, None)
 
 
@@ -103,19 +103,19 @@ def reference(job: Job) -> Timing:
 def _headrace(job: Job, run_units: Callable[[Any], Any] | None) -> Timing:
     from headrace.loader.run import run_load
     from headrace.pipeline.java import ensure_java
-    from headrace.pipeline.load import decision_log, open_load
+    from headrace.pipeline.load import commit_log, open_load
     from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
 
-    folder = Path(job.folder)
+    directory = Path(job.directory)
     settings = Settings(
-        data_dir=folder,
+        data_dir=directory,
         registry=RegistrySettings(url=job.registry),
         kafka=KafkaSettings(bootstrap_servers=job.brokers),
         loader=LoaderSettings(tasks=job.cores),
         spark={"master": f"local[{job.cores}]"},
     )
-    ensure_java(folder)
-    log = decision_log(settings)
+    ensure_java(directory)
+    log = commit_log(settings)
     log.open()
     with open_load(settings, log, sys.stderr) as load:
 
@@ -130,31 +130,32 @@ def _headrace(job: Job, run_units: Callable[[Any], Any] | None) -> Timing:
     assert not report.has_findings, report.problems
     loaded = sum(one.rows for one in report.loaded)
     assert loaded == job.messages, f"{loaded} of {job.messages} messages were loaded"
-    return Timing(seconds, report.read_ms / 1000, _size(str(folder / "warehouse" / job.topic)))
+    return Timing(seconds, report.read_ms / 1000, _size(str(directory / "warehouse" / job.topic)))
 
 
 def spark(job: Job) -> Timing:
-    """Spark's own source of Kafka, `from_avro` and its Avro sink, all in the JVM: one folder, no times, no tables."""
+    """Spark's own source of Kafka, `from_avro` and its Avro sink, all in the JVM: one directory, no times, no
+    tables."""
     from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties
     from headrace.pipeline.java import ensure_java
 
-    folder = Path(job.folder)
-    ensure_java(folder)
+    directory = Path(job.directory)
+    ensure_java(directory)
     properties = session_properties(
-        app_name="bench", master=f"local[{job.cores}]", metastore_uri=None, data_dir=folder,
-        warehouse_uri=f"file://{folder}", extra={"jars": job.jars, "driver.memory": "4g"},
+        app_name="bench", master=f"local[{job.cores}]", metastore_uri=None, data_dir=directory,
+        warehouse_uri=f"file://{directory}", extra={"jars": job.jars, "driver.memory": "4g"},
     )  # fmt: skip
-    session = open_unreached(folder, properties)
+    session = open_unreached(directory, properties)
     try:
         _spark_load(session, job, job.warm)
         began = time.monotonic()
         _spark_load(session, job, job.topic)
         seconds = time.monotonic() - began
-        written = session.read.format("avro").load(f"{job.folder}/{job.topic}").count()
+        written = session.read.format("avro").load(f"{job.directory}/{job.topic}").count()
     finally:
         close_session(session)
     assert written == job.messages, f"{written} of {job.messages} messages were loaded"
-    return Timing(seconds, 0, _size(f"{job.folder}/{job.topic}"))
+    return Timing(seconds, 0, _size(f"{job.directory}/{job.topic}"))
 
 
 def _spark_load(session: Any, job: Job, topic: str) -> None:
@@ -170,11 +171,11 @@ def _spark_load(session: Any, job: Job, topic: str) -> None:
         from_avro("body", job.schema, options).alias("row"),
         functions.struct("partition", "offset", "timestamp").alias("kafka"),
     ).select("row.*", "kafka")
-    rows.write.format("avro").option("compression", "snappy").save(f"{job.folder}/{topic}")
+    rows.write.format("avro").option("compression", "snappy").save(f"{job.directory}/{topic}")
 
 
-def _size(folder: str) -> int:
-    return sum(path.stat().st_size for path in Path(folder).rglob("*.avro"))
+def _size(directory: str) -> int:
+    return sum(path.stat().st_size for path in Path(directory).rglob("*.avro"))
 
 
 CONTENDERS = {one.__name__: one for one in (naive, reference, core, spark)}

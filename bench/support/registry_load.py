@@ -55,8 +55,8 @@ def run_load(url: str, load: Load, clients: int, seconds: float) -> Rate:
 
 def _run_wrk(url: str, load: Load, clients: int, seconds: float) -> Rate:
     assert WRK is not None
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "load.lua"
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory) / "load.lua"
         script.write_text(_lua(load))
         command = [WRK, "-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--latency", "--timeout", "10s", "-s", str(script)]
         done = subprocess.run([*command, url], capture_output=True, text=True, check=True)

@@ -21,10 +21,10 @@ def surroundings(*more: str) -> str:
     return ", ".join((time.strftime("%Y-%m-%d"), *here, *more))
 
 
-def keep(name: str, about: str, body: str, folder: Path = RESULTS) -> None:
+def keep(name: str, about: str, body: str, directory: Path = RESULTS) -> None:
     """Adds what was measured, as Markdown; `about` is a line above it."""
-    folder.mkdir(exist_ok=True)
-    with (folder / f"{name}.md").open("a", encoding="utf-8") as file:
+    directory.mkdir(exist_ok=True)
+    with (directory / f"{name}.md").open("a", encoding="utf-8") as file:
         file.write(f"{about}\n\n{body.rstrip()}\n\n")
 
 

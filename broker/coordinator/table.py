@@ -108,7 +108,7 @@ class LogTable:
         await self._flusher.force(self.log)
         for _ in range(older):
             # The name of what follows is on disk before one goes, since that alone may then tell where the log ends.
-            await self._flusher.sync_names(self.log.folder)
+            await self._flusher.sync_names(self.log.directory)
             self._unlink(self.log.drop_segments(1))
         self._compact_above = self.log.size + self._grows_by
         return before, self.log.size

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, versions 1 to 4: the bytes of each partition in the one folder there is. 4: the disk's space."""
+"""DescribeLogDirs, versions 1 to 4: the bytes of each partition in the one directory there is. 4: the disk's space."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
 CODE_FROM, SPACE_FROM = 3, 4
-_Folder = DescribeLogDirsResponse.DescribeLogDirsResult
-_Topic = _Folder.DescribeLogDirsTopic
+_Directory = DescribeLogDirsResponse.DescribeLogDirsResult
+_Topic = _Directory.DescribeLogDirsTopic
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -36,10 +36,10 @@ def handle(context: RequestContext, request: Any) -> Any:
     if version >= SPACE_FROM:
         disk = shutil.disk_usage(node.config.data_dir)
         space = {"total_bytes": disk.total, "usable_bytes": disk.free}
-    folder = _Folder(
+    directory = _Directory(
         version=version, error_code=ErrorCode.NONE, log_dir=str(node.config.data_dir), topics=topics, **space
     )
-    return DescribeLogDirsResponse(version=version, results=[folder])
+    return DescribeLogDirsResponse(version=version, results=[directory])
 
 
 def _topic(context: RequestContext, name: str, indexes: Sequence[int]) -> Any:

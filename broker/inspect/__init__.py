@@ -1,1 +1,2 @@
-"""Looks at a data folder that no broker needs to serve: `dump` shows batches, `verify` checks all of it. Reads only."""
+"""Looks at a data directory that no broker needs to serve: `dump` shows batches, `verify` checks all of it. Reads
+only."""

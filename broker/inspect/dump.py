@@ -58,13 +58,13 @@ class DumpedDamage:
 Dumped = DumpedBatch | DumpedDamage
 
 
-def dump(folder: Path, start: int, end: int | None, *, with_records: bool) -> Iterator[Dumped]:
-    """The batches of a partition's folder that have offsets in [start, end), and the damage among them.
+def dump(directory: Path, start: int, end: int | None, *, with_records: bool) -> Iterator[Dumped]:
+    """The batches of a partition's directory that have offsets in [start, end), and the damage among them.
 
     Raises:
         OSError: a file cannot be read.
     """
-    segments = segment_files(folder)
+    segments = segment_files(directory)
     for segment in segments:
         if (segment.end is not None and segment.end <= start) or (end is not None and segment.base_offset >= end):
             continue

@@ -1,7 +1,7 @@
-"""Checks a data folder: every batch, and what indexes, checkpoints, epochs and producer states say of the batches.
+"""Checks a data directory: every batch, and what indexes, checkpoints, epochs and producer states say of the batches.
 
-Nothing is written, and no broker may be at work on the folder. What a start would put right by itself, as it does after
-a crash, is a note; a finding is what was forced to disk and is not there, or a file that contradicts the log.
+Nothing is written, and no broker may be at work on the directory. What a start would put right by itself, as it does
+after a crash, is a note; a finding is what was forced to disk and is not there, or a file that contradicts the log.
 
 Memory does not grow with the logs: of a partition FINDINGS_MAX findings are kept, and one window of a file.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.broker.data_folder import CLEAN_MARKER, STRAY_FOLDER, partition_folders
+from headrace.broker.data_directory import CLEAN_MARKER, STRAY_DIRECTORY, partition_directories
 from headrace.broker.errors import CorruptFile
 from headrace.broker.inspect.walk import Damage, SegmentFile, SegmentWalk, segment_files
 from headrace.broker.log.checkpoints import CLEAN_TO, LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint
@@ -36,7 +36,7 @@ INDEX_READ_BYTES = 48 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` is what was compared: folders, batches, offsets, indexes, checkpoints, epochs or producers."""
+    """`check` is what was compared: directories, batches, offsets, indexes, checkpoints, epochs or producers."""
 
     check: str
     where: str
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verified:
-    """One partition, or the folder around them, which has no batches. `more` findings beside those that are kept."""
+    """One partition, or the directory around them, which has no batches. `more` findings beside those that are kept."""
 
     name: str
     segments: int = 0
@@ -97,8 +97,8 @@ class _Promised:
         return self.topic.is_internal or is_compacted(self.topic.configs)
 
 
-def verify(folder: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[Verified]:
-    """First the folder, then its partitions one by one; at the end, what these tell of the folder is added to it.
+def verify(directory: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[Verified]:
+    """First the directory, then its partitions one by one; at the end, what these tell of the directory is added to it.
 
     Args:
         progress: is told which file is being read.
@@ -106,22 +106,22 @@ def verify(folder: Path, progress: Callable[[str], None] = lambda where: None) -
     Raises:
         CorruptFile: there is no telling which topics there should be.
     """
-    if not (folder / TOPICS_FILE).exists():
-        raise CorruptFile(folder / TOPICS_FILE, "it is missing; expected the folder of a broker")
-    topics = TopicStore.load(folder, "")
-    around = Verified(str(folder))
+    if not (directory / TOPICS_FILE).exists():
+        raise CorruptFile(directory / TOPICS_FILE, "it is missing; expected the directory of a broker")
+    topics = TopicStore.load(directory, "")
+    around = Verified(str(directory))
     checkpoints = _Checkpoints(
-        (folder / CLEAN_MARKER).exists(),
-        *(_read(folder / name, around) for name in (RECOVERY_POINTS, LOG_STARTS, CLEAN_TO)),
+        (directory / CLEAN_MARKER).exists(),
+        *(_read(directory / name, around) for name in (RECOVERY_POINTS, LOG_STARTS, CLEAN_TO)),
     )
     names = {f"{topic.name}-{index}" for topic in topics for index in range(topic.partitions)}
-    _check_folders(folder, names, around)
+    _check_directories(directory, names, around)
     yield around
     largest_id = -1
     for topic in topics:
         for index in range(topic.partitions):
             key = (topic.name, index)
-            place = folder / f"{topic.name}-{index}"
+            place = directory / f"{topic.name}-{index}"
             promised = _Promised(
                 topic,
                 checkpoints.recovery_points.get(key, 0),
@@ -134,10 +134,10 @@ def verify(folder: Path, progress: Callable[[str], None] = lambda where: None) -
             if place.is_dir():
                 _Checking(place, promised, verified, progress).run()
             else:
-                verified.add("folders", place.name, "the partition's folder is missing")
+                verified.add("directories", place.name, "the partition's directory is missing")
             largest_id = max(largest_id, verified.largest_producer_id)
             yield verified
-    _check_producer_ids(folder / PRODUCER_IDS, largest_id, around)
+    _check_producer_ids(directory / PRODUCER_IDS, largest_id, around)
 
 
 def _read(path: Path, around: Verified) -> Mapping[PartitionKey, int]:
@@ -148,13 +148,13 @@ def _read(path: Path, around: Verified) -> Mapping[PartitionKey, int]:
         return {}
 
 
-def _check_folders(folder: Path, wanted: set[str], around: Verified) -> None:
-    for entry in sorted(folder.iterdir()):
-        if entry.is_dir() and STRAY_FOLDER in entry.name:
-            around.add("folders", entry.name, "was put aside, since no topic has it", is_note=True)
-    for entry in partition_folders(folder):
-        if entry.name not in wanted and STRAY_FOLDER not in entry.name:
-            around.add("folders", entry.name, "belongs to no topic; a start puts it aside", is_note=True)
+def _check_directories(directory: Path, wanted: set[str], around: Verified) -> None:
+    for entry in sorted(directory.iterdir()):
+        if entry.is_dir() and STRAY_DIRECTORY in entry.name:
+            around.add("directories", entry.name, "was put aside, since no topic has it", is_note=True)
+    for entry in partition_directories(directory):
+        if entry.name not in wanted and STRAY_DIRECTORY not in entry.name:
+            around.add("directories", entry.name, "belongs to no topic; a start puts it aside", is_note=True)
 
 
 def _check_producer_ids(path: Path, largest_id: int, around: Verified) -> None:
@@ -172,8 +172,10 @@ def _check_producer_ids(path: Path, largest_id: int, around: Verified) -> None:
 class _Checking:
     """One partition's check; `verified` gets what is found."""
 
-    def __init__(self, folder: Path, promised: _Promised, verified: Verified, progress: Callable[[str], None]) -> None:
-        self._folder, self._promised, self._verified = folder, promised, verified
+    def __init__(
+        self, directory: Path, promised: _Promised, verified: Verified, progress: Callable[[str], None]
+    ) -> None:
+        self._directory, self._promised, self._verified = directory, promised, verified
         self._progress = progress
         self._epochs: LeaderEpochs | None = None
         self._is_cut = False  # here a start would cut the log
@@ -182,20 +184,20 @@ class _Checking:
 
     def run(self) -> None:
         verified, promised = self._verified, self._promised
-        segments = segment_files(self._folder)
+        segments = segment_files(self._directory)
         first = segments[0].base_offset if segments else 0
         verified.segments, verified.log_end_offset = len(segments), first
         verified.log_start_offset = max(first, promised.log_start)
-        self._epochs = read_leader_epochs(self._folder)
+        self._epochs = read_leader_epochs(self._directory)
         self._read_snapshot(first)
         for segment in segments:
             if self._is_cut:
                 break
             self._segment(segment)
         self._check_end()
-        for path in sorted(self._folder.iterdir()):
+        for path in sorted(self._directory.iterdir()):
             if path.name.endswith(CORRUPT):
-                verified.add("folders", path.name, "was set aside by an earlier start", is_note=True)
+                verified.add("directories", path.name, "was set aside by an earlier start", is_note=True)
 
     def _add(self, check: str, where: str, message: str, *, is_note: bool = False) -> None:
         self._verified.add(check, where, message, is_note=is_note)
@@ -203,7 +205,7 @@ class _Checking:
     # Batches
 
     def _segment(self, segment: SegmentFile) -> None:
-        self._progress(f"{self._folder.name}/{segment.path.name}")
+        self._progress(f"{self._directory.name}/{segment.path.name}")
         try:
             self._read_segment(segment)
         except OSError as error:
@@ -268,7 +270,7 @@ class _Checking:
     def _check_gap(self, where: str, due: int, found: int) -> None:
         # What was set aside leaves holes too.
         if found > due and not self._promised.may_have_holes:
-            is_known = any(path.name.endswith(CORRUPT) for path in self._folder.iterdir())
+            is_known = any(path.name.endswith(CORRUPT) for path in self._directory.iterdir())
             self._add("offsets", where, f"offsets [{due}, {found}) are missing", is_note=is_known)
 
     def _note_batch(self, segment: SegmentFile, header: BatchHeader) -> None:
@@ -295,10 +297,10 @@ class _Checking:
     # What else says something of them
 
     def _read_snapshot(self, first: int) -> None:
-        offsets = base_offsets(self._folder, SNAPSHOT)
+        offsets = base_offsets(self._directory, SNAPSHOT)
         if not offsets:
             return
-        path = segment_path(self._folder, offsets[-1], SNAPSHOT)
+        path = segment_path(self._directory, offsets[-1], SNAPSHOT)
         states = ProducerStates.from_snapshot(path.read_bytes())
         if states is None:
             self._add("producers", path.name, "it cannot be read; a start takes what the log says instead")

@@ -48,10 +48,10 @@ class Damage(NamedTuple):
     reason: str
 
 
-def segment_files(folder: Path) -> list[SegmentFile]:
-    bases = base_offsets(folder)
+def segment_files(directory: Path) -> list[SegmentFile]:
+    bases = base_offsets(directory)
     return [
-        SegmentFile(segment_path(folder, base, LOG), base, end)
+        SegmentFile(segment_path(directory, base, LOG), base, end)
         for base, end in zip_longest(bases, bases[1:], fillvalue=None)
         if base is not None
     ]

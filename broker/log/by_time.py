@@ -170,7 +170,7 @@ def _start_in_active(log: PartitionLog, timestamp_ms: int) -> int:
     entry = log.active.time_index.below(timestamp_ms)
     if entry is not None:
         position = log.segments.position_in_active(entry.offset)
-        if not is_in_log(segment_path(log.folder, base, LOG), base, size, position, entry):
+        if not is_in_log(segment_path(log.directory, base, LOG), base, size, position, entry):
             log.segments.rebuild_active_indexes()
         entry = log.active.time_index.below(timestamp_ms)
     return base + (entry.offset if entry is not None else 0)

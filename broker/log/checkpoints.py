@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files: one offset per partition of the whole data folder.
+"""Kafka's checkpoint files: one offset per partition of the whole data directory.
 
 Text: a line with the version 0, a line with the count, then a line `topic partition offset` each.
 """

@@ -28,7 +28,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.broker.log.files import FULL, sync_folder, write_fully
+from headrace.broker.log.files import FULL, sync_directory, write_fully
 from headrace.broker.log.opened import opened
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
@@ -296,7 +296,7 @@ def force_begun(group: Sequence[ClosedSegment]) -> None:
         OSError: nothing is certain, and the log must not change any more.
     """
     if len(group) > 1:
-        sync_folder(group[0].folder)
+        sync_directory(group[0].directory)
 
 
 def take_place(group: Sequence[ClosedSegment]) -> None:
@@ -309,7 +309,7 @@ def take_place(group: Sequence[ClosedSegment]) -> None:
     if len(group) > 1:
         _take_place(_standing(first), first.base_offset)
     else:
-        _remove_indexes(first.folder, first.base_offset)
+        _remove_indexes(first.directory, first.base_offset)
         _cleaned(first).replace(first.path(LOG))
 
 
@@ -323,7 +323,7 @@ def take_back(group: Sequence[ClosedSegment]) -> None:
     with _still_standing():
         discard(group)
         _standing(group[0]).unlink(missing_ok=True)
-    sync_folder(group[0].folder)
+    sync_directory(group[0].directory)
 
 
 def end_replacing(group: Sequence[ClosedSegment]) -> list[Path]:
@@ -345,7 +345,7 @@ def end_replacing(group: Sequence[ClosedSegment]) -> list[Path]:
     with _still_standing():
         for path in paths:
             put_away(path)
-    sync_folder(first.folder)
+    sync_directory(first.directory)
     if others:
         with _still_standing():
             _standing(first).unlink()
@@ -381,21 +381,21 @@ def _take_place(standing: Path, base: int) -> None:
         link.unlink(missing_ok=True)
 
 
-def _remove_indexes(folder: Path, base: int) -> None:
+def _remove_indexes(directory: Path, base: int) -> None:
     for suffix in INDEX_SUFFIXES:
-        segment_path(folder, base, suffix).unlink(missing_ok=True)
+        segment_path(directory, base, suffix).unlink(missing_ok=True)
 
 
-def finish_replacing(folder: Path) -> None:
+def finish_replacing(directory: Path) -> None:
     """Finishes at the start what a crash cut short: files that are not whole go, those that stand for others do."""
-    for path in sorted(folder.iterdir()):
+    for path in sorted(directory.iterdir()):
         if path.name.endswith(LOG + CLEANED):
             path.unlink()
         elif path.name.endswith(LOG + SWAP):
-            _finish(folder, path)
+            _finish(directory, path)
 
 
-def _finish(folder: Path, path: Path) -> None:
+def _finish(directory: Path, path: Path) -> None:
     base = int(path.name[:20])
     end = base
     fd = os.open(path, os.O_RDONLY)
@@ -404,10 +404,10 @@ def _finish(folder: Path, path: Path) -> None:
             end = placed.header.last_offset + 1
     finally:
         os.close(fd)
-    for other in base_offsets(folder):
+    for other in base_offsets(directory):
         if base < other < end:
             for suffix in SEGMENT_SUFFIXES:
-                segment_path(folder, other, suffix).unlink(missing_ok=True)
+                segment_path(directory, other, suffix).unlink(missing_ok=True)
     _take_place(path, base)
-    sync_folder(folder)
+    sync_directory(directory)
     path.unlink()  # should it come back, see `end_replacing`

@@ -16,7 +16,7 @@ import mmap
 import os
 from pathlib import Path
 
-from headrace.broker.log.files import sync_file, sync_folder, write_fully
+from headrace.broker.log.files import sync_directory, sync_file, write_fully
 from headrace.broker.log.scan import Scan, SegmentFacts, intact_batches
 from headrace.broker.log.segment import INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, segment_path
 from headrace.kafka_wire.record_batch import MAGIC, BatchHeader, read_batch_header, rebuilt_batch
@@ -28,29 +28,29 @@ COPIED_AT_ONCE_BYTES = 1024 * 1024
 NO_TIMESTAMP = NO_PRODUCER = -1
 
 
-def remove_outlived(folder: Path, log_start_offset: int) -> None:
+def remove_outlived(directory: Path, log_start_offset: int) -> None:
     """Removes what was set aside of offsets that the log has let go of since."""
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         number = path.name[:20]
         if CORRUPT in path.suffixes[-1:] and number.isascii() and number.isdigit() and int(number) < log_start_offset:
             path.unlink()
 
 
-def cut(folder: Path, base: int, scan: Scan, later: list[int]) -> int:
+def cut(directory: Path, base: int, scan: Scan, later: list[int]) -> int:
     """Cuts a segment behind its last good batch and takes the later ones out of the log; returns the bytes it lost."""
-    path = segment_path(folder, base, LOG)
+    path = segment_path(directory, base, LOG)
     kept_bytes, next_offset = scan.facts.size, scan.facts.next_offset
     lost = path.stat().st_size - kept_bytes if path.exists() else 0
-    aside = _copy(path, kept_bytes, _free(folder / f"{next_offset:020d}.rest")) if lost else None
+    aside = _copy(path, kept_bytes, _free(directory / f"{next_offset:020d}.rest")) if lost else None
     if lost:
         os.truncate(path, kept_bytes)
         sync_file(path)
     for dropped in later:
-        lost += _take_out(folder, dropped)
-    sync_folder(folder)
+        lost += _take_out(directory, dropped)
+    sync_directory(directory)
     logger.warning(
-        "log truncated folder=%s offset=%d bytes=%d segments_dropped=%d reason=%s kept_as=%s",
-        folder.name,
+        "log truncated directory=%s offset=%d bytes=%d segments_dropped=%d reason=%s kept_as=%s",
+        directory.name,
         next_offset,
         lost,
         len(later),
@@ -60,13 +60,13 @@ def cut(folder: Path, base: int, scan: Scan, later: list[int]) -> int:
     return lost
 
 
-def _take_out(folder: Path, base: int) -> int:
-    path = segment_path(folder, base, LOG)
+def _take_out(directory: Path, base: int) -> int:
+    path = segment_path(directory, base, LOG)
     size = path.stat().st_size
     if size:
         path.rename(_free(path))
     for suffix in SEGMENT_SUFFIXES:
-        segment_path(folder, base, suffix).unlink(missing_ok=True)
+        segment_path(directory, base, suffix).unlink(missing_ok=True)
     return size
 
 
@@ -90,9 +90,9 @@ def filler(offset: int, epoch: int) -> bytes:
     return rebuilt_batch(header, ())
 
 
-def fill(folder: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
+def fill(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
     """Lets a segment that lost its last batches end where the next one begins."""
-    path = segment_path(folder, facts.base_offset, LOG)
+    path = segment_path(directory, facts.base_offset, LOG)
     missing, batch = facts.next_offset, filler(end - 1, epoch)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
@@ -102,22 +102,22 @@ def fill(folder: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
         os.close(fd)
     facts.add(read_batch_header(batch), batch)
     logger.error(
-        "log damaged folder=%s segment=%s reason=it ends early offsets_missing=[%d,%d)",
-        folder.name,
+        "log damaged directory=%s segment=%s reason=it ends early offsets_missing=[%d,%d)",
+        directory.name,
         path.name,
         missing,
         end,
     )
 
 
-def mend(folder: Path, base: int, end: int | None, fault: str, epoch: int) -> None:
+def mend(directory: Path, base: int, end: int | None, fault: str, epoch: int) -> None:
     """Keeps a damaged segment aside and puts one with its intact batches in its place.
 
     Args:
         end: where the next segment begins, None where there is none.
         epoch: of what is behind the last intact batch.
     """
-    path = segment_path(folder, base, LOG)
+    path = segment_path(directory, base, LOG)
     mended = path.with_name(path.name + ".tmp")
     fd = os.open(mended, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     size, kept, next_offset = path.stat().st_size, 0, base
@@ -146,14 +146,15 @@ def mend(folder: Path, base: int, end: int | None, fault: str, epoch: int) -> No
     aside = _free(path)
     os.link(path, aside)
     # What was there is kept for certain before it goes.
-    sync_folder(folder)
+    sync_directory(directory)
     mended.replace(path)
     for suffix in INDEX_SUFFIXES:
-        segment_path(folder, base, suffix).unlink(missing_ok=True)
-    sync_folder(folder)
+        segment_path(directory, base, suffix).unlink(missing_ok=True)
+    sync_directory(directory)
     logger.error(
-        "log damaged folder=%s segment=%s reason=%s kept_as=%s bytes=%d intact_bytes=%d offsets_missing=%s goes_on=%d",
-        folder.name,
+        "log damaged directory=%s segment=%s reason=%s kept_as=%s bytes=%d intact_bytes=%d offsets_missing=%s "
+        "goes_on=%d",
+        directory.name,
         path.name,
         fault,
         aside.name,
@@ -188,7 +189,7 @@ def _copy(path: Path, position: int, target: Path) -> Path | None:
         if fd < 0:
             return None
         os.fsync(fd)
-        sync_folder(target.parent)
+        sync_directory(target.parent)
         return target
     finally:
         os.close(source)

@@ -23,9 +23,9 @@ HELD_SHARE = 2
 others are for whoever writes and reads meanwhile."""
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes created, renamed and removed names of a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_directory(directory: Path) -> None:
+    """Makes created, renamed and removed names of a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         os.close(fd)
     temporary.replace(path)
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position: int) -> None:

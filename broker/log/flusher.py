@@ -115,14 +115,14 @@ class Flusher:
         self._failed = True
         self._on_failure(error)
 
-    async def sync_names(self, folder: Path) -> None:
-        """Forces the names in a folder; in one that is gone there are none.
+    async def sync_names(self, directory: Path) -> None:
+        """Forces the names in a directory; in one that is gone there are none.
 
         Raises:
             OSError: they could not be forced; the broker ends.
         """
         try:
-            await self.sync([folder])
+            await self.sync([directory])
         except OSError as error:
             self.fail(error)
             raise

@@ -1,10 +1,11 @@
 """The leader epochs of a partition's batches: which began at which offset.
 
 A broker begins a new epoch at every start, and stamps it on the batches that it appends. So whoever has read a log can
-ask whether it is still the same: a data folder that was put back from an older copy, or a log that lost its end with
+ask whether it is still the same: a data directory that was put back from an older copy, or a log that lost its end with
 the power, goes on under another epoch (KIP-101).
 
-File `leader-epoch-checkpoint` in the partition's folder, as Kafka's: a line with the version 0, a line with the count,
+File `leader-epoch-checkpoint` in the partition's directory, as Kafka's: a line with the version 0, a line with the
+count,
 then a line `epoch offset` each. It is written before the first batch of an epoch and forced to disk with it. Where it
 is missing or damaged the whole log is read, and what is behind it is taken from the batches.
 """
@@ -66,22 +67,22 @@ class LeaderEpochs:
         rows = [f"{epoch} {offset}" for epoch, offset in self._starts]
         return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
-    def write(self, folder: Path) -> Path:
+    def write(self, directory: Path) -> Path:
         """Replaces the file; forcing it to disk is the caller's.
 
         Raises:
             OSError: it could not be written; the one before is as it was.
         """
-        path = folder / FILE_NAME
+        path = directory / FILE_NAME
         temporary = path.with_name(FILE_NAME + ".tmp")
         temporary.write_bytes(self.to_bytes())
         return temporary.rename(path)
 
 
-def read_leader_epochs(folder: Path) -> LeaderEpochs | None:
+def read_leader_epochs(directory: Path) -> LeaderEpochs | None:
     """What the file says; None where there is none, or a crash damaged it."""
     try:
-        lines = (folder / FILE_NAME).read_bytes().decode("ascii").split("\n")
+        lines = (directory / FILE_NAME).read_bytes().decode("ascii").split("\n")
         rows = [tuple(map(int, line.split(" "))) for line in lines[2:] if line]
         starts = [(epoch, offset) for epoch, offset in rows]
         # Without its last line's end a number may be cut off and still be one.

@@ -86,8 +86,8 @@ class PartitionLog:
         "_unforced",
         "_visible_in",
         "_visible_to",
+        "directory",
         "epochs",
-        "folder",
         "high_watermark",
         "is_being_replaced",
         "leader_epoch",
@@ -101,7 +101,7 @@ class PartitionLog:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         files: OpenFiles,
         limits: LogLimits,
         *,
@@ -116,10 +116,10 @@ class PartitionLog:
         is_saved: bool,
         active_since_ms: int,
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.limits = limits
         self._unforced = Unforced(unforced)
-        self.segments = Segments(folder, files, closed, active, self._unforced.note)
+        self.segments = Segments(directory, files, closed, active, self._unforced.note)
         self.producers = producers
         self.epochs = epochs
         self.leader_epoch = leader_epoch
@@ -216,7 +216,7 @@ class PartitionLog:
             try:
                 self.roll(now_ms)
             except OSError as error:
-                raise _refusal(self.folder, error) from error
+                raise _refusal(self.directory, error) from error
             active = self.segments.active
         base_offset = active.next_offset
         if not active.size:
@@ -241,12 +241,12 @@ class PartitionLog:
         begun.cut(self.log_start_offset, offset)
         begun.begin(self.leader_epoch, offset)
         try:
-            path = begun.write(self.folder)
+            path = begun.write(self.directory)
         except OSError as error:
-            raise _refusal(self.folder / leader_epochs.FILE_NAME, error) from error
+            raise _refusal(self.directory / leader_epochs.FILE_NAME, error) from error
         self.epochs = begun
-        # With the folder, which has that name, and that of the first segment of a new log.
-        self._unforced.note(path, self.folder)
+        # With the directory, which has that name, and that of the first segment of a new log.
+        self._unforced.note(path, self.directory)
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
         active = self.segments.active
@@ -278,18 +278,18 @@ class PartitionLog:
         active = self.active
         if not active.size:
             return
-        write_indexes(self.folder, active)
+        write_indexes(self.directory, active)
         self._write_snapshot()
         self.segments.begin_new()
         # With its indexes: below the recovery point they are taken as they are.
         suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
-        paths = (segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes)
-        # And the folder, which has the name of the new one.
-        self._unforced.note(*paths, self.folder)
+        paths = (segment_path(self.directory, active.base_offset, suffix) for suffix in suffixes)
+        # And the directory, which has the name of the new one.
+        self._unforced.note(*paths, self.directory)
         self._active_since_ms = now_ms
 
     def _write_snapshot(self) -> None:
-        path = segment_path(self.folder, self.log_end_offset, SNAPSHOT)
+        path = segment_path(self.directory, self.log_end_offset, SNAPSHOT)
         if not path.exists():
             try:
                 path.write_bytes(self.producers.to_snapshot())
@@ -297,8 +297,8 @@ class PartitionLog:
                 # What a full disk took of it would be found the next time, and not be written any more.
                 path.unlink(missing_ok=True)
                 raise
-            for old in base_offsets(self.folder, SNAPSHOT)[:-SNAPSHOTS_KEPT]:
-                segment_path(self.folder, old, SNAPSHOT).unlink(missing_ok=True)
+            for old in base_offsets(self.directory, SNAPSHOT)[:-SNAPSHOTS_KEPT]:
+                segment_path(self.directory, old, SNAPSHOT).unlink(missing_ok=True)
 
     # Durability
 
@@ -314,7 +314,7 @@ class PartitionLog:
         if closed_only:
             return FlushJob(paths, active.base_offset, active.base_offset, 0, changes)
         if active.size and self.recovery_point < active.next_offset:
-            paths += (segment_path(self.folder, active.base_offset, LOG),)
+            paths += (segment_path(self.directory, active.base_offset, LOG),)
         return FlushJob(paths, active.next_offset, active.base_offset, active.size, changes)
 
     def flushed(self, job: FlushJob) -> None:
@@ -331,10 +331,10 @@ class PartitionLog:
         unforced = list(self.flush_job().paths) if self.needs_flush else []
         if self.log_end_offset and not self._is_saved:
             if self.active.size:
-                write_indexes(self.folder, self.active)
-                unforced += [segment_path(self.folder, self.active.base_offset, suffix) for suffix in INDEX_SUFFIXES]
+                write_indexes(self.directory, self.active)
+                unforced += [segment_path(self.directory, self.active.base_offset, suffix) for suffix in INDEX_SUFFIXES]
             self._write_snapshot()
-            unforced += [segment_path(self.folder, self.log_end_offset, SNAPSHOT), self.folder]
+            unforced += [segment_path(self.directory, self.log_end_offset, SNAPSHOT), self.directory]
             self._is_saved = True
         self.segments.forget_active_file()
         return unforced
@@ -428,8 +428,8 @@ class PartitionLog:
         """Makes the epochs anew from the batches; on a full disk they are as they were at the next start."""
         self.epochs = LeaderEpochs(self.segments.epochs(self.log_start_offset, self._visible))
         with contextlib.suppress(OSError):
-            self._unforced.note(self.epochs.write(self.folder), self.folder)
-        logger.warning("leader epochs rebuilt folder=%s", self.folder.name)
+            self._unforced.note(self.epochs.write(self.directory), self.directory)
+        logger.warning("leader epochs rebuilt directory=%s", self.directory.name)
 
     # Compaction
 
@@ -461,7 +461,7 @@ class PartitionLog:
         self.segments.put_in_place(group, facts)
         # Without them, on a full disk, reading begins with the segment.
         with contextlib.suppress(OSError):
-            write_indexes(self.folder, facts)
+            write_indexes(self.directory, facts)
         self._unforced.note(*(group[0].path(suffix) for suffix in INDEX_SUFFIXES))
 
     # Letting go
@@ -483,7 +483,7 @@ class PartitionLog:
             self._unforced.forget_gone()
 
     def forget_files(self) -> None:
-        """Closes what is open, before the folder is renamed."""
+        """Closes what is open, before the directory is renamed."""
         self.segments.forget_files(self.closed)
         self.segments.forget_active_file()
 

@@ -39,13 +39,13 @@ FIRST_CHUNK_BYTES, CHUNK_BYTES = 4 * 1024, 64 * 1024
 """Read at once when headers are walked: some hundred small batches, or a few large ones' headers."""
 
 
-def segment_path(folder: Path, base_offset: int, suffix: str) -> Path:
-    return folder / f"{base_offset:020d}{suffix}"
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    return directory / f"{base_offset:020d}{suffix}"
 
 
-def base_offsets(folder: Path, suffix: str = LOG) -> list[int]:
+def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
     """The base offsets of the files with this suffix, ascending; other files are none of ours."""
-    names = (path.name for path in folder.iterdir())
+    names = (path.name for path in directory.iterdir())
     return sorted(
         int(name[: -len(suffix)])
         for name in names
@@ -60,7 +60,7 @@ class ClosedSegment:
     `aborted` is what is known of its `.txnindex`.
     """
 
-    folder: Path
+    directory: Path
     base_offset: int
     next_offset: int
     size: int
@@ -68,13 +68,13 @@ class ClosedSegment:
     aborted: tuple[AbortedBlock, ...] = ()
 
     @classmethod
-    def of(cls, folder: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
+    def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
         """Of what is known of its content; it ends with its last batch where nothing else is said."""
         end = facts.next_offset if next_offset is None else next_offset
-        return cls(folder, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
+        return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
     def path(self, suffix: str = LOG) -> Path:
-        return segment_path(self.folder, self.base_offset, suffix)
+        return segment_path(self.directory, self.base_offset, suffix)
 
     @property
     def timestamp_ms(self) -> int:
@@ -98,7 +98,7 @@ def put_away(path: Path) -> list[Path]:
         return []
 
 
-def write_indexes(folder: Path, facts: SegmentFacts) -> None:
+def write_indexes(directory: Path, facts: SegmentFacts) -> None:
     """Writes the indexes of a segment; forcing them to disk is the caller's."""
     facts.complete_time_index()
     contents = (
@@ -107,13 +107,13 @@ def write_indexes(folder: Path, facts: SegmentFacts) -> None:
         (TXN_INDEX, to_index(facts.aborted, facts.size)),
     )
     for suffix, content in contents:
-        segment_path(folder, facts.base_offset, suffix).write_bytes(content)
+        segment_path(directory, facts.base_offset, suffix).write_bytes(content)
 
 
-def facts_of(folder: Path, base_offset: int, size: int) -> SegmentFacts:
+def facts_of(directory: Path, base_offset: int, size: int) -> SegmentFacts:
     """What the headers of a segment's batches say of it. May be called by a thread of its own."""
     facts = SegmentFacts(base_offset, base_offset)
-    fd = os.open(segment_path(folder, base_offset, LOG), os.O_RDONLY)
+    fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
         for placed in walk_file(fd, 0, size):
             facts.add(placed.header, _if_marker(fd, placed))
@@ -127,13 +127,13 @@ def _if_marker(fd: int, placed: PlacedBatch) -> bytes:
     return read_at(fd, placed.header.size, placed.position) if placed.header.attributes & CONTROL else b""
 
 
-def aborted_in(folder: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
+def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
     """The transactions whose abort markers a segment has; without a good index all its headers are read for it."""
     try:
-        known = from_index(segment_path(folder, base_offset, TXN_INDEX).read_bytes(), size)
+        known = from_index(segment_path(directory, base_offset, TXN_INDEX).read_bytes(), size)
     except FileNotFoundError:
         known = None
-    return _aborted_by_markers(folder, base_offset, size) if known is None else known
+    return _aborted_by_markers(directory, base_offset, size) if known is None else known
 
 
 def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[AbortedTransaction]:
@@ -150,14 +150,14 @@ def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[Aborte
         finally:
             os.close(fd)
     if found is None:
-        entries = _aborted_by_markers(segment.folder, segment.base_offset, segment.size)
+        entries = _aborted_by_markers(segment.directory, segment.base_offset, segment.size)
         found = list(overlapping(entries, start, end))
     return found
 
 
-def _aborted_by_markers(folder: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
+def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
     """Reads a segment for them, and makes its index anew."""
-    fd = os.open(segment_path(folder, base_offset, LOG), os.O_RDONLY)
+    fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
         markers = (aborted_by(placed.header, _if_marker(fd, placed)) for placed in walk_file(fd, 0, size))
         found = [one for one in markers if one is not None]
@@ -165,7 +165,7 @@ def _aborted_by_markers(folder: Path, base_offset: int, size: int) -> list[Abort
         os.close(fd)
     # On a full disk it is read again.
     with contextlib.suppress(OSError):
-        segment_path(folder, base_offset, TXN_INDEX).write_bytes(to_index(found, size))
+        segment_path(directory, base_offset, TXN_INDEX).write_bytes(to_index(found, size))
     return found
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.broker.log.files import FileSlice, OpenFiles, read_at, sync_folder
+from headrace.broker.log.files import FileSlice, OpenFiles, read_at, sync_directory
 from headrace.broker.log.index import (
     OffsetEntry,
     first_entry_in_file,
@@ -60,19 +60,19 @@ class Segments:
         note_unforced: takes note of files that were written and are not forced to disk.
     """
 
-    __slots__ = ("_files", "_note_unforced", "_path", "_path_base", "active", "closed", "folder")
+    __slots__ = ("_files", "_note_unforced", "_path", "_path_base", "active", "closed", "directory")
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         files: OpenFiles,
         closed: list[ClosedSegment],
         active: SegmentFacts,
         note_unforced: Callable[..., None],
     ) -> None:
-        self.folder, self.closed, self.active = folder, closed, active
+        self.directory, self.closed, self.active = directory, closed, active
         self._files, self._note_unforced = files, note_unforced
-        self._path_base, self._path = -1, folder
+        self._path_base, self._path = -1, directory
 
     @property
     def first_base_offset(self) -> int:
@@ -86,7 +86,7 @@ class Segments:
     def log_path(self, base: int) -> Path:
         """Of a segment. It is kept for the next call, since to make one takes longer than to write to its file."""
         if base != self._path_base:
-            self._path_base, self._path = base, segment_path(self.folder, base, LOG)
+            self._path_base, self._path = base, segment_path(self.directory, base, LOG)
         return self._path
 
     def log_fd(self, base: int) -> int:
@@ -226,18 +226,18 @@ class Segments:
         Raises:
             OSError: they could not be written.
         """
-        facts = facts_of(self.folder, segment.base_offset, segment.size)
-        write_indexes(self.folder, facts)
+        facts = facts_of(self.directory, segment.base_offset, segment.size)
+        write_indexes(self.directory, facts)
         self._note_unforced(*(segment.path(suffix) for suffix in INDEX_SUFFIXES))
         at = self.closed.index(segment)
-        self.closed[at] = ClosedSegment.of(self.folder, facts, segment.next_offset)
-        logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
+        self.closed[at] = ClosedSegment.of(self.directory, facts, segment.next_offset)
+        logger.warning("indexes rebuilt directory=%s segment=%d", self.directory.name, segment.base_offset)
 
     def rebuild_active_indexes(self) -> None:
         """As `rebuild_indexes`, of the last segment: they are written when it is closed."""
-        facts = facts_of(self.folder, self.active.base_offset, self.active.size)
+        facts = facts_of(self.directory, self.active.base_offset, self.active.size)
         self.active.index, self.active.time_index = facts.index, facts.time_index
-        logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, self.active.base_offset)
+        logger.warning("indexes rebuilt directory=%s segment=%d", self.directory.name, self.active.base_offset)
 
     # Changes
 
@@ -249,16 +249,16 @@ class Segments:
         """
         active = self.active
         # The file must be there before retention may remove the others: it alone then tells where the log ends.
-        self._files.fd(segment_path(self.folder, active.next_offset, LOG))
-        self.closed.append(ClosedSegment.of(self.folder, active))
-        self._files.forget(segment_path(self.folder, active.base_offset, LOG))
+        self._files.fd(segment_path(self.directory, active.next_offset, LOG))
+        self.closed.append(ClosedSegment.of(self.directory, active))
+        self._files.forget(segment_path(self.directory, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
 
     def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
         """Has one closed segment stand for neighbouring ones; its files are in their place."""
         # By where it begins: a reader may have made its indexes anew, and another object of it.
         at = self._at(group[0].base_offset)
-        self.closed[at : at + len(group)] = [ClosedSegment.of(self.folder, facts, group[-1].next_offset)]
+        self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]
 
     def take_out(self, count: int) -> list[Path]:
         """Takes the oldest closed ones out of the log; returns their renamed files, to be unlinked.
@@ -270,7 +270,7 @@ class Segments:
         for segment in self.closed[:count]:
             if renamed:
                 # The oldest first, also where the power fails: a hole between segments would be taken for a loss.
-                sync_folder(self.folder)
+                sync_directory(self.directory)
             self._files.forget(segment.path())
             renamed += put_away(segment.path())
             self.closed = self.closed[1:]
@@ -286,7 +286,7 @@ class Segments:
             self._files.forget(segment.path())
 
     def forget_active_file(self) -> None:
-        self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
+        self._files.forget(segment_path(self.directory, self.active.base_offset, LOG))
 
 
 def _readable(base_offset: int, size: int, bound: Bound) -> int:

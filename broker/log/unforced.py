@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Unforced:
-    """Each file, and the folder while it has names that may not be there, with the number of its last change.
+    """Each file, and the directory while it has names that may not be there, with the number of its last change.
 
     `changes` is how many there have been: what is changed while the disk works is not in what it was asked to force, be
     it of the same files.

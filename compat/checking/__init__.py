@@ -2,6 +2,6 @@
 
     inputs -> subjects -> baselines -> reports -> suppressions -> formats -> exit code
 
-`inputs` reads files, folders and standard input; `type_sets` parses texts that use each other's types; `baselines`
+`inputs` reads files, directories and standard input; `type_sets` parses texts that use each other's types; `baselines`
 find the earlier versions; `changed` asks git what is new; `run` makes answers of it all, in several processes.
 """

@@ -48,8 +48,8 @@ def changed_since(
 def _is_among(changed: Set[str], path: str, repository: Repository) -> bool:
     """Whether a file, what it is a link to, or the submodule or other repository that it lies in, has changed."""
     places = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
-    above = {str(folder) for place in places if place for folder in PurePosixPath(place).parents}
-    return not changed.isdisjoint({*places, *above, *(f"{folder}/" for folder in above)})
+    above = {str(directory) for place in places if place for directory in PurePosixPath(place).parents}
+    return not changed.isdisjoint({*places, *above, *(f"{directory}/" for directory in above)})
 
 
 def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:

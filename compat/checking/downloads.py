@@ -1,7 +1,8 @@
 """Schemas of a registry as files: `<subject>.avsc`, or `<subject>/<version>.avsc` with every version.
 
-Both are layouts that `--against FOLDER` reads. What a schema refers to is downloaded too. Subjects are other people's
-names: none leads out of the folder, and two that differ in capital letters only are two files on every system.
+Both are layouts that `--against DIRECTORY` reads. What a schema refers to is downloaded too. Subjects are other
+people's
+names: none leads out of the directory, and two that differ in capital letters only are two files on every system.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.compat.checking.baselines.folder import subject_file_name
+from headrace.compat.checking.baselines.directory import subject_file_name
 from headrace.compat.checking.inputs import SUFFIX
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
@@ -49,7 +50,7 @@ def wanted_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str
 
 
 def plan_downloads(
-    client: RegistryClient, subjects: Sequence[str], folder: Path, *, all_versions: bool
+    client: RegistryClient, subjects: Sequence[str], directory: Path, *, all_versions: bool
 ) -> Iterator[Download]:
     """The files of subjects and of those they refer to.
 
@@ -58,7 +59,7 @@ def plan_downloads(
         OSError: a file that is there cannot be read.
     """
     waiting, seen = list(subjects), set(subjects)
-    names = _Names(folder, "" if all_versions else SUFFIX)
+    names = _Names(directory, "" if all_versions else SUFFIX)
     while waiting:
         subject = waiting.pop(0)
         name = names.of(subject)
@@ -70,18 +71,18 @@ def plan_downloads(
                     seen.add(target)
                     waiting.append(target)
             version = item.version or 1
-            path = folder / name / f"{version}{SUFFIX}" if all_versions else folder / name
+            path = directory / name / f"{version}{SUFFIX}" if all_versions else directory / name
             yield _download(item, subject, version, path)
 
 
 class _Names:
-    """What files or folders below a folder are called. `taken` are those that are there or were given, in small
+    """What files or directories below a directory are called. `taken` are those that are there or were given, in small
     letters, as some file systems compare them."""
 
-    def __init__(self, folder: Path, suffix: str) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, suffix: str) -> None:
+        self._directory = directory
         self._suffix = suffix
-        there = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        there = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
         self._taken = {name.lower(): name for name in there}
 
     def of(self, subject: str) -> str:
@@ -89,7 +90,9 @@ class _Names:
             name = subject_file_name(subject, spelled_out=spelled_out) + self._suffix
             if self._taken.setdefault(name.lower(), name) == name:
                 return name
-        raise FileExistsError(errno.EEXIST, "a file of that name is there in other letters", str(self._folder / name))
+        raise FileExistsError(
+            errno.EEXIST, "a file of that name is there in other letters", str(self._directory / name)
+        )
 
 
 def _context(subject: str) -> str:

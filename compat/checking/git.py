@@ -45,17 +45,17 @@ class Tree:
 
 
 class Repository:
-    """The git repository around a folder.
+    """The git repository around a directory.
 
     Raises:
         GitFailed: there is none, or no git.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         top = self._run("rev-parse", "--show-toplevel")
         if top.returncode:
-            raise GitFailed(_no_repository(os.fsdecode(top.stderr), folder.absolute()))
+            raise GitFailed(_no_repository(os.fsdecode(top.stderr), directory.absolute()))
         self.top = Path(os.path.realpath(os.fsdecode(top.stdout).rstrip("\n")))
 
     def commit(self, revision: str) -> str:
@@ -176,7 +176,7 @@ class Repository:
         import subprocess  # takes a tenth of the command's time to import, and most baselines need none
 
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
-        command = ["git", "-C", str(self._folder), "-c", "core.quotePath=false", *arguments]
+        command = ["git", "-C", str(self._directory), "-c", "core.quotePath=false", *arguments]
         try:
             return subprocess.run(
                 command, input=feed, capture_output=True, env=environment, timeout=ANSWER_TIMEOUT_S, check=False
@@ -189,15 +189,15 @@ class Repository:
             raise GitFailed(f"git {arguments[0]} did not end within {ANSWER_TIMEOUT_S} s") from None
 
 
-def _no_repository(said: str, folder: Path) -> str:
+def _no_repository(said: str, directory: Path) -> str:
     """Git also finds none where there is one that it does not trust, as containers of CI have it."""
     if "dubious ownership" in said:
-        return f"git does not trust {folder}, which another user owns: git config --global --add safe.directory '*'"
-    return f"{folder} is in no git repository; run the check in one, or compare with files or a folder"
+        return f"git does not trust {directory}, which another user owns: git config --global --add safe.directory '*'"
+    return f"{directory} is in no git repository; run the check in one, or compare with files or a directory"
 
 
 def _followed(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """The files that links lead to; not those that lead nowhere, out of the repository or through other folders."""
+    """The files that links lead to; not those that lead nowhere, out of the repository or through other directories."""
     found = {}
     for path in links:
         target = path

@@ -1,4 +1,4 @@
-"""The schema files that a command line names: files, patterns, folders and standard input."""
+"""The schema files that a command line names: files, patterns, directories and standard input."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"'
 FILE_BYTES_MAX = 16_000_000
 """Largest file that is read: the longest schema text in the widest characters."""
 
-FOLDERS_LEFT_OUT = frozenset({"node_modules", "__pycache__"})
+DIRECTORIES_LEFT_OUT = frozenset({"node_modules", "__pycache__"})
 """Besides hidden ones, such as .git and .venv."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFile:
-    """`path` is the name shown to people and opened; `key` is its place below the folder that was named, with forward
-    slashes, by which another folder holds the same schema. Of standard input both are the name it was given."""
+    """`path` is the name shown to people and opened; `key` is its place below the directory that was named, with
+    forward
+    slashes, by which another directory holds the same schema. Of standard input both are the name it was given."""
 
     path: str
     key: str
@@ -67,8 +68,8 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
 
 
 def plain_path(argument: str) -> str:
-    """The one name of a file of the working folder: without ./, not absolute and with forward slashes on Windows too,
-    as CI, git, subjects and patterns of settings know it."""
+    """The one name of a file of the working directory: without ./, not absolute and with forward slashes on Windows
+    too, as CI, git, subjects and patterns of settings know it."""
     path = PurePath(argument)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
@@ -95,34 +96,36 @@ def is_pattern(argument: str) -> bool:
     return re.search(r"[*?]|\[.*\]", argument, re.DOTALL) is not None
 
 
-def _below(folder: str) -> Iterator[SchemaFile]:
-    """The schema files below a folder, sorted; a folder called something.avsc is looked into like any other, and what
-    is neither, such as a pipe that nobody writes to, is left alone."""
-    for path, names in _walked(folder):
+def _below(directory: str) -> Iterator[SchemaFile]:
+    """The schema files below a directory, sorted; a directory called something.avsc is looked into like any other, and
+    what is neither, such as a pipe that nobody writes to, is left alone."""
+    for path, names in _walked(directory):
         for name in sorted(names):
             full = PurePath(path, name).as_posix()
             if (is_schema_name(name) and is_file(full)) or (is_json_name(name) and _holds_schema(full)):
-                yield SchemaFile(full, PurePath(full).relative_to(PurePath(folder)).as_posix())
+                yield SchemaFile(full, PurePath(full).relative_to(PurePath(directory)).as_posix())
 
 
-def folders_below(folder: str) -> Iterator[str]:
-    """The folders that are searched when a folder is named, itself the first."""
-    return (path for path, _ in _walked(folder))
+def directories_below(directory: str) -> Iterator[str]:
+    """The directories that are searched when a directory is named, itself the first."""
+    return (path for path, _ in _walked(directory))
 
 
-def _walked(folder: str) -> Iterator[tuple[str, list[str]]]:
-    for path, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if is_looked_into(name) and not _leads_back(folder, path, name))
+def _walked(directory: str) -> Iterator[tuple[str, list[str]]]:
+    for path, directories, names in os.walk(directory, followlinks=True):
+        directories[:] = sorted(
+            name for name in directories if is_looked_into(name) and not _leads_back(directory, path, name)
+        )
         yield path, names
 
 
 def is_looked_into(name: str) -> bool:
-    """Whether a folder below a named one is searched."""
-    return not name.startswith(".") and name not in FOLDERS_LEFT_OUT
+    """Whether a directory below a named one is searched."""
+    return not name.startswith(".") and name not in DIRECTORIES_LEFT_OUT
 
 
 def _leads_back(top: str, path: str, name: str) -> bool:
-    """Whether a folder is a link to one that it was reached through from the top."""
+    """Whether a directory is a link to one that it was reached through from the top."""
     full = Path(path, name)
     if not full.is_symlink():
         return False
@@ -171,7 +174,7 @@ def is_file(path: str) -> bool:
 def _nothing_found(argument: str) -> str:
     if is_pattern(argument):
         return "the pattern matches no file; expected schema files (.avsc)"
-    return "the folder holds no schema file (.avsc)"
+    return "the directory holds no schema file (.avsc)"
 
 
 def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failure:
@@ -181,10 +184,10 @@ def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failur
         if isinstance(file, SchemaFile) and file.is_stdin:
             data = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
         else:
-            with open(path, "rb") as stream:  # noqa: PTH123 - Path would take "" for the current folder
+            with open(path, "rb") as stream:  # noqa: PTH123 - Path would take "" for the current directory
                 data = stream.read(FILE_BYTES_MAX + 1)
     except IsADirectoryError:
-        return Failure(FailureKind.UNREADABLE, path, "is a folder; expected a schema file (.avsc)")
+        return Failure(FailureKind.UNREADABLE, path, "is a directory; expected a schema file (.avsc)")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Failure(FailureKind.UNREADABLE, path, f"cannot be read: {reason}; expected a schema file")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from headrace.compat import CompatError, InvalidLevel, parse_level
 from headrace.compat.baseline_file import parse_baseline
 from headrace.compat.checking.baselines.base import Baseline, LevelChoice
+from headrace.compat.checking.baselines.directory import DirectoryBaseline
 from headrace.compat.checking.baselines.files import FilesBaseline
-from headrace.compat.checking.baselines.folder import FolderBaseline
 from headrace.compat.checking.baselines.git import GitBaseline
 from headrace.compat.checking.run import Leniency, Sources, only_changed, read_sources
 from headrace.compat.errors import NoSubject
@@ -38,7 +38,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
         "schemas",
         nargs="*",
         metavar="SCHEMA",
-        help="schema file, pattern in quotes ('schemas/**/*.avsc'), folder, or - for standard input; default: "
+        help="schema file, pattern in quotes ('schemas/**/*.avsc'), directory, or - for standard input; default: "
         "compat.schemas of the settings. Files may use each other's types in any order",
     )
     group = parser.add_argument_group("what is checked")
@@ -46,7 +46,11 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
         "--since", metavar="REF", help="only files that differ from where this branch left REF, and those that use them"
     )
     group.add_argument(
-        "--types", nargs="+", action="extend", metavar="PATH", help="files and folders of types that schemas may use"
+        "--types",
+        nargs="+",
+        action="extend",
+        metavar="PATH",
+        help="files and directories of types that schemas may use",
     )
     group.add_argument(
         "--allow-comments", action="store_true", help="read past comments in files, as Avro Java does and others do not"
@@ -64,7 +68,8 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[PATTERN=]SUBJECT",
-        help="the subject of files of such a path, before the strategy; may be made of {topic} {kind} {stem} {folder} "
+        help="the subject of files of such a path, before the strategy; may be made of {topic} {kind} {stem} "
+        "{directory} "
         "{record} {name} {namespace}; may be repeated",
     )
 
@@ -77,7 +82,7 @@ def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     """
     schemas = args.schemas or settings.schemas
     if not schemas:
-        raise SettingsError("no schema to work on; name files or folders, or set compat.schemas in headrace.toml")
+        raise SettingsError("no schema to work on; name files or directories, or set compat.schemas in headrace.toml")
     if args.schemas.count("-") > 1:
         raise SettingsError("standard input (-) can be read only once")
     types = args.types or settings.types
@@ -122,7 +127,7 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
     places = args.against or settings.compat.against
     if not places:
         raise SettingsError(
-            "nothing to compare with; give --against git:REF, a folder or files, or --against-registry URL, "
+            "nothing to compare with; give --against git:REF, a directory or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
     return _places(places, settings, args)
@@ -142,15 +147,17 @@ def _places(places: Sequence[str], settings: Settings, args: argparse.Namespace)
     if special:
         return _registry(settings, "" if place == REGISTRY else place, args)
     if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():
-        return FolderBaseline(place, naming, comments=comments)
+        return DirectoryBaseline(place, naming, comments=comments)
     return FilesBaseline(places, comments=comments)
 
 
 def _registry(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
     from headrace.compat.checking.baselines.registry import RegistryBaseline
 
-    is_of_folder = args.against_registry is None and not args.against and "compat.against" in settings.of_working_folder
-    return RegistryBaseline(client_from(settings, url, is_of_folder=is_of_folder), stranger=_stranger(args))
+    is_of_directory = (
+        args.against_registry is None and not args.against and "compat.against" in settings.keys_from_working_directory
+    )
+    return RegistryBaseline(client_from(settings, url, is_of_directory=is_of_directory), stranger=_stranger(args))
 
 
 def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
@@ -173,11 +180,11 @@ def _is_part(args: argparse.Namespace) -> bool:
     return bool(args.since) or any(Path(argument).is_file() or argument == "-" for argument in args.schemas)
 
 
-def client_from(settings: Settings, url: str, *, is_of_folder: bool = False) -> RegistryClient:
+def client_from(settings: Settings, url: str, *, is_of_directory: bool = False) -> RegistryClient:
     """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
 
     Args:
-        is_of_folder: the URL comes from the working folder's own settings, and not from who called.
+        is_of_directory: the URL comes from the working directory's own settings, and not from who called.
 
     Raises:
         SettingsError: the URL is none, or credentials and certificates cannot be used.
@@ -187,8 +194,10 @@ def client_from(settings: Settings, url: str, *, is_of_folder: bool = False) -> 
 
     if url:
         registry = replace(settings.registry, url=url)
-        of_folder = settings.of_working_folder - {"registry.url"} | ({"registry.url"} if is_of_folder else set())
-        settings = replace(settings, registry=registry, of_working_folder=of_folder)
+        of_directory = settings.keys_from_working_directory - {"registry.url"} | (
+            {"registry.url"} if is_of_directory else set()
+        )
+        settings = replace(settings, registry=registry, keys_from_working_directory=of_directory)
     try:
         return registry_client(settings)
     except RegistryError as error:

@@ -44,7 +44,7 @@ def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
 
 
 def write_outputs(outcome: Outcome, outputs: Sequence[Output]) -> None:
-    """Writes the files, and the folders they lie in.
+    """Writes the files, and the directories they lie in.
 
     Raises:
         SettingsError: one cannot be written.
@@ -79,10 +79,10 @@ def _rendered(name: str, outcome: Outcome) -> str:
 
 
 def _from_the_top(outcome: Outcome) -> Outcome:
-    """The same with files called by their place in the repository, where there is one around the working folder."""
-    folder = Path.cwd()
-    top = next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
-    place = folder.relative_to(top).as_posix()
+    """The same with files called by their place in the repository, where there is one around the working directory."""
+    directory = Path.cwd()
+    top = next((above for above in (directory, *directory.parents) if (above / ".git").exists()), directory)
+    place = directory.relative_to(top).as_posix()
     if place == ".":
         return outcome
 

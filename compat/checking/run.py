@@ -21,7 +21,7 @@ from headrace.compat.checking.gone import deletions, wanted_of_gone
 from headrace.compat.checking.inputs import SchemaFile, find_files, plain_path, read_texts
 from headrace.compat.checking.processes import answers_of
 from headrace.compat.checking.scope import Scope
-from headrace.compat.checking.siblings import WorkingFolder
+from headrace.compat.checking.siblings import WorkingDirectory
 from headrace.compat.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
@@ -79,14 +79,14 @@ def read_sources(
     """The schemas that arguments name.
 
     Args:
-        type_files: files and folders that may define types which the schemas use, and are not checked themselves.
+        type_files: files and directories that may define types which the schemas use, and are not checked themselves.
         comments: comments are read past.
     """
     found = find_files(arguments, stdin_name=stdin_name)
     texts, failures = read_texts(found.files, comments=comments)
     extra = find_files(type_files)
     more, _ = read_texts(extra.files, comments=comments)
-    types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingFolder(comments))
+    types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingDirectory(comments))
     files = tuple(file for file in found.files if file.path in texts)
     failed = (*found.failures, *failures, *extra.failures)
     return Sources(files, texts, types, failed, Scope(tuple(map(plain_path, arguments))))

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from headrace.compat.checking.git import Repository
 from headrace.compat.checking.inputs import (
     decode,
-    folders_below,
+    directories_below,
     is_json_name,
     is_looked_into,
     is_pattern,
@@ -28,29 +28,30 @@ class Scope:
     arguments: tuple[str, ...]
 
     @property
-    def folder(self) -> str | None:
-        """The folder that is all that was named."""
+    def directory(self) -> str | None:
+        """The directory that is all that was named."""
         return self.arguments[0] if len(self.arguments) == 1 and Path(self.arguments[0]).is_dir() else None
 
     def covers(self, path: str) -> bool:
-        """Whether a path of the working folder would be among the files. One that is named by itself is not: that it
+        """Whether a path of the working directory would be among the files. One that is named by itself is not: that it
         is gone is told by itself."""
         return any(pattern.fullmatch(path) for pattern in self._patterns) or any(
-            _is_below(os.path.realpath(Path(path).parent), Path(path).name, folder) for folder in self._folders
+            _is_below(os.path.realpath(Path(path).parent), Path(path).name, directory)
+            for directory in self._directories
         )
 
     def key(self, path: str) -> str:
-        """Its place below the folder that was named, as `SchemaFile.key`."""
+        """Its place below the directory that was named, as `SchemaFile.key`."""
         place = PurePosixPath(path)
-        named = (folder for folder in self.arguments if folder == "." or place.is_relative_to(folder))
-        return next((place.relative_to(folder).as_posix() for folder in named), place.name)
+        named = (directory for directory in self.arguments if directory == "." or place.is_relative_to(directory))
+        return next((place.relative_to(directory).as_posix() for directory in named), place.name)
 
     @cached_property
-    def _folders(self) -> Sequence[str]:
-        """The real places of the folders, and of those that links in them lead to."""
+    def _directories(self) -> Sequence[str]:
+        """The real places of the directories, and of those that links in them lead to."""
         named = [argument for argument in self.arguments if Path(argument).is_dir()]
-        links = (below for folder in named for below in folders_below(folder) if Path(below).is_symlink())
-        return [os.path.realpath(folder) for folder in (*named, *links)]
+        links = (below for directory in named for below in directories_below(directory) if Path(below).is_symlink())
+        return [os.path.realpath(directory) for directory in (*named, *links)]
 
     @cached_property
     def _patterns(self) -> Sequence[re.Pattern[str]]:
@@ -58,18 +59,18 @@ class Scope:
         return [re.compile(_expression(text)) for text in wanted]
 
 
-def _is_below(parent: str, name: str, folder: str) -> bool:
+def _is_below(parent: str, name: str, directory: str) -> bool:
     place = Path(parent, name)
-    return place.is_relative_to(folder) and all(map(is_looked_into, place.relative_to(folder).parts[:-1]))
+    return place.is_relative_to(directory) and all(map(is_looked_into, place.relative_to(directory).parts[:-1]))
 
 
 def _expression(pattern: str) -> str:
-    """The regular expression of a pattern, as `glob` reads it: `**` is any number of folders, and `*` nothing that is
-    hidden."""
-    *folders, name = PurePosixPath(pattern).parts
+    """The regular expression of a pattern, as `glob` reads it: `**` is any number of directories, and `*` nothing that
+    is hidden."""
+    *directories, name = PurePosixPath(pattern).parts
     if name == "**":
-        folders, name = [*folders, name], "*"
-    words = [r"(?:[^/.][^/]*/)*" if part == "**" else f"{_part(part)}/" for part in folders]
+        directories, name = [*directories, name], "*"
+    words = [r"(?:[^/.][^/]*/)*" if part == "**" else f"{_part(part)}/" for part in directories]
     return "".join((*words, _part(name)))
 
 

@@ -13,7 +13,7 @@ FILES_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class WorkingFolder:
+class WorkingDirectory:
     """The schema files of the disk around a path; see `type_sets.Surroundings`. With `comments` these are read past.
 
     Around a file called .avsc these are files called so, since .json beside it may be copies that something made of it.
@@ -22,19 +22,19 @@ class WorkingFolder:
     comments: bool = False
 
     def beside(self, path: str) -> Sequence[str]:
-        folder = path.rpartition("/")[0]
+        directory = path.rpartition("/")[0]
         try:
             names = sorted(entry.name for entry in Path(path).parent.iterdir() if is_schema_name(entry.name))
         except OSError:
             return ()
-        paths = [f"{folder}/{name}" if folder else name for name in names]
+        paths = [f"{directory}/{name}" if directory else name for name in names]
         return [other for other in paths if is_file(other)]
 
-    def below(self, path: str, folder: str) -> Sequence[str]:
-        """Nothing outside the working folder, which may be the whole disk."""
+    def below(self, path: str, directory: str) -> Sequence[str]:
+        """Nothing outside the working directory, which may be the whole disk."""
         if Path(path).is_absolute() or ".." in Path(path).parts:
             return ()
-        found = [file.path for file in find_files([folder]).files]
+        found = [file.path for file in find_files([directory]).files]
         return found if is_json_name(path) else [other for other in found if is_schema_name(other)]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:

@@ -1,7 +1,8 @@
 """Schema texts that may use the named types of each other, without anybody listing which uses which.
 
 Most texts stand alone and are simply parsed. Only where a text uses a type that it does not define are the other
-texts searched for it: those of its folder, then those given as types, then the definition nearest by folder, and what
+texts searched for it: those of its directory, then those given as types, then the definition nearest by directory, and
+what
 that needs in turn. Which other texts were named makes no difference: all that could be nearer are looked at first, so
 that a text means the same in whatever company it is checked. Two equally near definitions that differ are an error,
 since either could be meant, unless only one was named; so are files that need each other.
@@ -41,11 +42,12 @@ class Surroundings(Protocol):
     """Texts that nobody named and that may define what a named one misses."""
 
     def beside(self, path: str) -> Sequence[str]:
-        """The paths of those in the folder of a path."""
+        """The paths of those in the directory of a path."""
         ...
 
-    def below(self, path: str, folder: str) -> Sequence[str]:
-        """The paths of those below a folder that the path lies in, "." for all that may be looked at on its behalf."""
+    def below(self, path: str, directory: str) -> Sequence[str]:
+        """The paths of those below a directory that the path lies in, "." for all that may be looked at on its
+        behalf."""
         ...
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]: ...
@@ -179,8 +181,8 @@ class TypeSet:
     def _nearest_places(self, path: str, name: str) -> Sequence[str]:
         """The places of a type's definitions that no other place is nearer than."""
         self._look_beside(path)
-        folder = _folders(path)
-        here = [place for place in self._places(path, name) if _folders(place) == folder]
+        directory = _directories(path)
+        here = [place for place in self._places(path, name) if _directories(place) == directory]
         given = [place for place in self._places(path, name) if place in self._given_types]
         if here or given:
             return here or _nearest(path, given)
@@ -193,17 +195,17 @@ class TypeSet:
         return [place for place in self._with_index().get(name, ()) if place != path]
 
     def _look_beside(self, path: str) -> None:
-        folder = path.rpartition("/")[0]
-        if self._around is not None and folder not in self._looked_beside:
-            self._looked_beside.add(folder)
+        directory = path.rpartition("/")[0]
+        if self._around is not None and directory not in self._looked_beside:
+            self._looked_beside.add(directory)
             self._add(self._around, self._around.beside(path))
 
-    def _look_below(self, path: str, folder: str) -> None:
-        """Once below each folder, and not below one that lies in another."""
-        above = {folder, *map(str, PurePosixPath(folder).parents)}
+    def _look_below(self, path: str, directory: str) -> None:
+        """Once below each directory, and not below one that lies in another."""
+        above = {directory, *map(str, PurePosixPath(directory).parents)}
         if self._around is not None and self._looked_below.isdisjoint(above):
-            self._looked_below.add(folder)
-            self._add(self._around, self._around.below(path, folder))
+            self._looked_below.add(directory)
+            self._add(self._around, self._around.below(path, directory))
 
     def _add(self, around: Surroundings, paths: Sequence[str]) -> None:
         self.texts.update(around.read([path for path in paths if path not in self.texts]))
@@ -240,19 +242,19 @@ def _cycle(paths: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _folders(path: str) -> tuple[str, ...]:
+def _directories(path: str) -> tuple[str, ...]:
     return PurePosixPath(path).parts[:-1]
 
 
 def _shared(path: str, other: str) -> list[str]:
-    """The folders that two texts both lie in, outermost first."""
-    pairs = zip(_folders(path), _folders(other), strict=False)
+    """The directories that two texts both lie in, outermost first."""
+    pairs = zip(_directories(path), _directories(other), strict=False)
     return [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _nearest(path: str, places: Sequence[str]) -> Sequence[str]:
-    """The places nearest to a text: with most folders in common, then with fewest folders between; sorted."""
-    distances = {place: (-len(_shared(path, place)), len(_folders(place))) for place in places}
+    """The places nearest to a text: with most directories in common, then with fewest directories between; sorted."""
+    distances = {place: (-len(_shared(path, place)), len(_directories(place))) for place in places}
     least = min(distances.values(), default=None)
     return sorted(place for place in places if distances[place] == least)
 

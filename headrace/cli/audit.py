@@ -45,7 +45,7 @@ A window is ten minutes of message time. Its verdict:
   mixed     some are missing, others are too many
   unknown   a tier that must have counted is silent
   accepted  a finding that `headrace audit accept` took, with its reason
-  past      a finding that nothing was counted for since longer than audit.findings_end
+  past      a finding that nothing was counted for since longer than audit.findings_ttl
 
 exit codes:
   0  none of the next
@@ -222,7 +222,7 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import Ingested, ingest
     from headrace.audit.spool import left_spools
-    from headrace.clients.audit_publisher import spool_folders
+    from headrace.clients.audit_publisher import spool_directories
     from headrace.kafka_wire.of_settings import NotLetIn, client_options
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
@@ -240,8 +240,8 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
         outage = str(error)
     finally:
         registry.close()
-    for folder in spool_folders(settings):
-        for spool in left_spools(folder):
+    for directory in spool_directories(settings):
+        for spool in left_spools(directory):
             # The files stay: the next producer publishes them for the other readers of the audit topic.
             with spool:
                 store.add_rows(spool.rows)
@@ -261,7 +261,7 @@ def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: 
     ruling = Ruling(
         all_count=lambda topic: any(re.fullmatch(pattern, topic) for pattern in patterns),
         accepted=store.accepted(),
-        findings_end_ms=settings.audit.findings_end.ms,
+        findings_ttl_ms=settings.audit.findings_ttl.ms,
     )
     return reconcile_topics(
         (facts for topic in topics for facts in store.facts(topic)),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.colour import say
 from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json, print_table
-from headrace.cli.rewriting import BUCKETS_SHOWN, EXIT_CODES, add_rewrite_flags, known_topics, opened
+from headrace.cli.rewriting import EXIT_CODES, TIME_PARTITIONS_SHOWN, add_rewrite_flags, known_topics, opened
 from headrace.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from headrace.loader.rewrite.backfill_report import BackfillReport
 
-BUCKET = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
+TIME_PARTITION = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +36,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are made again")
     parser.add_argument(
-        "--from", dest="first", metavar="BUCKET", required=True, help="the first bucket: dt=2026-01-31/hr=07, or a day"
+        "--from",
+        dest="first",
+        metavar="TIME_PARTITION",
+        required=True,
+        help="the first bucket: dt=2026-01-31/hr=07, or a day",
     )
     parser.add_argument(
         "--to",
         dest="last",
-        metavar="BUCKET",
+        metavar="TIME_PARTITION",
         required=True,
         help="the last one, included; a day means all of its hours",
     )
@@ -52,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
     from headrace.loader.rewrite.backfill_report import Period
 
-    for flag, bucket in (("--from", args.first), ("--to", args.last)):
-        if not BUCKET.fullmatch(bucket):
+    for flag, time_partition in (("--from", args.first), ("--to", args.last)):
+        if not TIME_PARTITION.fullmatch(time_partition):
             raise CommandError(
-                f"{flag}: expected a bucket such as dt=2026-01-31/hr=07 or dt=2026-01-31, found {bucket}"
+                f"{flag}: expected a bucket such as dt=2026-01-31/hr=07 or dt=2026-01-31, found {time_partition}"
             )
     if args.first > args.last and not args.first.startswith(f"{args.last}/"):
         raise CommandError(f"--to: {args.last} is before --from {args.first}")
@@ -83,20 +87,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
     rows = [
-        (one.kind.value, one.bucket, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
-        for one in report.buckets
+        (one.kind.value, one.time_partition, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
+        for one in report.time_partitions
     ]
     if rows:
-        print_table(("kind", "bucket", "files", "rows", "MB"), rows[:BUCKETS_SHOWN], right=(2, 3, 4))
-    if len(rows) > BUCKETS_SHOWN:
-        print(f"… and {len(rows) - BUCKETS_SHOWN:,} more")
+        print_table(("kind", "bucket", "files", "rows", "MB"), rows[:TIME_PARTITIONS_SHOWN], right=(2, 3, 4))
+    if len(rows) > TIME_PARTITIONS_SHOWN:
+        print(f"… and {len(rows) - TIME_PARTITIONS_SHOWN:,} more")
     for one in report.offsets:
         print(f"partition {one.partition}: {one.offsets:,} offsets from {one.first} to {one.last}")
     for problem in report.problems:
         say(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
         say(f"note: {note}")
-    files = sum(one.files for one in report.buckets)
+    files = sum(one.files for one in report.time_partitions)
     if files:
         done = _done(report, files, is_dry)
         print(f"{report.files_asked:,} files are in the period; with those that share offsets, {done}")
@@ -110,9 +114,9 @@ def _done(report: BackfillReport, files: int, is_dry: bool) -> str:
     if is_dry:
         return f"{files:,} would be replaced"
     by = (
-        f"decision {report.slots[0]}"
-        if len(report.slots) == 1
-        else f"decisions {report.slots[0]} to {report.slots[-1]}"
+        f"decision {report.commits[0]}"
+        if len(report.commits) == 1
+        else f"decisions {report.commits[0]} to {report.commits[-1]}"
     )
     quarantined = f" and {report.quarantined:,} quarantined messages" if report.quarantined else ""
     return f"{files:,} were replaced by {report.files_made:,} with {report.rows:,} rows{quarantined} ({by})"

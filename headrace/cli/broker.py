@@ -11,7 +11,7 @@ import secrets
 import signal
 from typing import Final
 
-from headrace.cli import broker_asking, broker_folder
+from headrace.cli import broker_admin, broker_log_directories
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.cli.registry_access import asked_password, is_loopback
 from headrace.settings import Address, BrokerSettings, Settings
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "Serves a durable single-node broker that Kafka clients can use unmodified, and prints one line, "
             "`ready broker=HOST:PORT`, once it does. Data is in <data-dir>/broker/. Ends with exit code 0 on SIGTERM "
             "or Ctrl-C. Without broker.users whoever reaches it may do everything, so that it only listens on loopback "
-            "unless it asks for certificates (broker.tls_client_ca) or broker.open_to says network."
+            "unless it asks for certificates (broker.tls_client_ca) or broker.allow_unauthenticated_from says network."
         ),
         epilog=examples("broker serve", "broker serve --data-dir /var/lib/headrace --broker-listen 10.0.0.5:9092"),
     )
@@ -54,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
     user.set_defaults(run_verb=print_user)
-    broker_asking.add_verbs(verbs)
-    broker_folder.add_verbs(verbs)
+    broker_admin.add_verbs(verbs)
+    broker_log_directories.add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,10 +86,11 @@ def check_access(settings: BrokerSettings) -> None:
     """
     if is_loopback(settings.listen.host):
         return
-    if not (settings.users or settings.tls_client_ca or settings.open_to == "network"):
+    if not (settings.users or settings.tls_client_ca or settings.allow_unauthenticated_from == "network"):
         raise CommandError(
             f"broker.listen is {settings.listen}, where whoever reaches it could read and delete everything; name the "
-            "users in a file with broker.users, ask for certificates with broker.tls_client_ca, or set broker.open_to "
+            "users in a file with broker.users, ask for certificates with broker.tls_client_ca, or set "
+            "broker.allow_unauthenticated_from "
             "to network if that is meant"
         )
     if settings.users and not settings.tls_certificate:
@@ -120,10 +121,10 @@ def metrics_address(settings: BrokerSettings) -> Address | None:
         address = Address.parse(settings.metrics_listen)
     except ValueError as error:
         raise CommandError(f"broker.metrics_listen {settings.metrics_listen}: {error}") from error
-    if not is_loopback(address.host) and settings.open_to != "network":
+    if not is_loopback(address.host) and settings.allow_unauthenticated_from != "network":
         raise CommandError(
             f"broker.metrics_listen is {address}, where whoever reaches it reads names of topics and what they get; "
-            "set broker.open_to to network if that is meant"
+            "set broker.allow_unauthenticated_from to network if that is meant"
         )
     return address
 
@@ -175,7 +176,7 @@ async def _serve(settings: Settings) -> None:
             segment_bytes_max=settings.broker.segment_bytes_max,
             message_bytes_max=settings.broker.message_bytes_max,
             fsync=FsyncMode(settings.broker.fsync),
-            sets_damaged_aside=settings.broker.damaged == "set-aside",
+            sets_damaged_aside=settings.broker.on_corruption == "rename",
         )
     )
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from headrace.cli.colour import painted, painted_table
 from headrace.pipeline.text_table import table_lines
-from headrace.settings import Settings, home_folder, load_settings, setting_origins
+from headrace.settings import Settings, home_directory, load_settings, setting_origins
 
 _HEADING = re.compile(r"^(?:usage:|[a-z][^:\n]*:$)", re.MULTILINE)  # of a help's parts
 SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
@@ -101,7 +101,7 @@ class Flag:
 FLAGS: Mapping[str, Flag] = {
     flag.key: flag
     for flag in (
-        Flag("--data-dir", "FOLDER", "data_dir", "folder of everything this installation keeps"),
+        Flag("--data-dir", "DIRECTORY", "data_dir", "directory of everything this installation keeps"),
         Flag(
             "--registry-listen", "HOST:PORT", "registry.listen", "where the registry listens; port 0 takes a free one"
         ),
@@ -112,7 +112,10 @@ FLAGS: Mapping[str, Flag] = {
         Flag("--broker-listen", "HOST:PORT", "broker.listen", "where the bundled broker listens"),
         Flag("--bootstrap-servers", "HOST:PORT", "kafka.bootstrap_servers", "Kafka brokers; several joined by commas"),
         Flag(
-            "--warehouse", "FOLDER", "loader.warehouse", "folder or file://, hdfs:// or s3a:// URI of the tables' files"
+            "--warehouse",
+            "DIRECTORY",
+            "loader.warehouse",
+            "directory or file://, hdfs:// or s3a:// URI of the tables' files",
         ),
         Flag("--tasks", "N", "loader.tasks", "size of the fixed pool of tasks; 0 is the number of cores"),
         Flag("--interval", "TIME", "loader.interval", "time between scheduled loads: 90s, 10m, 2h"),
@@ -171,7 +174,7 @@ def _sources(args: argparse.Namespace) -> dict[str, Any]:
         "config": getattr(args, "config", None),
         "environment": os.environ,
         "working_dir": Path.cwd(),
-        "home": home_folder(),
+        "home": home_directory(),
     }
 
 

@@ -1,4 +1,4 @@
-"""`headrace compact`: few files of the many small ones of buckets that are closed."""
+"""`headrace compact`: few files of the many small ones of time that are closed."""
 
 from __future__ import annotations
 

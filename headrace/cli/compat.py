@@ -133,7 +133,7 @@ def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
         action="extend",
         metavar="OLD",
         help="git:REF or git:REF:PATH, where this branch left REF (no network, renames followed), or git-tip:REF, its "
-        "newest commit; a folder; schema files, oldest first; or registry, the one of the settings",
+        "newest commit; a directory; schema files, oldest first; or registry, the one of the settings",
     )
     group.add_argument("--against-registry", metavar="URL", help="a registry, each subject at its own level")
     group.add_argument("--against-db", metavar="URL", help="a Headrace registry's database, without its server")

@@ -1,4 +1,4 @@
-"""What the commands that read decisions share: the log of the settings' warehouse, and what can be wrong with it."""
+"""What the commands that read commits share: the log of the settings' warehouse, and what can be wrong with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.loader.commit.decision_log import DecisionLog
+    from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.commit.state import TopicState
     from headrace.loader.storage.protocols import Storage
 
@@ -23,7 +23,7 @@ class Decided:
     """`log` has read its newest state."""
 
     settings: Settings
-    log: DecisionLog
+    log: CommitLog
     storage: Storage
 
     def topic(self, name: str) -> TopicState:
@@ -40,14 +40,14 @@ class Decided:
 
 @contextlib.contextmanager
 def decided(args: argparse.Namespace) -> Iterator[Decided]:
-    """While open, what keeps decisions from being read becomes the one line that ends a command."""
-    from headrace.loader.commit.decision_log import DecisionLog
+    """While open, what keeps commits from being read becomes the one line that ends a command."""
+    from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.errors import LoaderError
     from headrace.pipeline.storage import check_pair, warehouse_storage
 
     settings = settings_from(args)
     storage = warehouse_storage(settings)
-    log = DecisionLog(storage.slots, looks_only=True)
+    log = CommitLog(storage.commits, looks_only=True)
     try:
         check_pair(settings, storage, is_dry=True)
         log.check_format(writing=False)

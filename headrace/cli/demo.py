@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         type=Path,
         default=DEFAULT_DATA_DIR,
-        metavar="FOLDER",
+        metavar="DIRECTORY",
         help=f"where it keeps everything; emptied when the demo runs again (default: {DEFAULT_DATA_DIR})",
     )
 

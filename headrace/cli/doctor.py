@@ -35,17 +35,17 @@ from headrace.hive_ddl.errors import HiveDdlError
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java, java_version
-from headrace.pipeline.load import decision_log, kafka_cluster, refuse_second_warehouse
+from headrace.pipeline.load import commit_log, kafka_cluster, refuse_second_warehouse
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import DatabaseOutdated, DatabaseUnusable, RegistryError
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.settings import Address, Settings
 from headrace.settings.addresses import (
     LiveAddresses,
-    RemoteFolder,
+    RemoteDirectory,
     live_addresses,
     resolve_metastore,
-    warehouse_folder,
+    warehouse_location,
 )
 from headrace.version import VERSION
 
@@ -74,7 +74,8 @@ class Diagnosis:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Looks at versions, Java, folders, disk, file system, ports, registry, brokers, metastore and the warehouse, "
+        "Looks at versions, Java, directories, disk, file system, ports, registry, brokers, metastore and the "
+        "warehouse, "
         "as the settings have them, and says what to do where something is not well. Changes nothing."
     )
     parser.epilog = examples("doctor", "doctor --config /etc/headrace/headrace.toml --format json") + (
@@ -102,12 +103,12 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     live = live_addresses(settings)
     yield _versions()
     yield _java(settings)
-    yield _folder("data folder", settings.data_dir.resolve(), "data_dir")
-    warehouse = warehouse_folder(settings)
-    if isinstance(warehouse, RemoteFolder):
+    yield _directory("data directory", settings.data_dir.resolve(), "data_dir")
+    warehouse = warehouse_location(settings)
+    if isinstance(warehouse, RemoteDirectory):
         yield Diagnosis("warehouse", f"{warehouse}, reached through Spark's JVM; see `{LOADS}`")
     else:
-        yield _folder("warehouse", warehouse, "loader.warehouse")
+        yield _directory("warehouse", warehouse, "loader.warehouse")
         yield _links(warehouse)
     yield _up(settings, live)
     if live is None:
@@ -162,13 +163,13 @@ def _java(settings: Settings) -> Diagnosis:
     return Diagnosis("Java", f"Java {java_version(home / 'bin' / 'java')} in {home}")
 
 
-def _folder(need: str, folder: Path, key: str) -> Diagnosis:
-    """Of a folder that may not be there yet: what is, is what it will be made in."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+def _directory(need: str, directory: Path, key: str) -> Diagnosis:
+    """Of a directory that may not be there yet: what is, is what it will be made in."""
+    there = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         return Diagnosis(need, f"{there} cannot be written to", f"make it writable, or set {key}")
     free = shutil.disk_usage(there).free
-    found = f"{folder}{'' if there == folder else ' (not made yet)'}, {free / 1024**3:,.1f} GiB free"
+    found = f"{directory}{'' if there == directory else ' (not made yet)'}, {free / 1024**3:,.1f} GiB free"
     return Diagnosis(need, found, "" if free >= FREE_BYTES_MIN else "make room there: loads stop when it is full")
 
 
@@ -176,10 +177,10 @@ def _links(warehouse: Path) -> Diagnosis:
     there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
     need = HARD_LINKS
     try:
-        with tempfile.TemporaryDirectory(dir=there, prefix=".headrace-doctor-") as folder:
-            first = Path(folder) / "a"
+        with tempfile.TemporaryDirectory(dir=there, prefix=".headrace-doctor-") as directory:
+            first = Path(directory) / "a"
             first.touch()
-            os.link(first, Path(folder) / "b")
+            os.link(first, Path(directory) / "b")
     except OSError as error:
         cure = "put loader.warehouse on a file system with hard links (ext4, xfs, btrfs, zfs, apfs, nfs)"
         return Diagnosis(need, f"none below {there}: {error.strerror}", cure)
@@ -279,10 +280,10 @@ def _metastore(uri: str) -> str:
 def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
     need = LOADS
     try:
-        log = decision_log(settings, looks_only=True)
+        log = commit_log(settings, looks_only=True)
         log.check_format(writing=False)
-        slot = log.read_state().slot
-        if not slot and asks_brokers:
+        commit_number = log.read_state().commit_number
+        if not commit_number and asks_brokers:
             refuse_second_warehouse(settings, log)
     except LoaderError as error:
         found, _, cure = str(error).partition("; ")
@@ -292,4 +293,4 @@ def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
         return Diagnosis(need, reason, "see whether it runs and answers this machine, or mend loader.warehouse")
     except KafkaError:  # which is told above
         return Diagnosis(need, "nothing was loaded yet")
-    return Diagnosis(need, f"after decision {slot:,}" if slot else "nothing was loaded yet")
+    return Diagnosis(need, f"after decision {commit_number:,}" if commit_number else "nothing was loaded yet")

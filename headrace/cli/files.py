@@ -20,14 +20,14 @@ from headrace.cli.decided import Decided, decided
 if TYPE_CHECKING:
     from headrace.loader.inspect.placed_files import PlacedFile
 
-BUCKET = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
+TIME_PARTITION = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
 LIMIT = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows the files that hold the rows of a topic, as far as they are in place: neither such as were replaced "
-        "by others, nor what no decision put there. Paths of whole folders show both."
+        "by others, nor what no decision put there. Paths of whole directories show both."
     )
     parser.epilog = examples(
         "files orders",
@@ -35,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "files orders --from 2026-01-01 --to 2026-02-01 --format paths",
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are shown")
-    parser.add_argument("--bucket", metavar="BUCKET", default="", help="only dt=2026-01-31/hr=07, or all of a dt")
+    parser.add_argument(
+        "--bucket", metavar="TIME_PARTITION", default="", help="only dt=2026-01-31/hr=07, or all of a dt"
+    )
     parser.add_argument("--from", dest="since", metavar="TIME", default="", help="buckets from this day or hour on")
     parser.add_argument(
         "--to", dest="until", metavar="TIME", default="", help="buckets before this day or hour: 2026-01-31T07, in UTC"
@@ -47,34 +49,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.loader.commit.file_index import FileIndex
-    from headrace.loader.inspect.placed_files import BucketFilter, placed_files, slot_in_place
+    from headrace.loader.inspect.placed_files import TimePartitionFilter, applied_commit_number, placed_files
     from headrace.loader.work_unit import FileKind
 
     _check(args)
     with decided(args) as known:
-        newest = known.topic(args.topic).slot
-        slot = slot_in_place(known.log, args.topic)
+        newest = known.topic(args.topic).commit_number
+        commit_number = applied_commit_number(known.log, args.topic)
         kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
-        wanted = BucketFilter(args.bucket, args.since, args.until)
+        wanted = TimePartitionFilter(args.time_partition, args.since, args.until)
         index = FileIndex(known.log)
-        files = list(placed_files(index, known.log, args.topic, kind, slot, wanted))
+        files = list(placed_files(index, known.log, args.topic, kind, commit_number, wanted))
     if args.format == "json":
         print_json(
-            {"topic": args.topic, "slot": slot, "newest_slot": newest, "files": [_json(known, f) for f in files]}
+            {
+                "topic": args.topic,
+                "slot": commit_number,
+                "newest_slot": newest,
+                "files": [_json(known, f) for f in files],
+            }
         )
     elif args.format == "paths":
         for one in files:
             print(known.storage.files.describe(one.path))
     else:
         _print(known, files)
-        if slot < newest:
-            print(f"as of decision {slot}: what {newest} decided is not in place yet; the next load brings it there")
+        if commit_number < newest:
+            print(
+                f"as of decision {commit_number}: what {newest} decided is not in place yet; the next load brings it there"
+            )
     return EXIT_OK
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.bucket and not BUCKET.fullmatch(args.bucket):
-        raise CommandError(f"--bucket: expected dt=2026-01-31/hr=07 or dt=2026-01-31, found {args.bucket}")
+    if args.time_partition and not TIME_PARTITION.fullmatch(args.time_partition):
+        raise CommandError(f"--bucket: expected dt=2026-01-31/hr=07 or dt=2026-01-31, found {args.time_partition}")
     for flag, value in (("--from", args.since), ("--to", args.until)):
         if value and not LIMIT.fullmatch(value):
             raise CommandError(f"{flag}: expected a day 2026-01-31 or an hour 2026-01-31T07, found {value}")
@@ -86,7 +95,7 @@ def _print(known: Decided, files: list[PlacedFile]) -> None:
             ("bucket", "rows", "bytes", "decision", "path"),
             [
                 (
-                    one.bucket,
+                    one.time_partition,
                     f"{one.file.records:,}",
                     f"{one.file.length:,}",
                     f"{one.file.since}",
@@ -102,7 +111,7 @@ def _print(known: Decided, files: list[PlacedFile]) -> None:
 
 def _json(known: Decided, one: PlacedFile) -> dict[str, Any]:
     return {
-        "bucket": one.bucket,
+        "bucket": one.time_partition,
         "path": known.storage.files.describe(one.path),
         "rows": one.file.records,
         "bytes": one.file.length,

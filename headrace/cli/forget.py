@@ -15,7 +15,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples("forget orders --dry-run", "forget orders --bucket dt=2026-01-31/hr=07") + EXIT_CODES
     parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are gone")
-    parser.add_argument("--bucket", default="", metavar="BUCKET", help="only this one, such as dt=2026-01-31/hr=07")
+    parser.add_argument(
+        "--bucket", default="", metavar="TIME_PARTITION", help="only this one, such as dt=2026-01-31/hr=07"
+    )
     parser.add_argument("--quarantine", action="store_true", help="of the topic's quarantine instead of its rows")
     add_rewrite_flags(parser)
 
@@ -27,12 +29,14 @@ def run(args: argparse.Namespace) -> int:
     kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
     with rewriting(args) as (_, ports):
         known_topics(ports, [args.topic])
-        buckets = {
-            bucket
+        time_partitions = {
+            time_partition
             for day in ports.index.days(args.topic, kind)
-            for bucket in ports.index.day(args.topic, kind, day).buckets
+            for time_partition in ports.index.day(args.topic, kind, day).time_partitions
         }
-        if args.bucket and args.bucket not in buckets:
-            raise CommandError(f"--bucket: {args.topic} has no {args.bucket}; `headrace files {args.topic}` names them")
-        report = forget(ports, args.topic, [kind], args.bucket, is_dry=args.dry_run)
+        if args.time_partition and args.time_partition not in time_partitions:
+            raise CommandError(
+                f"--bucket: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` names them"
+            )
+        report = forget(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
     return show_report(args, report, "forgotten", "nothing is missing")

@@ -202,8 +202,8 @@ def history(args: argparse.Namespace) -> int:
         print_json({"topic": topic, "table": table, "changes": [dataclasses.asdict(one) for one in changes]})
         return EXIT_OK
     for one in changes:
-        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one.decided_at_ms / 1000))
-        print(painted(f"{when}  decision {one.slot}  {one.subject} version {one.version}", "head"))
+        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one.committed_at_ms / 1000))
+        print(painted(f"{when}  decision {one.commit_number}  {one.subject} version {one.version}", "head"))
         for change in one.changes or ("no column is another",):
             print(f"  {change}")
     print(f"{table}: {len(changes):,} change{'' if len(changes) == 1 else 's'} of topic {topic}")
@@ -241,8 +241,10 @@ VERBS = (
     Verb(
         "repair",
         "as apply, and take out what nothing decided",
-        "Does what apply does, and looks into every folder: partitions that nothing decided leave the table, foreign "
-        "files and folders go to the folder _foreign of the topic, and decided files that are gone are named. Nothing "
+        "Does what apply does, and looks into every directory: partitions that nothing decided leave the table, "
+        "foreign "
+        "files and directories go to the directory _foreign of the topic, and decided files that are gone are named. "
+        "Nothing "
         "is deleted.",
         ("hive repair --dry-run", "hive repair orders"),
         lambda args: mend(args, deep=True),
@@ -291,12 +293,12 @@ VERBS = (
 @contextlib.contextmanager
 def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
     """While open, what keeps the command from running becomes its one line."""
-    from headrace.pipeline.load import decision_log, open_repair
+    from headrace.pipeline.load import commit_log, open_repair
 
     settings = settings_from(args)
     output = sys.stderr if args.format == "json" else sys.stdout
     with failures_told():
-        log = decision_log(settings)
+        log = commit_log(settings)
         log.check_format(writing=not args.dry_run)
         known = log.read_state().topics
         for topic in args.topics:

@@ -52,7 +52,7 @@ KEYS = (
     "hive.executor",
 )
 GC_THRESHOLD = 1_000_000
-"""Objects made between two looks for cycles. Decisions are hundreds of thousands of small values without any, and at
+"""Objects made between two looks for cycles. Commits are hundreds of thousands of small values without any, and at
 Python's own 700 the looking takes as long as reading them."""
 EXIT_CODES = """
 
@@ -131,7 +131,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serving = verbs.add_parser(
         "serve",
         help="load when asked to, as `headrace up` does",
-        description="Loads once for each line on standard input, and keeps Spark for the next (loader.spark_kept). "
+        description="Loads once for each line on standard input, and keeps Spark for the next "
+        "(loader.spark_idle_timeout). "
         "Answers `ended code=0` on standard output; reports go to standard error. Ends with its input, after a load "
         "that could not run, and with 75 when it wants to be started again, such as after a change of settings.",
         epilog=examples("load serve"),
@@ -203,10 +204,10 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
     """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
-    from headrace.pipeline.load import decision_log, now_ms, open_load, refuse_second_warehouse
+    from headrace.pipeline.load import commit_log, now_ms, open_load, refuse_second_warehouse
     from headrace.pipeline.storage import lease_path
 
-    log = decision_log(settings)
+    log = commit_log(settings)
     if not args.new_warehouse:
         refuse_second_warehouse(settings, log)
     log.open()
@@ -244,9 +245,9 @@ def _refuse_outage(registry_outage: str) -> None:
 
 def show_plan(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.run import plan_load
-    from headrace.pipeline.load import decision_log, open_load
+    from headrace.pipeline.load import commit_log, open_load
 
-    log = decision_log(settings)
+    log = commit_log(settings)
     log.check_format(writing=False)
     with steps_shown(), open_load(settings, log, sys.stdout, is_dry=True, only=args.topic) as load:
         plan = plan_load(load.ports, load.settings)
@@ -264,9 +265,9 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
     from headrace.loader.run_log import newest_lines
-    from headrace.pipeline.load import counted_positions, decision_log, kafka_cluster, run_log_path
+    from headrace.pipeline.load import commit_log, counted_positions, kafka_cluster, run_log_path
 
-    log = decision_log(settings, looks_only=True)
+    log = commit_log(settings, looks_only=True)
     log.check_format(writing=False)
     discovery, note = None, ""
     try:
@@ -340,10 +341,10 @@ def _summary(report: RunReport) -> str:
     seconds = report.duration_ms / 1000
     if report.conflict:
         return f"another load was faster: this one's work is thrown away ({report.conflict}; {seconds:.1f} s)"
-    if not report.slot:
+    if not report.commit_number:
         held = f"; in need of attention: {_counted(len(report.problems), 'topic')}" if report.problems else ""
-        followed = set(report.followed) - set(report.problems)
-        caught_up = f"; caught up: {_counted(len(followed), 'topic')}" if followed else ""
+        applied = set(report.applied) - set(report.problems)
+        caught_up = f"; caught up: {_counted(len(applied), 'topic')}" if applied else ""
         news = (
             f"nothing loaded, {_counted(report.held_back, 'message')} held back" if report.held_back else "nothing new"
         )
@@ -354,7 +355,7 @@ def _summary(report: RunReport) -> str:
     rate = rows * 1000 // max(1, report.read_ms)
     held = f"; {_counted(report.held_back, 'message')} held back" if report.held_back else ""
     return (
-        f"decision {report.slot}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
+        f"decision {report.commit_number}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
         f"of {_counted(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
         f"by {_counted(report.tasks, 'task')}{_slowest(report)}"
         f"{held}"
@@ -398,12 +399,12 @@ def print_plan(plan: LoadPlan) -> None:
         say(f"note: {note}")
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
     most = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
-    print(f"after decision {plan.slot}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
+    print(f"after decision {plan.commit_number}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
 
 
 def plan_json(plan: LoadPlan) -> dict[str, Any]:
     return {
-        "after_slot": plan.slot,
+        "after_slot": plan.commit_number,
         "tasks": [
             {
                 "task": unit.task,
@@ -443,7 +444,7 @@ def print_runs(runs: Sequence[RunLine]) -> None:
             _instant(one.started_at_ms),
             one.outcome,
             f"{one.exit_code}",
-            f"{one.slot or '-'}",
+            f"{one.commit_number or '-'}",
             f"{one.topics:,}",
             f"{one.rows:,}",
             f"{one.duration_ms / 1000:,.1f}",
@@ -473,7 +474,7 @@ def print_status(status: LoadStatus) -> None:
             "-" if one.file_bytes_mean is None else f"{one.file_bytes_mean / 1e6:,.2f}",
             f"{one.quarantined:,}",
             f"{one.schema_version}",
-            f"{one.slot}",
+            f"{one.commit_number}",
             one.complete_until or "-",
             " ".join(one.pending) or "-",
         )
@@ -486,8 +487,14 @@ def print_status(status: LoadStatus) -> None:
         print(f"not loaded yet: {topic}")
     for note in (*filter(None, [status.note]), *status.notes):
         say(f"note: {note}")
-    if not status.slot:
+    if not status.commit_number:
         print("nothing has been decided yet")
         return
-    behind = ", ".join(f"{name} at {slot}" for name, slot in status.cursors.items() if slot < status.slot)
-    print(f"newest decision {status.slot} at {_instant(status.decided_at_ms)}; behind: {behind or 'nothing'}")
+    behind = ", ".join(
+        f"{name} at {commit_number}"
+        for name, commit_number in status.cursors.items()
+        if commit_number < status.commit_number
+    )
+    print(
+        f"newest decision {status.commit_number} at {_instant(status.committed_at_ms)}; behind: {behind or 'nothing'}"
+    )

@@ -7,11 +7,11 @@ process does nothing by itself:
     -> load                    a line on standard input asks for a load
     <- ended code=0            how it ended: 0 or 1, as the command does
 
-All else, the report among it, goes to standard error. One load at a time holds the lease, opens the decision log, asks
+All else, the report among it, goes to standard error. One load at a time holds the lease, opens the commit log, asks
 brokers, registry and metastore and reads the settings as the command does; only the JVM stays. Whatever speaks against
 going on ends the process, for whoever started it to start another: a load that could not run, with its own code;
-settings that are others than at the start, a JVM that has ended, and `loader.spark_kept` after the last load that
-needed Spark, with `EXIT_RENEW`. In the middle of a load SIGTERM ends it on the spot, as it does the command.
+settings that are others than at the start, a JVM that has ended, and `loader.spark_idle_timeout` after the last load
+that needed Spark, with `EXIT_RENEW`. In the middle of a load SIGTERM ends it on the spot, as it does the command.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _rest_s(settings: Settings, session: LoadSession, used_at: float) -> float |
     """For how long the session may still idle; None without one."""
     if not session.is_open:
         return None
-    return max(0.0, used_at + settings.loader.spark_kept.ms / 1000 - time.monotonic())
+    return max(0.0, used_at + settings.loader.spark_idle_timeout.ms / 1000 - time.monotonic())
 
 
 def _has_died(session: LoadSession) -> bool:

@@ -62,9 +62,10 @@ def _print(found: Located, known: Decided) -> None:
     print(f"{place}: {painted(found.fate.value, style)}{detail}")
     for path in found.files:
         print(f"  {known.storage.files.describe(path)}")
-    if found.slot:
-        decided_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.decided_at_ms / 1000))
+    if found.commit_number:
+        decided_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.committed_at_ms / 1000))
         print(
-            f"  loaded by decision {found.slot} at {decided_at} with offsets {found.start} to before {found.end} "
-            f"(work {found.work_id})"
+            f"  loaded by decision {found.commit_number} at {decided_at} with offsets {found.start} to before "
+            f"{found.end} "
+            f"(work {found.run_id})"
         )

@@ -1,4 +1,4 @@
-"""`headrace offsets`: where every partition goes on, and the decisions of operators about that."""
+"""`headrace offsets`: where every partition goes on, and the commits of operators about that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.cli.command import (
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from headrace.loader.commit.decision_log import DecisionLog
+    from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.commit.state import LoaderState
     from headrace.loader.inspect.offsets import PartitionStatus
     from headrace.loader.offsets.choose import Choice, LogBounds, Moved
@@ -120,12 +120,12 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
     source.add_argument(
         "--connect",
         metavar="PATH",
-        help="folder of the sink's files, or a file that lists them (hdfs dfs -ls -R, aws s3 ls --recursive)",
+        help="directory of the sink's files, or a file that lists them (hdfs dfs -ls -R, aws s3 ls --recursive)",
     )
     source.add_argument(
         "--camus",
-        metavar="FOLDER",
-        help="Camus' etl.execution.history.path, or the folder of one run in it, copied here (hdfs dfs -get)",
+        metavar="DIRECTORY",
+        help="Camus' etl.execution.history.path, or the directory of one run in it, copied here (hdfs dfs -get)",
     )
     _add_decision_flags(taking, run_import)
 
@@ -181,7 +181,11 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
         raise CommandError(f"nothing is known of topic {args.topic}{f' ({note})' if note else ''}")
     if args.format == "json":
         print_json(
-            {"slot": log.read_state().slot, "note": note, "partitions": [dataclasses.asdict(one) for one in found]}
+            {
+                "slot": log.read_state().commit_number,
+                "note": note,
+                "partitions": [dataclasses.asdict(one) for one in found],
+            }
         )
     else:
         _print_statuses(found, note)
@@ -272,10 +276,10 @@ def _of_camus(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
         raise CommandError(str(error)) from error
 
 
-def _read(settings: Settings) -> tuple[DecisionLog, LoaderState]:
-    from headrace.pipeline.load import decision_log
+def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
+    from headrace.pipeline.load import commit_log
 
-    log = decision_log(settings, looks_only=True)
+    log = commit_log(settings, looks_only=True)
     log.check_format(writing=False)
     return log, log.read_state()
 
@@ -312,32 +316,32 @@ def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds |
 def _decide(args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str) -> int:
     """Chooses, and puts the choice into the log unless this is a dry run."""
     from headrace.loader.build import current_build
-    from headrace.loader.offsets.choose import decision_of
-    from headrace.pipeline.load import decision_log, new_work_id, now_ms
+    from headrace.loader.offsets.choose import commit_of
+    from headrace.pipeline.load import commit_log, new_run_id, now_ms
 
-    log = decision_log(settings)
+    log = commit_log(settings)
     if args.dry_run:
         log.check_format(writing=False)
     else:
         log.open()
     state = log.read_state()
     choice = choose(state)
-    slot = 0
+    commit_number = 0
     if choice.moved and not args.dry_run:
-        offer = decision_of(choice, state, work_id=new_work_id(), now_ms=now_ms(), build=current_build())
-        offered = log.offer(offer)
-        if offered.decision is None or offered.refused:
-            conflict = next(iter(offered.refused.values()), offered.conflict)
+        proposal = commit_of(choice, state, run_id=new_run_id(), now_ms=now_ms(), build=current_build())
+        commit_result = log.try_commit(proposal)
+        if commit_result.commit is None or commit_result.refused:
+            conflict = next(iter(commit_result.refused.values()), commit_result.conflict)
             raise CommandError(f"a load was faster: {conflict}; look with headrace offsets show, and say it again")
-        slot = offered.decision.slot
+        commit_number = commit_result.commit.commit_number
     if args.format == "json":
-        print_json({**dataclasses.asdict(choice), "dry_run": args.dry_run, "slot": slot, "note": note})
+        print_json({**dataclasses.asdict(choice), "dry_run": args.dry_run, "slot": commit_number, "note": note})
     else:
-        _print_choice(choice, slot, note, is_dry=args.dry_run)
+        _print_choice(choice, commit_number, note, is_dry=args.dry_run)
     return EXIT_OK
 
 
-def _print_choice(choice: Choice, slot: int, note: str, *, is_dry: bool) -> None:
+def _print_choice(choice: Choice, commit_number: int, note: str, *, is_dry: bool) -> None:
     for move in choice.gaps:
         assert move.before is not None
         print(
@@ -355,7 +359,7 @@ def _print_choice(choice: Choice, slot: int, note: str, *, is_dry: bool) -> None
     if not choice.moved:
         print("nothing to decide")
     else:
-        print("dry run: nothing was decided" if is_dry else f"decision {slot}: {choice.reason}")
+        print("dry run: nothing was decided" if is_dry else f"decision {commit_number}: {choice.reason}")
 
 
 def _place(move: Moved) -> str:

@@ -121,14 +121,14 @@ def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.inspect.quarantine import decided_files
+    from headrace.loader.inspect.quarantine import committed_files
 
     if args.limit < 0:
         raise CommandError(f"--limit: expected a number of messages, found {args.limit}")
     with decided(args) as known:
         if args.topic is not None:
             known.topic(args.topic)
-        files = decided_files(known.log, args.topic)
+        files = committed_files(known.log, args.topic)
     total = sum(file.records for file in files)
     rows = list(itertools.islice(_rows(files, known.storage.files), args.limit))
     if args.format == "json":
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    from headrace.loader.inspect.quarantine import decided_files
+    from headrace.loader.inspect.quarantine import committed_files
 
     for flag in ("limit", "bytes"):
         if getattr(args, flag) < 0:
@@ -147,7 +147,7 @@ def run_show(args: argparse.Namespace) -> int:
     _refuse_other_reasons(args.reason, REASONS)
     with decided(args) as known:
         known.topic(args.topic)
-        files = decided_files(known.log, args.topic)
+        files = committed_files(known.log, args.topic)
     wanted = (row for _, row in _rows(files, known.storage.files) if not args.reason or row.code == args.reason)
     rows = list(itertools.islice(wanted, args.limit))
     if args.format == "json":
@@ -192,7 +192,7 @@ def run_discard(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A verb that takes messages out of the quarantine of a topic, by a decision."""
+    """A verb that takes messages out of the quarantine of a topic, by a commit."""
 
     name: str
     help: str
@@ -265,7 +265,7 @@ def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, done: Mappi
         say(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
         say(f"note: {note}")
-    by = f" by decision {report.slot}" if report.slot else ""
+    by = f" by decision {report.commit_number}" if report.commit_number else ""
     print(f"{sum(done.values()):,} messages {word}{by}")
 
 
@@ -319,7 +319,7 @@ def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterato
             with warehouse.open(file.name) as opened:
                 rows = list(read_rows(opened))
         except FileNotFoundError:
-            # Decided, and its follower has not brought it there yet; the next load does.
+            # Decided, and its applier has not brought it there yet; the next load does.
             continue
         except (OSError, ValueError) as error:
             raise CommandError(f"cannot read the quarantine file {warehouse.describe(file.name)}: {error}") from error

@@ -27,7 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "serve",
         help="serve the REST API",
         description="Serves the Confluent Schema Registry REST API for Avro. Without registry.users whoever reaches it "
-        "may change schemas, so that it only listens on loopback unless registry.open_to says network.",
+        "may change schemas, so that it only listens on loopback unless registry.allow_unauthenticated_from says "
+        "network.",
         epilog=examples("registry serve", "registry serve --config /etc/headrace/headrace.toml --workers 2"),
     )
     add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers", "registry.users"))
@@ -138,7 +139,7 @@ def _application(
         request_bytes_max=settings.request_bytes_max,
         version=VERSION,
         profile=settings.api_profile,
-        keeps_rules=settings.rules == "keep",
+        keeps_rules=settings.rule_sets == "keep",
         mutable_modes=settings.mode_changes == "allow",
         users=users,
         counts=counts,
@@ -161,18 +162,18 @@ def upgrade_database(args: argparse.Namespace) -> int:
 
 
 def database_url(settings: Settings) -> str:
-    """The URL in the settings, or the SQLite file in the data folder, which is made when it is missing.
+    """The URL in the settings, or the SQLite file in the data directory, which is made when it is missing.
 
     Raises:
-        CommandError: the folder cannot be made.
+        CommandError: the directory cannot be made.
     """
     from headrace.registry.storage.database import sqlite_url
 
     if settings.registry.database_url:
         return settings.registry.database_url
-    folder = Path(settings.data_dir).resolve()
+    directory = Path(settings.data_dir).resolve()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"data_dir {folder} cannot be made: {error.strerror}") from error
-    return sqlite_url(folder / "registry.db")
+        raise CommandError(f"data_dir {directory} cannot be made: {error.strerror}") from error
+    return sqlite_url(directory / "registry.db")

@@ -60,10 +60,10 @@ def check_access(settings: RegistrySettings) -> None:
     from headrace.registry.operation.log_file import LogFile
 
     is_local = is_loopback(settings.listen.host)
-    if not settings.users and not is_local and settings.open_to != "network":
+    if not settings.users and not is_local and settings.allow_unauthenticated_from != "network":
         raise CommandError(
             f"registry.listen is {settings.listen}, where whoever reaches it could change schemas; name the users in a "
-            "file with --users, or set registry.open_to to network if that is meant"
+            "file with --users, or set registry.allow_unauthenticated_from to network if that is meant"
         )
     if settings.users and not is_local and not settings.tls_certificate:
         logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)

@@ -1,4 +1,4 @@
-"""What the commands that rewrite buckets share: the wiring, and how their reports are shown."""
+"""What the commands that rewrite time share: the wiring, and how their reports are shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEYS = (
     "hive.metastore",
     "hive.executor",
 )
-BUCKETS_SHOWN = 40  # a screen; json has them all
+TIME_PARTITIONS_SHOWN = 40  # a screen; json has them all
 EXIT_CODES = """
 
 exit codes:
@@ -60,11 +60,11 @@ def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ())
 @contextlib.contextmanager
 def opened(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
     """While open, what keeps the command from running becomes its one line."""
-    from headrace.pipeline.load import decision_log, open_load
+    from headrace.pipeline.load import commit_log, open_load
 
     settings = settings_from(args)
     output = sys.stderr if args.format == "json" else sys.stdout
-    log = decision_log(settings)
+    log = commit_log(settings)
     with failures_told():
         if args.dry_run:
             log.check_format(writing=False)
@@ -111,22 +111,22 @@ def show_report(args: argparse.Namespace, report: RewriteReport, done: str, noth
 
 def _print(report: RewriteReport, done: str, nothing: str) -> None:
     rows = [
-        (one.topic, one.kind.value, one.bucket, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
-        for one in report.buckets
+        (one.topic, one.kind.value, one.time_partition, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
+        for one in report.time_partitions
     ]
     if rows:
         header = ("topic", "kind", "bucket", "files", "rows", "MB")
-        print_table(header, rows[:BUCKETS_SHOWN], right=(3, 4, 5))
-    if len(rows) > BUCKETS_SHOWN:
-        print(f"… and {len(rows) - BUCKETS_SHOWN:,} more")
+        print_table(header, rows[:TIME_PARTITIONS_SHOWN], right=(3, 4, 5))
+    if len(rows) > TIME_PARTITIONS_SHOWN:
+        print(f"… and {len(rows) - TIME_PARTITIONS_SHOWN:,} more")
     for topic, sentences in report.problems.items():
         for sentence in sentences:
             say(f"PROBLEM: {topic}: {sentence}")
     for note in report.notes:
         say(f"note: {note}")
     if rows:
-        files, buckets = sum(one.files for one in report.buckets), len(report.buckets)
-        slot = f" (decision {report.slot})" if report.slot else ""
-        print(f"{files:,} files of {buckets:,} buckets {done}{slot}")
+        files, time_partitions = sum(one.files for one in report.time_partitions), len(report.time_partitions)
+        commit_number = f" (decision {report.commit_number})" if report.commit_number else ""
+        print(f"{files:,} files of {time_partitions:,} buckets {done}{commit_number}")
     elif not report.problems:
         print(nothing)

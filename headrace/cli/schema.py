@@ -99,7 +99,7 @@ def _configure_download(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subjects", nargs="*", metavar="SUBJECT", help="subject, or pattern in quotes; default: all subjects"
     )
-    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="folder of the files")
+    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="directory of the files")
     parser.add_argument("--all-versions", action="store_true", help="every version, to <subject>/<version>.avsc")
     parser.add_argument("--dry-run", action="store_true", help="show which files would be written, and write none")
     _add_registry_flags(parser)

@@ -24,7 +24,7 @@ from headrace.cli.prompt import statements_typed
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.settings import Duration
-from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_folder
+from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs one query in Spark SQL over the tables and prints the answer; without one it prompts for queries, each "
         "ended by a semicolon. A running `headrace up` answers at once; without one Spark is started, on "
-        "hive.metastore or the metastore in the data folder. Timestamps are in UTC."
+        "hive.metastore or the metastore in the data directory. Timestamps are in UTC."
     )
     parser.epilog = examples(
         'sql "SHOW TABLES"',
@@ -199,7 +199,7 @@ class _Asker:
             master=self._settings.spark.get("master", "local[*]"),
             metastore_uri=resolve_metastore(self._settings),
             data_dir=Path(self._settings.data_dir),
-            warehouse_uri=location_of(warehouse_folder(self._settings)),
+            warehouse_uri=location_of(warehouse_location(self._settings)),
             extra=self._settings.spark,
             short_lived=True,
         )

@@ -1,4 +1,4 @@
-"""`headrace verify`: files against decisions against brokers."""
+"""`headrace verify`: files against commits against brokers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
             [
                 (
                     one.topic,
-                    f"{one.decisions:,}",
+                    f"{one.commits:,}",
                     f"{one.files:,}",
                     f"{one.rows:,}",
                     f"{one.bytes / 1e6:,.1f}",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-ARCHIVE_FOLDER = Path("var") / "headrace"  # below the environment's own folder, which its end takes away
+ARCHIVE_DIRECTORY = Path("var") / "headrace"  # below the environment's own directory, which its end takes away
 PREFIX, SUFFIX = "classes-", ".jsa"
 CHECKED = ("-XX:+VerifySharedSpaces", "-Xlog:disable", "-Xlog:all=warning:stderr")
 """Java's warnings, of an archive that does not fit too, would go to standard output, which is for reports."""
@@ -27,7 +27,7 @@ def archive_key() -> Path:
     """Where the archive for the Java of `JAVA_HOME` and for Spark's jars is, but for its length and `SUFFIX`.
 
     Raises:
-        OSError: Spark is elsewhere: its jars are no folder of the Python package.
+        OSError: Spark is elsewhere: its jars are no directory of the Python package.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     facts = [str(jars)]
@@ -36,7 +36,7 @@ def archive_key() -> Path:
     java = Path(os.environ.get("JAVA_HOME", "")) / "release"
     facts.append(java.read_text(encoding="utf-8") if java.is_file() else "")
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-    return Path(sys.prefix) / ARCHIVE_FOLDER / f"{PREFIX}{key}"
+    return Path(sys.prefix) / ARCHIVE_DIRECTORY / f"{PREFIX}{key}"
 
 
 def archive_name(key: Path, size: int) -> Path:

@@ -25,7 +25,7 @@ def root_cause(error: Py4JError) -> str:
     The outer ones say that something could not be instantiated or that a retry was exceeded; people need the last.
     """
     if isinstance(error, Py4JNetworkError):
-        return "Spark's JVM has ended; see logs/spark.log in the data folder"
+        return "Spark's JVM has ended; see logs/spark.log in the data directory"
     if not isinstance(error, Py4JJavaError):
         return one_line(str(error))
     cause = error.java_exception

@@ -36,7 +36,7 @@ from headrace.hive_ddl.table import Column, TableState, literal_columns
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10
-LOGIN_TIMEOUT_S = 60  # HiveServer2 makes folders for a session; a server with another way to log in never answers
+LOGIN_TIMEOUT_S = 60  # HiveServer2 makes directories for a session; a server with another way to log in never answers
 ANSWER_TIMEOUT_S = 900  # of one statement; 500 partitions on a slow metastore take minutes
 REASON_CHARS_MAX = 500
 LISTINGS_MAX = 31  # more days than a month are found faster by one listing of everything

@@ -37,14 +37,15 @@ from headrace.settings.masking import is_secret
 
 logger = logging.getLogger(__name__)
 
-METASTORE_FOLDER = "metastore"
+METASTORE_DIRECTORY = "metastore"
 CONNECT_TIMEOUT_S = 5.0
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is set aside when a session starts
 LOG_FILE: Final = Path("logs") / "spark.log"
 JVM_STOP_TIMEOUT_S = 10.0
 
 METASTORE_WAREHOUSE = "_hive"
-"""Where databases have their folders, below the warehouse. The underscore keeps them apart from topics' folders."""
+"""Where databases have their directories, below the warehouse. The underscore keeps them apart from topics'
+directories."""
 
 CHATTY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "py4j.clientserver")
 
@@ -55,10 +56,10 @@ BASE_PROPERTIES: Mapping[str, str] = {
     # Schema texts and defaults hold ${…}, which is data and no variable.
     "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A registered partition whose folder somebody removed by hand does not make the whole table unreadable.
+    # A registered partition whose directory somebody removed by hand does not make the whole table unreadable.
     "spark.sql.files.ignoreMissingFiles": "true",
     "spark.sql.catalogImplementation": "hive",
-    # Statistics would list every folder with each partition added, and nobody reads them.
+    # Statistics would list every directory with each partition added, and nobody reads them.
     "spark.hadoop.hive.stats.autogather": "false",
     # A failing insert is retried ten times with two seconds between otherwise, which looks like a hang.
     "spark.hadoop.hive.hmshandler.retry.attempts": "1",
@@ -67,7 +68,7 @@ BASE_PROPERTIES: Mapping[str, str] = {
     "spark.hadoop.hive.metastore.schema.verification": "false",
     "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
     "spark.hadoop.hive.async.log.enabled": "false",
-    # Else Python workers look for every module in the working folder first, which may hold one of its name.
+    # Else Python workers look for every module in the working directory first, which may hold one of its name.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 
@@ -78,7 +79,8 @@ LOCAL_PROPERTIES: Mapping[str, str] = {
     # Else the driver and its block manager listen on the machine's address.
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    # Three times cheaper Python tasks, and no port. The names of a cluster's folders are longer than a socket's may be.
+    # Three times cheaper Python tasks, and no port. The names of a cluster's directories are longer than a socket's may
+    # be.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
@@ -131,7 +133,7 @@ def open_session(
     _silence_libraries()
     data_dir = data_dir.resolve()
     if metastore_uri is None:
-        await_derby(data_dir / METASTORE_FOLDER)
+        await_derby(data_dir / METASTORE_DIRECTORY)
     else:
         await_metastore(metastore_uri)
     properties = session_properties(
@@ -144,7 +146,7 @@ def open_session(
         short_lived=short_lived,
     )
     session = _start(properties, _open_log(data_dir))
-    where = metastore_uri or str(data_dir / METASTORE_FOLDER)
+    where = metastore_uri or str(data_dir / METASTORE_DIRECTORY)
     try:
         _reach_metastore(session, where, data_dir if metastore_uri is None else None)
     except BaseException:
@@ -245,7 +247,7 @@ def session_properties(
     properties["spark.hadoop.hive.downloaded.resources.dir"] = str(scratch / "resources")
     properties["spark.hadoop.hive.server2.logging.operation.enabled"] = "false"
     if metastore_uri is None:
-        database = data_dir / METASTORE_FOLDER
+        database = data_dir / METASTORE_DIRECTORY
         properties["spark.hadoop.javax.jdo.option.ConnectionURL"] = f"jdbc:derby:;databaseName={database};create=true"
         java_options.append(f'"-Dderby.stream.error.file={data_dir / "logs" / "derby.log"}"')
     else:
@@ -406,5 +408,5 @@ def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) 
     except METASTORE_FAILURES as error:
         reason = root_cause(error)
         if derby_dir is not None and ("XSDB6" in reason or "Another instance of Derby" in reason):
-            reason = f"{derby_holder(derby_dir / METASTORE_FOLDER) or 'another process'} has just opened it"
+            reason = f"{derby_holder(derby_dir / METASTORE_DIRECTORY) or 'another process'} has just opened it"
         raise MetastoreUnavailable(where, reason) from error

@@ -382,8 +382,8 @@ class SparkExecutor:
             hadoop.FileContext.getFileContext(path.toUri(), system.getConf()).rename(temporary, path, overwrite)
 
     def _probe(self) -> str:
-        """Why a change with a wrong expectation may pass, "" where it is refused as such. A view needs no folder, and
-        nobody else knows it."""
+        """Why a change with a wrong expectation may pass, "" where it is refused as such. A view needs no directory,
+        and nobody else knows it."""
         name = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
         view = self._java_table(
             TableState(self._probe_database, name, "", (Column("probe", "string"),), (), {REVISION: "1"})

@@ -1,4 +1,4 @@
-"""Hands the counts of decided work to the audit, once the rows they count can be queried.
+"""Hands the counts of committed work to the audit, once the rows they count can be queried.
 
 How far it has got stands in the audit's own database and changes in the transaction that adds the rows.
 """
@@ -12,7 +12,7 @@ from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
 from headrace.audit.store import AuditStore, Counted
 from headrace.audit.window import known_window, window_start
 from headrace.loader.apply.base import Position, Step
-from headrace.loader.commit.decision import CountSeries, DecidedRange, Decision, TopicDecision, WindowCount
+from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
 from headrace.loader.work_unit import PassedOver
 
 APPLICATION = "headrace-load"
@@ -22,8 +22,8 @@ OUTCOMES = {"": Outcome.STORED, "written": Outcome.WRITTEN, "quarantined": Outco
 
 
 @dataclass(frozen=True, slots=True)
-class AuditFollower:
-    """`store` opens the audit's database; `sha256` is that of the decision in a slot. `unaudited`
+class AuditApplier:
+    """`store` opens the audit's database; `sha256` is that of the commit in a commit. `unaudited`
     are topics that are not counted: the audit's own would count itself for ever."""
 
     store: Callable[[], AuditStore]
@@ -34,12 +34,12 @@ class AuditFollower:
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
-        slot = step.decisions[-1].slot if step.decisions else step.state.slot
-        upto = Counted(slot, self.sha256(slot))
-        counted = step.decisions if step.topic not in self.unaudited else ()
-        rows = (row for decision in counted for row in audit_rows(step.topic, decision, self.host))
+        commit_number = step.commits[-1].commit_number if step.commits else step.state.commit_number
+        upto = Counted(commit_number, self.sha256(commit_number))
+        counted = step.commits if step.topic not in self.unaudited else ()
+        rows = (row for commit in counted for row in audit_rows(step.topic, commit, self.host))
         with self.store() as store:
-            store.add_decided(step.topic, step.since, upto, rows)
+            store.add_committed(step.topic, step.since, upto, rows)
 
     def positions(self) -> Mapping[str, Position]:
         with self.store() as store:
@@ -54,24 +54,24 @@ def positions_in(store: AuditStore) -> dict[str, Position]:
     return {topic: Position(*counted) for topic, counted in store.counted().items()}
 
 
-def audit_rows(topic: str, decision: Decision, host: str) -> Iterator[AuditRow]:
-    """The rows of one decision; the same decision always gives the same ids."""
-    decided = decision.topics[topic]
-    ranges = {offsets.partition: offsets for offsets in decided.ranges}
-    for offsets in decided.ranges:
+def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
+    """The rows of one commit; the same commit always gives the same ids."""
+    committed = commit.topics[topic]
+    ranges = {offsets.partition: offsets for offsets in committed.ranges}
+    for offsets in committed.ranges:
         for passed in offsets.passed_over:
-            yield _passed_over_row(topic, decision, decided, offsets, passed, host)
-    for series in decided.audit:
+            yield _passed_over_row(topic, commit, committed, offsets, passed, host)
+    for series in committed.audit:
         for window in series.windows:
-            yield _row(topic, decision, decided, series, window, ranges[series.partition], host)
+            yield _row(topic, commit, committed, series, window, ranges[series.partition], host)
 
 
 def _passed_over_row(
-    topic: str, decision: Decision, decided: TopicDecision, offsets: DecidedRange, passed: PassedOver, host: str
+    topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: PassedOver, host: str
 ) -> AuditRow:
-    """Counts offsets under the time of the decision: of the messages in them, if any, nothing is known."""
-    start_ms = window_start(decision.decided_at_ms)
-    tier, outcome, partition, log_id = Tier.LOADER, Outcome.PASSED_OVER, offsets.partition, _log_id(decided, offsets)
+    """Counts offsets under the time of the commit: of the messages in them, if any, nothing is known."""
+    start_ms = window_start(commit.committed_at_ms)
+    tier, outcome, partition, log_id = Tier.LOADER, Outcome.PASSED_OVER, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
         id=range_row_id(tier, outcome, topic, partition, passed.start, passed.end, start_ms, topic_id=log_id),
         tier=tier,
@@ -83,26 +83,26 @@ def _passed_over_row(
         fingerprint=0,
         application=APPLICATION,
         host=host,
-        instance=decision.work_id,
-        emitted_at_ms=decision.decided_at_ms,
+        instance=commit.run_id,
+        emitted_at_ms=commit.committed_at_ms,
         partition=partition,
         start=passed.start,
         end=passed.end,
     )
 
 
-def _log_id(decided: TopicDecision, offsets: DecidedRange) -> str:
+def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
     """Offsets that are read again from a log which was cut back and grew are counted again: they are other messages."""
-    return f"{decided.topic_id}/{offsets.incarnation}" if offsets.incarnation else decided.topic_id
+    return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 
 
 def _row(
     topic: str,
-    decision: Decision,
-    decided: TopicDecision,
+    commit: Commit,
+    committed: TopicCommit,
     series: CountSeries,
     window: WindowCount,
-    offsets: DecidedRange,
+    offsets: CommittedRange,
     host: str,
 ) -> AuditRow:
     tier, outcome = Tier(series.tier), OUTCOMES[series.outcome]
@@ -115,7 +115,7 @@ def _row(
             offsets.start,
             offsets.end,
             window.window_start_ms,
-            topic_id=_log_id(decided, offsets),
+            topic_id=_log_id(committed, offsets),
         ),
         tier=tier,
         outcome=outcome,
@@ -126,8 +126,8 @@ def _row(
         fingerprint=window.fingerprint,
         application=APPLICATION,
         host=host,
-        instance=decision.work_id,
-        emitted_at_ms=decision.decided_at_ms,
+        instance=commit.run_id,
+        emitted_at_ms=commit.committed_at_ms,
         partition=series.partition,
         start=offsets.start,
         end=offsets.end,

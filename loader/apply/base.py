@@ -1,4 +1,4 @@
-"""What a follower is: it makes one part of the world agree with what has been decided of a topic."""
+"""What a applier is: it makes one part of the world agree with what has been committed of a topic."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from headrace.loader.commit.decision import Decision
+from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.state import TopicState
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a follower is asked to apply.
+    """What a applier is asked to apply.
 
-    `decisions` are the next ones after the slot `since` that speak of the topic, oldest first; where they are many,
-    later steps have the rest. `state` is the topic as of the newest slot of all, `slot`. `works` are the ids of decided
-    work that may still have files in staging. `rewind` makes another follower, one whose cursor the engine keeps, begin
-    again at the first decision of this topic, and is on disk when it returns, else raises `OSError`; `warn` takes a
+    `commits` are the next ones after the commit `since` that speak of the topic, oldest first; where they are many,
+    later steps have the rest. `state` is the topic as of the newest commit of all, `commit_number`. `works` are the ids of committed
+    work that may still have files in staging. `rewind` makes another applier, one whose cursor the engine keeps, begin
+    again at the first commit of this topic, and is on disk when it returns, else raises `OSError`; `warn` takes a
     sentence for the report.
     """
 
     topic: str
     state: TopicState
-    decisions: Sequence[Decision]
+    commits: Sequence[Commit]
     since: int
-    slot: int
+    commit_number: int
     works: frozenset[str]
     rewind: Callable[[str], None]
     warn: Callable[[str], None]
 
 
-class Follower(Protocol):
+class Applier(Protocol):
     """Applying a step again, or in two processes at once, changes nothing more."""
 
     @property
@@ -49,7 +49,7 @@ class Follower(Protocol):
 
 @runtime_checkable
 class AppliesTogether(Protocol):
-    """A follower each of whose calls waits for somebody's disk, so that it is given the steps of many topics at once.
+    """A applier each of whose calls waits for somebody's disk, so that it is given the steps of many topics at once.
 
     Applying them again changes nothing more.
     """
@@ -66,15 +66,15 @@ class AppliesTogether(Protocol):
 
 
 class Position(NamedTuple):
-    """A slot up to which decisions are applied, and the checksum of the decision in it."""
+    """A commit up to which commits are applied, and the checksum of the commit in it."""
 
-    slot: int
+    commit_number: int
     sha256: str
 
 
 @runtime_checkable
 class KeepsPositions(Protocol):
-    """A follower that keeps how far it has got beside what it applies, and changes both at once.
+    """A applier that keeps how far it has got beside what it applies, and changes both at once.
 
     So what it applies to is never lost, or put back from a backup, without its positions: it says what it lacks.
     """

@@ -1,4 +1,4 @@
-"""The followers of a warehouse, in the order that loads are safe by: whoever makes something visible comes after
+"""The appliers of a warehouse, in the order that loads are safe by: whoever makes something visible comes after
 whatever that needs."""
 
 from __future__ import annotations
@@ -7,33 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.hive_ddl.executors.base import Executor
-from headrace.loader.apply.audit import AuditFollower
-from headrace.loader.apply.engine import FollowerEngine
-from headrace.loader.apply.files import FilesFollower
-from headrace.loader.apply.group_offsets import GroupOffsetsFollower, OffsetCommitter
-from headrace.loader.apply.index import IndexFollower
-from headrace.loader.apply.partitions import PartitionsFollower
-from headrace.loader.apply.schema import SchemaFollower, TableSettings
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.apply.audit import AuditApplier
+from headrace.loader.apply.engine import ApplierEngine
+from headrace.loader.apply.files import FilesApplier
+from headrace.loader.apply.group_offsets import GroupOffsetsApplier, OffsetCommitter
+from headrace.loader.apply.index import IndexApplier
+from headrace.loader.apply.partitions import PartitionsApplier
+from headrace.loader.apply.schema import SchemaApplier, TableSettings
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.storage.protocols import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The engine, with what others than loads need of its followers."""
+    """The engine, with what others than loads need of its appliers."""
 
-    engine: FollowerEngine
+    engine: ApplierEngine
     index: FileIndex
-    partitions: PartitionsFollower
+    partitions: PartitionsApplier
 
 
 def chain_of(
-    log: DecisionLog,
+    log: CommitLog,
     storage: Storage,
     executor: Callable[[], Executor],
     tables: TableSettings,
-    audit: AuditFollower,
+    audit: AuditApplier,
     committer: OffsetCommitter,
 ) -> Chain:
     """
@@ -42,13 +42,13 @@ def chain_of(
         committer: of the offsets that lag tools are shown.
     """
     index = FileIndex(log)
-    partitions = PartitionsFollower(executor, tables, index)
-    followers = (
-        IndexFollower(index),
-        SchemaFollower(executor, tables, log.head),
-        FilesFollower(storage.files, index),
+    partitions = PartitionsApplier(executor, tables, index)
+    appliers = (
+        IndexApplier(index),
+        SchemaApplier(executor, tables, log.head),
+        FilesApplier(storage.files, index),
         partitions,
         audit,
-        GroupOffsetsFollower(committer),
+        GroupOffsetsApplier(committer),
     )
-    return Chain(FollowerEngine(log, storage.staging, followers), index, partitions)
+    return Chain(ApplierEngine(log, storage.staging, appliers), index, partitions)

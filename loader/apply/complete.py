@@ -3,16 +3,16 @@
 The property is an instant, a whole hour in UTC: every message that the brokers showed before it has been read, and
 its rows can be queried (or it is counted as quarantined, as a tombstone, or as a gap). It is the clock of the machine
 that loads, and not the time in the messages: one that is sent later may carry an earlier time, and goes to its own
-bucket all the same. It goes back only where it is later than the clock, which was wrong then.
+time all the same. It goes back only where it is later than the clock, which was wrong then.
 
-A load asks the brokers for the ends of the partitions at some instant. When everything before those ends is decided
+A load asks the brokers for the ends of the partitions at some instant. When everything before those ends is committed
 and followed, the table is complete up to that instant. Where that takes more than one load (a backlog, a partition that
 fails, a transaction that stays open) the ends are remembered, and no newer ones are looked at until they are reached.
 
     complete.json   by topic what was reached, what the table says, and the ends to be reached: a hint. Lost, it is
                     found again by the next load of each topic, and the table goes on saying what it said.
 
-Nothing is decided here, so it also moves on while no message comes. The tables are opened for it at most once an hour.
+Nothing is committed here, so it also moves on while no message comes. The tables are opened for it at most once an hour.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION
 from headrace.loader.commit.json_values import canonical, from_json, to_json
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic
-from headrace.loader.storage.protocols import SlotStorage
+from headrace.loader.storage.protocols import CommitStorage
 
 logger = logging.getLogger(__name__)
 
 COMPLETE_PATH: Final = "complete.json"
 STEP_MS: Final = 3_600_000
-"""Of the property: an hour is the smallest bucket, and each step is a call of the metastore for each table."""
+"""Of the property: an hour is the smallest time, and each step is a call of the metastore for each table."""
 
 TABLES_PER_RUN_MAX: Final = 500
 """Some ten seconds of calls. Who has more tables sees the others of them change in the runs after."""
@@ -77,7 +77,7 @@ def advanced(
 
     Args:
         found: what the brokers said after the instant `asked_ms`; None when they did not speak of the topic.
-        is_followed: whether all that is decided of the topic can be queried.
+        is_followed: whether all that is committed of the topic can be queried.
     """
     known = before or TopicCompleteness(state.topic_id)
     if max(known.until_ms, known.told_ms, known.asked_ms) > asked_ms:
@@ -121,7 +121,7 @@ def instant_text(instant_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant_ms / 1000))
 
 
-def read_completeness(storage: SlotStorage) -> Completeness:
+def read_completeness(storage: CommitStorage) -> Completeness:
     content = storage.read(COMPLETE_PATH)
     try:
         return Completeness() if content is None else from_json(json.loads(content), Completeness)
@@ -132,10 +132,10 @@ def read_completeness(storage: SlotStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Keeps the property of the tables in `database`; `head` is the newest slot."""
+    """Keeps the property of the tables in `database`; `head` is the newest commit."""
 
     executor: Callable[[], Executor]
-    storage: SlotStorage
+    storage: CommitStorage
     database: str
     head: Callable[[], int]
 
@@ -146,13 +146,13 @@ class CompleteUntil:
         asked_ms: int,
         *,
         failed: frozenset[str],
-        work_id: str,
+        run_id: str,
     ) -> tuple[str, ...]:
         """Moves on what can be moved on, and tells the tables.
 
         Args:
-            failed: topics of which something decided cannot be queried.
-            work_id: of this run, which has no other.
+            failed: topics of which something committed cannot be queried.
+            run_id: of this run, which has no other.
 
         Returns:
             Sentences about what did not work; nothing depends on it, and the next run tries again.
@@ -176,7 +176,7 @@ class CompleteUntil:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
                 known, is_told = topics[topic], False
                 try:
-                    is_told = self._tell(topic, state.topics[topic], known.until_ms, asked_ms, work_id)
+                    is_told = self._tell(topic, state.topics[topic], known.until_ms, asked_ms, run_id)
                 except (MetastoreUnavailable, SessionFailed):
                     raise  # every further table would wait for it as long
                 except Exception as error:
@@ -199,7 +199,7 @@ class CompleteUntil:
                 logger.warning("completeness_not_written error=%s", error)
         return warnings
 
-    def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, work_id: str) -> bool:
+    def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
         """Whether the table says so now, or needs not: another process was faster, or knows better."""
         executor = self.executor()
         table = executor.table(self.database, state.table)
@@ -208,10 +208,10 @@ class CompleteUntil:
         text = instant_text(until_ms)
         if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
             return True
-        if state.slot < _slot(table.revision) <= self.head():
+        if state.commit_number < _slot(table.revision) <= self.head():
             return False  # of a later load of this log, which tells it
         # Two changes may not have one revision, and the schema's in this run has the work's.
-        changes = ((COMPLETE_UNTIL, text), (REVISION, f"{state.slot}-{work_id}-complete"))
+        changes = ((COMPLETE_UNTIL, text), (REVISION, f"{state.commit_number}-{run_id}-complete"))
         try:
             executor.execute(SetProperties(self.database, state.table, table.revision, changes, (), ()))
         except StaleRevision:

@@ -1,9 +1,9 @@
-"""Brings every follower up to the newest decision, topic by topic.
+"""Brings every applier up to the newest commit, topic by topic.
 
 The order is the safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
-its table can read it. A topic stops at the first follower that fails for it and goes on there in the next run; other
-topics are not touched by that. How far each follower has got is a hint in `cursor/<follower>.json`: a lost or old
-one means that decisions are applied again, which changes nothing. A follower whose work can be lost apart from the log
+its table can read it. A topic stops at the first applier that fails for it and goes on there in the next run; other
+topics are not touched by that. How far each applier has got is a hint in `cursor/<applier>.json`: a lost or old
+one means that commits are applied again, which changes nothing. A applier whose work can be lost apart from the log
 keeps its positions itself, beside its work (`KeepsPositions`).
 
 Where the storage as a whole cannot be used, nothing more is asked: a thousand topics would each wait as long as Hadoop
@@ -20,35 +20,35 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.base import AppliesTogether, Follower, KeepsPositions, Position, Step
-from headrace.loader.apply.pending import PendingDecisions
-from headrace.loader.commit.decision import Decision
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.apply.base import Applier, AppliesTogether, KeepsPositions, Position, Step
+from headrace.loader.apply.pending import PendingCommits
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import read_document, write_document
 from headrace.loader.commit.json_values import from_json
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import LoaderError, StorageUnavailable
-from headrace.loader.storage.protocols import SlotStorage, Staging
+from headrace.loader.storage.protocols import CommitStorage, Staging
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = "schema"
-"""The follower that can find its table changed although nothing was decided."""
+"""The applier that can find its table changed although nothing was committed."""
 
 FILES = "files"
-"""The follower after which a work's staging holds nothing more that is needed."""
+"""The applier after which a work's staging holds nothing more that is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All decisions up to the slot `upto` are applied, but for the topics in `behind`, which are at their own slot.
+    """All commits up to the commit `upto` are applied, but for the topics in `behind`, which are at their own commit.
 
-    `sha256` is the checksum of the decision in that slot (`work_id` its work in format 1): a cursor beside a log that
-    was put back from a backup, and has other decisions there now, would pass over files that were never published.
+    `sha256` is the checksum of the commit in that commit (`run_id` its work in format 1): a cursor beside a log that
+    was put back from a backup, and has other commits there now, would pass over files that were never published.
     """
 
     upto: int = 0
-    work_id: str = ""
+    run_id: str = ""
     behind: Mapping[str, int] = field(default_factory=dict)
     sha256: str = ""
 
@@ -62,29 +62,29 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class TopicFailure:
-    follower: str
+    applier: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class Applied:
     """`failures` by topic; `warnings` are sentences; `topics` are those that had something to apply; `outage` is why
     the rest of it was not tried, None where all was."""
 
-    slot: int
+    commit_number: int
     topics: tuple[str, ...]
     failures: Mapping[str, TopicFailure]
     warnings: tuple[str, ...]
     outage: StorageUnavailable | None = None
 
 
-def cursor_path(follower: str) -> str:
-    return f"cursor/{follower}.json"
+def cursor_path(applier: str) -> str:
+    return f"cursor/{applier}.json"
 
 
-def read_cursor(storage: SlotStorage, follower: str) -> Cursor:
+def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
     """The cursor, or the very beginning where it is lost or damaged."""
-    content = storage.read(cursor_path(follower))
+    content = storage.read(cursor_path(applier))
     if content is None:
         return Cursor()
     try:
@@ -93,24 +93,24 @@ def read_cursor(storage: SlotStorage, follower: str) -> Cursor:
             return from_json(bare, Cursor)
         return read_document(content, Cursor).value
     except ValueError as error:
-        logger.warning("cursor_ignored follower=%s reason=%s", follower, error)
+        logger.warning("cursor_ignored follower=%s reason=%s", applier, error)
         return Cursor()
 
 
 def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
-    """What a follower says of its own positions, as a cursor over these topics."""
+    """What a applier says of its own positions, as a cursor over these topics."""
     newest = max(positions.values(), default=Position(0, ""))
-    behind = {topic: positions[topic].slot if topic in positions else 0 for topic in topics}
-    return Cursor(newest.slot, "", behind, newest.sha256)
+    behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
+    return Cursor(newest.commit_number, "", behind, newest.sha256)
 
 
-class FollowerEngine:
-    def __init__(self, log: DecisionLog, staging: Staging, followers: Sequence[Follower | AppliesTogether]) -> None:
+class ApplierEngine:
+    def __init__(self, log: CommitLog, staging: Staging, appliers: Sequence[Applier | AppliesTogether]) -> None:
         self._log = log
         self._staging = staging
-        self._followers = followers
+        self._appliers = appliers
 
-    def follow(self, *, also: Sequence[str] = ()) -> Followed:
+    def follow(self, *, also: Sequence[str] = ()) -> Applied:
         """Applies all that is pending.
 
         Args:
@@ -119,50 +119,54 @@ class FollowerEngine:
         state = self._log.read_state()
         cursors, unread = self._cursors(state)
         positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
-        behind = {topic: slot for topic, slot in positions.items() if slot < state.topics[topic].slot}
-        run = _Run(self._log, state, cursors, PendingDecisions(self._log, state, behind), {*behind, *also}, unread)
-        for follower in self._followers:
-            run.apply(follower, also=frozenset(also) if follower.name == SCHEMA else frozenset())
+        behind = {
+            topic: commit_number
+            for topic, commit_number in positions.items()
+            if commit_number < state.topics[topic].commit_number
+        }
+        run = _Run(self._log, state, cursors, PendingCommits(self._log, state, behind), {*behind, *also}, unread)
+        for applier in self._appliers:
+            run.apply(applier, also=frozenset(also) if applier.name == SCHEMA else frozenset())
         if run.outage is None:
             self._remove_staging(run)
-            run.save(follower.name for follower in self._followers if not isinstance(follower, KeepsPositions))
-        return Followed(state.slot, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
+            run.save(applier.name for applier in self._appliers if not isinstance(applier, KeepsPositions))
+        return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """The cursors by follower, and of those that keep positions which cannot be read, why."""
+        """The cursors by applier, and of those that keep positions which cannot be read, why."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
-        for follower in self._followers:
-            if not isinstance(follower, KeepsPositions):
-                cursors[follower.name] = self._cursor(follower.name, state)
+        for applier in self._appliers:
+            if not isinstance(applier, KeepsPositions):
+                cursors[applier.name] = self._cursor(applier.name, state)
                 continue
             try:
-                cursors[follower.name] = self._own_cursor(follower, state)
+                cursors[applier.name] = self._own_cursor(applier, state)
             except LoaderError:
                 raise  # the log cannot be read, which is nobody's position
             except Exception as error:
-                cursors[follower.name] = Cursor(state.slot)
-                unread[follower.name] = _said(error)
+                cursors[applier.name] = Cursor(state.commit_number)
+                unread[applier.name] = _said(error)
         return cursors, unread
 
     def _cursor(self, name: str, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, name)
-        # It may be of a slot that another process has added since the state was read: then all is done up to the state.
-        if (cursor.sha256 or cursor.upto <= state.slot) and self._is_of_this_log(cursor):
+        # It may be of a commit that another process has added since the state was read: then all is done up to the state.
+        if (cursor.sha256 or cursor.upto <= state.commit_number) and self._is_of_this_log(cursor):
             return cursor
         logger.warning("cursor_ignored follower=%s reason=of another log", name)
         return Cursor()  # beginning again is always right
 
-    def _own_cursor(self, follower: KeepsPositions, state: LoaderState) -> Cursor:
+    def _own_cursor(self, applier: KeepsPositions, state: LoaderState) -> Cursor:
         if not state.topics:
             return Cursor()
-        cursor = cursor_of(follower.positions(), state.topics)
-        # Decisions are a chain: where the newest position is of this log, so are the older ones. It may be of a slot
+        cursor = cursor_of(applier.positions(), state.topics)
+        # Commits are a chain: where the newest position is of this log, so are the older ones. It may be of a commit
         # that another process has added since the state was read.
         if self._is_of_this_log(cursor):
             return cursor
         logger.warning("positions_forgotten reason=of another log")
-        follower.forget()  # first, so that no topic keeps such a position if this process ends before it is applied
+        applier.forget()  # first, so that no topic keeps such a position if this process ends before it is applied
         return Cursor()
 
     def _is_of_this_log(self, cursor: Cursor) -> bool:
@@ -170,20 +174,18 @@ class FollowerEngine:
             return True
         if cursor.sha256:
             return cursor.sha256 == self._log.sha256(cursor.upto)
-        return cursor.work_id == self._log.decision(cursor.upto).work_id
+        return cursor.run_id == self._log.commit(cursor.upto).run_id
 
     def _remove_staging(self, run: _Run) -> None:
         """Staging of work whose every file has been published; done before the cursor says so."""
         if FILES not in run.cursors:
             return
-        published = {
-            work_id for work_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)
-        }
+        published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
         if all(run.passed(FILES, topic) for topic in run.state.topics):
             # A loss of power may have brought back what was removed before the cursor passed it.
             published |= self._staging.works() & run.state.works
-        for work_id in sorted(published):
-            self._staging.drop(work_id)
+        for run_id in sorted(published):
+            self._staging.drop(run_id)
 
 
 def _said(error: Exception) -> str:
@@ -193,12 +195,12 @@ def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _applied(follower: Follower, step: Step) -> Exception | None:
+def _applied(applier: Applier, step: Step) -> Exception | None:
     """What keeps the topic from going on."""
     try:
-        follower.apply(step)
+        applier.apply(step)
     except Exception as error:
-        logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
+        logger.debug("follower_failed follower=%s topic=%s", applier.name, step.topic, exc_info=True)
         return error
     return None
 
@@ -208,27 +210,27 @@ def _advised(message: str) -> str:
     return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
 
 
-def _by_topic(decisions: Sequence[Decision], positions: Mapping[str, int]) -> dict[str, list[Decision]]:
-    """By topic those of later slots than its position, in the order of the topics' names."""
-    found: dict[str, list[Decision]] = defaultdict(list)
-    for decision in decisions:
-        for topic in decision.topics:
-            if topic in positions and decision.slot > positions[topic]:
-                found[topic].append(decision)
+def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:
+    """By topic those of later commit than its position, in the order of the topics' names."""
+    found: dict[str, list[Commit]] = defaultdict(list)
+    for commit in commits:
+        for topic in commit.topics:
+            if topic in positions and commit.commit_number > positions[topic]:
+                found[topic].append(commit)
     return dict(sorted(found.items()))
 
 
 class _Run:
-    """One pass over the followers. `topics` are those that any of them has to look at; `met` are the topics of decided
-    work that may have files in staging, by its id, as far as any follower had it to apply. `outage` is what the storage
+    """One pass over the appliers. `topics` are those that any of them has to look at; `met` are the topics of committed
+    work that may have files in staging, by its id, as far as any applier had it to apply. `outage` is what the storage
     said when it could not be used any more."""
 
     def __init__(
         self,
-        log: DecisionLog,
+        log: CommitLog,
         state: LoaderState,
         cursors: dict[str, Cursor],
-        pending: PendingDecisions,
+        pending: PendingCommits,
         topics: set[str],
         unread: Mapping[str, str],
     ) -> None:
@@ -244,73 +246,73 @@ class _Run:
         self.outage: StorageUnavailable | None = None
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
-    def apply(self, follower: Follower | AppliesTogether, *, also: frozenset[str]) -> None:
-        if follower.name in self.unread:
+    def apply(self, applier: Applier | AppliesTogether, *, also: frozenset[str]) -> None:
+        if applier.name in self.unread:
             # Which topics it lacks cannot be told, so none passes for followed.
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
-                self._fail(follower, topic, self.unread[follower.name])
+                self._fail(applier, topic, self.unread[applier.name])
             return
-        cursor, behind = self.cursors[follower.name], self._behind[follower.name]
+        cursor, behind = self.cursors[applier.name], self._behind[applier.name]
         positions = {topic: cursor.position(topic) for topic in self.topics}
         if self.outage is not None:
-            self._hold_back(follower, positions, self.outage)
+            self._hold_back(applier, positions, self.outage)
             return
         behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
         unseen = set(also)
-        oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.slot)
-        for decisions in self.pending.after(oldest):
-            by_topic = _by_topic(decisions, {topic: at for topic, at in positions.items() if topic not in behind})
+        oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.commit_number)
+        for commits in self.pending.after(oldest):
+            by_topic = _by_topic(commits, {topic: at for topic, at in positions.items() if topic not in behind})
             if by_topic:
-                upto = decisions[-1].slot
-                logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, upto, len(by_topic))
+                upto = commits[-1].commit_number
+                logger.info("phase_started phase=follow:%s slot=%d topics=%d", applier.name, upto, len(by_topic))
             steps = [self._step(topic, pending, positions[topic]) for topic, pending in by_topic.items()]
-            self._apply_steps(follower, steps)
-            positions |= {topic: pending[-1].slot for topic, pending in by_topic.items()}
+            self._apply_steps(applier, steps)
+            positions |= {topic: pending[-1].commit_number for topic, pending in by_topic.items()}
             unseen -= by_topic.keys()
-            works = (one for one in decisions if one.work_id in self.state.works)
-            self.met |= {one.work_id: tuple(one.topics) for one in works}
+            works = (one for one in commits if one.run_id in self.state.works)
+            self.met |= {one.run_id: tuple(one.topics) for one in works}
             if self.outage is not None:
-                self._hold_back(follower, positions, self.outage)
+                self._hold_back(applier, positions, self.outage)
                 return
         self._apply_steps(
-            follower, [self._step(topic, (), positions[topic]) for topic in sorted(unseen - behind.keys())]
+            applier, [self._step(topic, (), positions[topic]) for topic in sorted(unseen - behind.keys())]
         )
 
-    def _step(self, topic: str, pending: Sequence[Decision], since: int) -> Step:
+    def _step(self, topic: str, pending: Sequence[Commit], since: int) -> Step:
         return Step(
             topic=topic,
             state=self.state.topics[topic],
-            decisions=pending,
+            commits=pending,
             since=since,
-            slot=self.state.slot,
+            commit_number=self.state.commit_number,
             works=self.state.works,
             rewind=functools.partial(self.rewind, topic=topic),
             warn=self.warnings.append,
         )
 
-    def _apply_steps(self, follower: Follower | AppliesTogether, steps: Sequence[Step]) -> None:
+    def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
         """Applies them. Whatever is wrong with one topic must not hold the others; the sentence goes to the report."""
         refused: Mapping[str, str] = {}
-        if isinstance(follower, AppliesTogether):
+        if isinstance(applier, AppliesTogether):
             try:
-                refused = follower.apply_together(steps) if steps else {}
+                refused = applier.apply_together(steps) if steps else {}
             except Exception as error:
-                logger.debug("follower_failed follower=%s topics=%d", follower.name, len(steps), exc_info=True)
+                logger.debug("follower_failed follower=%s topics=%d", applier.name, len(steps), exc_info=True)
                 refused = {step.topic: _said(error) for step in steps}
         else:
-            refused = self._refused(follower, steps)
+            refused = self._refused(applier, steps)
         for step in steps:
             if step.topic in refused:
-                self._behind[follower.name][step.topic] = step.since
-                self._fail(follower, step.topic, refused[step.topic])
+                self._behind[applier.name][step.topic] = step.since
+                self._fail(applier, step.topic, refused[step.topic])
 
-    def _refused(self, follower: Follower, steps: Sequence[Step]) -> Mapping[str, str]:
+    def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
         """By topic what keeps it from going on."""
         refused = {}
         for step in steps:
-            if self.outage is not None and not step.decisions:
+            if self.outage is not None and not step.commits:
                 continue  # its table was only to be looked at
-            error = self.outage or _applied(follower, step)
+            error = self.outage or _applied(applier, step)
             if isinstance(error, StorageUnavailable):
                 self.outage = error
             if error is not None:
@@ -318,18 +320,22 @@ class _Run:
         return refused
 
     def _hold_back(
-        self, follower: Follower | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
+        self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
         """Whatever is left for it to apply; what only advises may come later without a word."""
         for topic, position in sorted(positions.items()):
-            if not follower.is_advisory and topic not in self.failures and position < self.state.topics[topic].slot:
-                self._fail(follower, topic, _said(outage))
+            if (
+                not applier.is_advisory
+                and topic not in self.failures
+                and position < self.state.topics[topic].commit_number
+            ):
+                self._fail(applier, topic, _said(outage))
 
-    def _fail(self, follower: Follower | AppliesTogether, topic: str, message: str) -> None:
-        if follower.is_advisory:
-            self.warnings.append(f"{follower.name} of topic {topic}: {message}")
+    def _fail(self, applier: Applier | AppliesTogether, topic: str, message: str) -> None:
+        if applier.is_advisory:
+            self.warnings.append(f"{applier.name} of topic {topic}: {message}")
         else:
-            self.failures[topic] = TopicFailure(follower.name, _advised(message))
+            self.failures[topic] = TopicFailure(applier.name, _advised(message))
 
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
@@ -344,7 +350,7 @@ class _Run:
     def save(self, names: Iterable[str]) -> None:
         for name in names:
             before = self.cursors[name]
-            after = Cursor(self.state.slot, "", self._behind[name], self.state.sha256)
+            after = Cursor(self.state.commit_number, "", self._behind[name], self.state.sha256)
             # A process that woke up late leaves a newer cursor alone.
             if after == before or read_cursor(self.log.storage, name).upto > after.upto:
                 continue

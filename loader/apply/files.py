@@ -1,4 +1,4 @@
-"""Gives decided files their final names, in the folder of their bucket's newest generation."""
+"""Gives committed files their final names, in the directory of their time's newest generation."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import dataclass
 
 from headrace.loader.apply.base import Step
 from headrace.loader.apply.engine import FILES
-from headrace.loader.apply.layout import bucket_folder
-from headrace.loader.commit.bucket_index import IndexedBucket, generation_at, live_at
-from headrace.loader.commit.decision import DecidedFile
+from headrace.loader.apply.layout import time_partition_directory
+from headrace.loader.commit.commit import CommittedFile
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.partition_index import IndexedTimePartition, generation_at, live_at
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.protocols import Publication, WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
-Bucket = tuple[FileKind, str]
-Added = Mapping[str, tuple[str, DecidedFile]]
-"""By name the files that a step adds to a bucket, each with the work that staged it."""
+TimePartition = tuple[FileKind, str]
+Added = Mapping[str, tuple[str, CommittedFile]]
+"""By name the files that a step adds to a time, each with the work that staged it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """A file that must be at `name`: as `publication` says, or brought from where it was in earlier generations."""
 
-    bucket: Bucket
+    time_partition: TimePartition
     name: str
     publication: Publication | None
     earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class FilesFollower:
-    """Publishes what was staged, and, where a bucket was rewritten, brings what lives on of it to the folder of the
+class FilesApplier:
+    """Publishes what was staged, and, where a time was rewritten, brings what lives on of it to the directory of the
     new generation under a second name.
 
-    What counts is where the files are in the end, and not the way there: decisions may be applied again after their
+    What counts is where the files are in the end, and not the way there: commits may be applied again after their
     files were rewritten, brought elsewhere or removed. A file that is nowhere although it had been published was
     removed by hand; that is told, and holds nothing up.
     """
@@ -49,27 +49,27 @@ class FilesFollower:
     def apply(self, step: Step) -> None:
         wanted = list(_wanted_at_first(step) if not step.state.generation else self._wanted(step))
         missing = frozenset(self.files.publish([one.publication for one in wanted if one.publication]))
-        gone: dict[Bucket, int] = defaultdict(int)
+        gone: dict[TimePartition, int] = defaultdict(int)
         for one in wanted:
             if (one.publication is None or one.publication in missing) and not self._bring(step.topic, one):
                 self._refuse_undelivered(step, one)
-                gone[one.bucket] += 1
-        for bucket, files in gone.items():
-            step.warn(_gone_by_hand(step.topic, bucket, files))
+                gone[one.time_partition] += 1
+        for time_partition, files in gone.items():
+            step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """The live files of every bucket that the step changes; those of a bucket that was not rewritten only as far
+        """The live files of every time that the step changes; those of a time that was not rewritten only as far
         as the step adds them, since the others are where they were."""
         rewritten = {
-            (rewrite.kind, rewrite.bucket)
-            for decision in step.decisions
-            for rewrite in decision.topics[step.topic].rewrites
+            (rewrite.kind, rewrite.time_partition)
+            for commit in step.commits
+            for rewrite in commit.topics[step.topic].rewrites
         }
         added = _added(step)
-        for bucket in sorted({*rewritten, *added}):
-            indexed = self.index.bucket(step.topic, *bucket)
-            names = None if bucket in rewritten else frozenset(added[bucket])
-            yield from _wanted_of(step, bucket, indexed, added.get(bucket, {}), names)
+        for time_partition in sorted({*rewritten, *added}):
+            indexed = self.index.time_partition(step.topic, *time_partition)
+            names = None if time_partition in rewritten else frozenset(added[time_partition])
+            yield from _wanted_of(step, time_partition, indexed, added.get(time_partition, {}), names)
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
         """Whether the file is at its name, if need be from one of its earlier ones."""
@@ -86,53 +86,54 @@ class FilesFollower:
         Raises:
             PublishedFileLost: the file is not known to have been published ever.
         """
-        if one.publication is not None and one.publication.work_id in step.works:
+        if one.publication is not None and one.publication.run_id in step.works:
             raise PublishedFileLost(step.topic, self.files.describe(one.name), "nor is it in staging")
 
 
-def _added(step: Step) -> dict[Bucket, dict[str, tuple[str, DecidedFile]]]:
-    added: dict[Bucket, dict[str, tuple[str, DecidedFile]]] = defaultdict(dict)
-    for decision in step.decisions:
-        for file in decision.topics[step.topic].files:
-            added[file.kind, file.bucket][file.name] = (decision.work_id, file)
+def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile]]]:
+    added: dict[TimePartition, dict[str, tuple[str, CommittedFile]]] = defaultdict(dict)
+    for commit in step.commits:
+        for file in commit.topics[step.topic].files:
+            added[file.kind, file.time_partition][file.name] = (commit.run_id, file)
     return added
 
 
 def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
-    """Of a topic that was never rewritten: whatever was added, in the first folders, without a look at the index."""
-    for (kind, bucket), files in _added(step).items():
-        folder = bucket_folder(step.state.folder, kind, bucket, 0)
-        for name, (work_id, file) in files.items():
-            yield _Wanted((kind, bucket), f"{folder}/{name}", _publication(step, folder, work_id, file))
+    """Of a topic that was never rewritten: whatever was added, in the first directories, without a look at the
+    index."""
+    for (kind, time_partition), files in _added(step).items():
+        directory = time_partition_directory(step.state.directory, kind, time_partition, 0)
+        for name, (run_id, file) in files.items():
+            yield _Wanted((kind, time_partition), f"{directory}/{name}", _publication(step, directory, run_id, file))
 
 
 def _wanted_of(
-    step: Step, bucket: Bucket, indexed: IndexedBucket, added: Added, names: frozenset[str] | None
+    step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """The live files of a bucket, all or those of these names; what later decisions add is for later steps."""
-    kind, where = bucket
-    upto = step.decisions[-1].slot
-    newest = generation_at(indexed, step.slot)
-    folder = bucket_folder(step.state.folder, kind, where, newest)
+    """The live files of a time, all or those of these names; what later commits add is for later steps."""
+    kind, where = time_partition
+    upto = step.commits[-1].commit_number
+    newest = generation_at(indexed, step.commit_number)
+    directory = time_partition_directory(step.state.directory, kind, where, newest)
     earlier = sorted({0, *(generation for _, generation in indexed.generations)} - {newest}, reverse=True)
-    folders = [bucket_folder(step.state.folder, kind, where, generation) for generation in earlier]
-    for file in live_at(indexed, step.slot):
+    directories = [time_partition_directory(step.state.directory, kind, where, generation) for generation in earlier]
+    for file in live_at(indexed, step.commit_number):
         if file.since <= upto and (names is None or file.name in names):
             staged = added.get(file.name)
             yield _Wanted(
-                bucket,
-                f"{folder}/{file.name}",
-                _publication(step, folder, *staged) if staged else None,
-                tuple(f"{one}/{file.name}" for one in folders),
+                time_partition,
+                f"{directory}/{file.name}",
+                _publication(step, directory, *staged) if staged else None,
+                tuple(f"{one}/{file.name}" for one in directories),
             )
 
 
-def _publication(step: Step, folder: str, work_id: str, file: DecidedFile) -> Publication:
-    return Publication(step.topic, work_id, file.staged, f"{folder}/{file.name}", file.length, file.checksum)
+def _publication(step: Step, directory: str, run_id: str, file: CommittedFile) -> Publication:
+    return Publication(step.topic, run_id, file.staged, f"{directory}/{file.name}", file.length, file.checksum)
 
 
-def _gone_by_hand(topic: str, bucket: Bucket, files: int) -> str:
-    kind, where = bucket
+def _gone_by_hand(topic: str, time_partition: TimePartition, files: int) -> str:
+    kind, where = time_partition
     quarantine = " --quarantine" if kind is FileKind.QUARANTINE else ""
     return (
         f"{topic}: published files of {where} are gone, {files:,} of them; put them back, or accept it with "

@@ -1,6 +1,6 @@
 """Tells the brokers how far the tables are, as offsets of a consumer group, so that lag tools show the loader.
 
-Nothing reads them back: what is loaded is what is decided.
+Nothing reads them back: what is loaded is what is committed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class OffsetCommitter(Protocol):
         ...
 
 
-class GroupOffsetsFollower:
-    """Commits the next offsets of the partitions that the decisions moved, as of the newest slot: forward only."""
+class GroupOffsetsApplier:
+    """Commits the next offsets of the partitions that the commits moved, as of the newest commit: forward only."""
 
     name = "group_offsets"
     is_advisory = True
@@ -50,7 +50,7 @@ class GroupOffsetsFollower:
 
 def _moved(step: Step) -> list[tuple[TopicPartition, int]]:
     """The partitions that a step moved, and their next offsets."""
-    moved = {offsets.partition for decision in step.decisions for offsets in decision.topics[step.topic].ranges}
+    moved = {offsets.partition for commit in step.commits for offsets in commit.topics[step.topic].ranges}
     return [
         (TopicPartition(step.topic, partition), state.next_offset)
         for partition, state in step.state.partitions.items()

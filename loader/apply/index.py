@@ -1,5 +1,5 @@
-"""Keeps the index of which files are live. It makes nothing visible, and goes first: later followers ask it where the
-files of a bucket belong."""
+"""Keeps the index of which files are live. It makes nothing visible, and goes first: later appliers ask it where the
+files of a time belong."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.loader.commit.file_index import FileIndex
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFollower:
+class IndexApplier:
     files: FileIndex
     name: str = "index"
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
-        self.files.bring_up(step.topic, step.decisions)
+        self.files.bring_up(step.topic, step.commits)

@@ -1,10 +1,10 @@
 """Where a topic's files lie in the warehouse.
 
-<warehouse>/_headrace/                      the decision log
-<warehouse>/<folder>/dt=…/hr=…/<file>       rows of a topic
-<warehouse>/<folder>/_g3/dt=…/hr=…/<file>   the same of buckets that were rewritten, by generation
-<warehouse>/<folder>/_schema/               its load schemas
-<warehouse>/_quarantine/<folder>/dt=…/…     messages of it that could not be loaded
+<warehouse>/_headrace/                      the commit log
+<warehouse>/<directory>/dt=…/hr=…/<file>       rows of a topic
+<warehouse>/<directory>/_g3/dt=…/hr=…/<file>   the same of time that were rewritten, by generation
+<warehouse>/<directory>/_schema/               its load schemas
+<warehouse>/_quarantine/<directory>/dt=…/…     messages of it that could not be loaded
 """
 
 from __future__ import annotations
@@ -13,29 +13,33 @@ from collections.abc import Mapping
 
 from headrace.loader.work_unit import FileKind
 
-QUARANTINE_FOLDER = "_quarantine"
+QUARANTINE_DIRECTORY = "_quarantine"
 QUARANTINE_DATABASE_SUFFIX = "_quarantine"
 
 PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day": ("dt",)}
 """By the setting `loader.partition_by`."""
 
 
-def topic_folder(folder: str, kind: FileKind) -> str:
+def topic_directory(directory: str, kind: FileKind) -> str:
     """Below the warehouse."""
-    return f"{QUARANTINE_FOLDER}/{folder}" if kind is FileKind.QUARANTINE else folder
+    return f"{QUARANTINE_DIRECTORY}/{directory}" if kind is FileKind.QUARANTINE else directory
 
 
-def bucket_folder(folder: str, kind: FileKind, bucket: str, generation: int) -> str:
-    """Where the files of a bucket are, below the warehouse.
+def time_partition_directory(directory: str, kind: FileKind, time_partition: str, generation: int) -> str:
+    """Where the files of a time are, below the warehouse.
 
     Args:
-        folder: the topic's.
-        generation: of the bucket, 0 where it was never rewritten.
+        directory: the topic's.
+        generation: of the time, 0 where it was never rewritten.
     """
-    parts = (QUARANTINE_FOLDER if kind is FileKind.QUARANTINE else "", folder, f"_g{generation}" if generation else "")
-    return "/".join((*filter(None, parts), bucket))
+    parts = (
+        QUARANTINE_DIRECTORY if kind is FileKind.QUARANTINE else "",
+        directory,
+        f"_g{generation}" if generation else "",
+    )
+    return "/".join((*filter(None, parts), time_partition))
 
 
-def partition_values(bucket: str) -> tuple[str, ...]:
+def partition_values(time_partition: str) -> tuple[str, ...]:
     """The values of the partition columns, `("2026-01-31", "07")` for `dt=2026-01-31/hr=07`."""
-    return tuple(part.partition("=")[2] for part in bucket.split("/"))
+    return tuple(part.partition("=")[2] for part in time_partition.split("/"))

@@ -1,5 +1,5 @@
-"""Makes the buckets of published files partitions of their tables; a bucket appears when it has its files, and a
-partition goes when its bucket has none left."""
+"""Makes the time of published files partitions of their tables; a time appears when it has its files, and a
+partition goes when its time has none left."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headrace.hive_ddl.ops import PartitionValues
 from headrace.hive_ddl.plan import plan_partitions
 from headrace.hive_ddl.table import TableState
 from headrace.loader.apply.base import Step
-from headrace.loader.apply.layout import bucket_folder, partition_values
+from headrace.loader.apply.layout import partition_values, time_partition_directory
 from headrace.loader.apply.schema import TableSettings, data_table, quarantine_table
-from headrace.loader.commit.bucket_index import generation_at, live_at
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.partition_index import generation_at, live_at
 from headrace.loader.commit.state import TopicState
 from headrace.loader.work_unit import FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionsFollower:
+class PartitionsApplier:
     executor: Callable[[], Executor]
     settings: TableSettings
     index: FileIndex
@@ -29,30 +29,38 @@ class PartitionsFollower:
 
     def apply(self, step: Step) -> None:
         for kind in FileKind:
-            self.bring(step.topic, step.state, kind, _buckets(step, kind), step.slot, step.since)
+            self.bring(step.topic, step.state, kind, _time_partitions(step, kind), step.commit_number, step.since)
 
     def bring(
-        self, topic: str, state: TopicState, kind: FileKind, buckets: Collection[str], slot: int, since: int = -1
+        self,
+        topic: str,
+        state: TopicState,
+        kind: FileKind,
+        time_partitions: Collection[str],
+        commit_number: int,
+        since: int = -1,
     ) -> None:
-        """Makes the partitions of these buckets agree with what is decided up to a slot.
+        """Makes the partitions of these time agree with what is committed up to a commit.
 
         Args:
-            since: the slot up to which they do already. A bucket that had no files then has no partition, and none is
+            since: the commit up to which they do already. A time that had no files then has no partition, and none is
                 looked for; one that is there all the same, as when this is done twice, is left alone.
         """
-        if not buckets:
+        if not time_partitions:
             return
         wanted: dict[PartitionValues, str] = {}
         looked_for: set[PartitionValues] = set()
         gone: set[PartitionValues] = set()
-        for bucket in sorted(buckets):
-            values = partition_values(bucket)
-            indexed = self.index.bucket(topic, kind, bucket)
-            if state.generation and not live_at(indexed, slot):
+        for time_partition in sorted(time_partitions):
+            values = partition_values(time_partition)
+            indexed = self.index.time_partition(topic, kind, time_partition)
+            if state.generation and not live_at(indexed, commit_number):
                 gone.add(values)
                 continue
-            folder = bucket_folder(state.folder, kind, bucket, generation_at(indexed, slot))
-            wanted[values] = self.settings.files.location(folder)
+            directory = time_partition_directory(
+                state.directory, kind, time_partition, generation_at(indexed, commit_number)
+            )
+            wanted[values] = self.settings.files.location(directory)
             if since < 0 or indexed.generations or live_at(indexed, since):
                 looked_for.add(values)
         table = self._table(topic, state, kind)
@@ -66,8 +74,8 @@ class PartitionsFollower:
         return made(topic, state, self.settings, "")
 
 
-def _buckets(step: Step, kind: FileKind) -> set[str]:
-    """Those of the decisions to apply, which are all of the topic's when it begins again."""
-    decided = [decision.topics[step.topic] for decision in step.decisions]
-    files = {file.bucket for one in decided for file in one.files if file.kind is kind}
-    return files | {rewrite.bucket for one in decided for rewrite in one.rewrites if rewrite.kind is kind}
+def _time_partitions(step: Step, kind: FileKind) -> set[str]:
+    """Those of the commits to apply, which are all of the topic's when it begins again."""
+    committed = [commit.topics[step.topic] for commit in step.commits]
+    files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
+    return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

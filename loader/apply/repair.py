@@ -1,17 +1,17 @@
-"""Compares what a metastore and the folders of a topic hold with what is decided, and mends what can be mended.
+"""Compares what a metastore and the directories of a topic hold with what is committed, and mends what can be mended.
 
-The followers apply each decision once. What others do to a table, its partitions or its folders afterwards is found
+The appliers apply each commit once. What others do to a table, its partitions or its directories afterwards is found
 here: a table that was altered, dropped or never made in this metastore, partitions that were dropped, moved or added
-by hand, files in a partition that nothing decided, folders that were removed.
+by hand, files in a partition that nothing committed, directories that were removed.
 
-Safe beside loads: what is there is listed before the decisions are read, so whatever a load adds in between is known
-to be decided; and a topic of which something decided is still to be followed is left to the next load. Nothing is
-deleted: a foreign file or folder is moved to the topic's folder `_foreign`, below its bucket's name, and numbered where
-another one has its name.
+Safe beside loads: what is there is listed before the commits are read, so whatever a load adds in between is known
+to be committed; and a topic of which something committed is still to be followed is left to the next load. Nothing is
+deleted: a foreign file or directory is moved to the topic's directory `_foreign`, below its time's name, and numbered
+where another one has its name.
 
 What is the matter with one topic, or with one thing of it, keeps nothing else from being compared and mended: it is a
 difference that is left to people. What ends everything is that nothing can be told of any topic: no metastore, no
-storage, damaged decisions.
+storage, damaged commits.
 """
 
 from __future__ import annotations
@@ -41,49 +41,54 @@ from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TableState
 from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import FILES, read_cursor
-from headrace.loader.apply.layout import QUARANTINE_DATABASE_SUFFIX, bucket_folder, partition_values, topic_folder
+from headrace.loader.apply.layout import (
+    QUARANTINE_DATABASE_SUFFIX,
+    partition_values,
+    time_partition_directory,
+    topic_directory,
+)
 from headrace.loader.apply.schema import ATTEMPTS_MAX, TableSettings, data_table, publish_schema, quarantine_table
-from headrace.loader.commit.bucket_index import generation_at, live_at
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.partition_index import generation_at, live_at
 from headrace.loader.commit.state import LoaderState, TopicState
-from headrace.loader.errors import DecisionLogError, LoaderError, StorageUnavailable
+from headrace.loader.errors import CommitLogError, LoaderError, StorageUnavailable
 from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
 
-FOREIGN_FOLDER = "_foreign"
+FOREIGN_DIRECTORY = "_foreign"
 LOST_NOTE = "_files_are_gone"
-"""A file that readers pass over: it keeps the folder of a partition, without which a query of all would fail."""
+"""A file that readers pass over: it keeps the directory of a partition, without which a query of all would fail."""
 
 HIDDEN = (".", "_")
-BUCKETS_NAMED_MAX = 5
+TIME_PARTITIONS_NAMED_MAX = 5
 NAMES_TRIED_MAX = 10  # each was free a moment before; where it goes on like that, no name can be had
 
-ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, DecisionLogError)
+ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
 """Where these are met, nothing can be told of any other topic either."""
 
 OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 
 
-Folders = Mapping[str, tuple[str, frozenset[str]]]
-"""By bucket that has files, its folder below the warehouse and their names."""
+Directories = Mapping[str, tuple[str, frozenset[str]]]
+"""By time that has files, its directory below the warehouse and their names."""
 
 
 class Trouble(StrEnum):
-    """What differs from the decisions."""
+    """What differs from the commits."""
 
     TABLE = "table"  # is not there, or was altered
-    PARTITIONS = "partitions"  # are missing, elsewhere, or decided by nobody
-    FOREIGN = "foreign"  # files that nothing decided, where readers find them
-    LOST = "lost"  # decided files that are not there
-    PENDING = "pending"  # something decided is still to be followed
+    PARTITIONS = "partitions"  # are missing, elsewhere, or committed by nobody
+    FOREIGN = "foreign"  # files that nothing committed, where readers find them
+    LOST = "lost"  # committed files that are not there
+    PENDING = "pending"  # something committed is still to be followed
     UNTOLD = "untold"  # what differs cannot be told
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`where` is a table, or a file or folder below the warehouse; `ops` and `moves` (from, to) mend it, as far as
+    """`where` is a table, or a file or directory below the warehouse; `ops` and `moves` (from, to) mend it, as far as
     anything does: `message` says what to do about the rest."""
 
     topic: str
@@ -100,12 +105,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """`deep` also looks for partitions and files that nothing decided, and for files that are gone."""
+    """`deep` also looks for partitions and files that nothing committed, and for files that are gone."""
 
-    log: DecisionLog
+    log: CommitLog
     executor: Callable[[], Executor]
     settings: TableSettings
-    new_work_id: Callable[[], str]
+    new_run_id: Callable[[], str]
     deep: bool
 
     def compare(self, topic: str) -> tuple[Difference, ...]:
@@ -113,7 +118,7 @@ class Repair:
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
-            DecisionLogError, OSError: nor can the decisions be read, or the storage as a whole.
+            CommitLogError, OSError: nor can the commits be read, or the storage as a whole.
         """
         state = self.log.read_state().topics[topic]
         found: list[Difference] = []
@@ -199,16 +204,16 @@ class Repair:
                 executor.ensure_database(op.table.database)
             executor.execute(op)
         if difference.trouble is Trouble.LOST:
-            note = "The files of this folder are gone: see headrace verify, headrace backfill and headrace forget.\n"
+            note = "The files of this directory are gone: see headrace verify, headrace backfill and headrace forget.\n"
             files.put(f"{difference.where}/{LOST_NOTE}", note.encode())
         return self._set_aside(difference) if difference.moves else difference
 
     def _set_aside(self, difference: Difference) -> Difference:
         """With where it is now."""
         files, ((source, wanted),) = self.settings.files, difference.moves
-        folder = wanted.rpartition("/")[0]
+        directory = wanted.rpartition("/")[0]
         for tried in range(NAMES_TRIED_MAX):
-            taken = {f"{folder}/{name}" for name in files.children(folder)}
+            taken = {f"{directory}/{name}" for name in files.children(directory)}
             target = next(name for name in _numbered(wanted) if name not in taken)
             try:
                 is_there = files.set_aside(source, target)
@@ -227,7 +232,7 @@ class Repair:
         current = self.executor().table(named.database, named.name)
         is_ours = current is not None and current.topic == topic
         existing = self.executor().partitions(named.database, named.name) if is_ours else {}
-        folders = self._listed(topic, before, kind) if self.deep else {}
+        directories = self._listed(topic, before, kind) if self.deep else {}
         state = self.log.read_state()
         try:
             wanted = self._with_instant(topic, current, self._table(topic, state.topics[topic], kind))
@@ -237,37 +242,45 @@ class Repair:
             return
         if ops:
             yield Difference(topic, Trouble.TABLE, named.full_name, _said_of_table(ops), ops)
-        if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].slot:
+        if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].commit_number:
             message = "something decided is not in its place yet; the next load goes on"
             yield Difference(topic, Trouble.PENDING, named.full_name, message)
             return
-        decided = self._folders(topic, state, kind)
-        yield from self._partitions(topic, wanted, existing, decided)
-        yield from self._files(topic, state.topics[topic], kind, decided, folders)
+        committed = self._directories(topic, state, kind)
+        yield from self._partitions(topic, wanted, existing, committed)
+        yield from self._files(topic, state.topics[topic], kind, committed, directories)
 
     def _partitions(
-        self, topic: str, table: TableState, existing: Mapping[PartitionValues, str], decided: Folders
+        self, topic: str, table: TableState, existing: Mapping[PartitionValues, str], committed: Directories
     ) -> Iterator[Difference]:
         location = self.settings.files.location
-        places = {partition_values(bucket): location(folder) for bucket, (folder, _) in decided.items()}
+        places = {
+            partition_values(time_partition): location(directory)
+            for time_partition, (directory, _) in committed.items()
+        }
         gone = set(existing) - set(places) if self.deep else set()
         for op in plan_partitions(table, existing, places, gone):
             yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
 
     def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
-        """By folder the names that readers find in it."""
-        folders = (folder for folder, _ in self._folders(topic, state, kind).values())
+        """By directory the names that readers find in it."""
+        directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
-        return {folder: tuple(n for n in children(folder) if not n.startswith(HIDDEN)) for folder in folders}
+        return {
+            directory: tuple(n for n in children(directory) if not n.startswith(HIDDEN)) for directory in directories
+        }
 
-    def _folders(self, topic: str, state: LoaderState, kind: FileKind) -> Folders:
+    def _directories(self, topic: str, state: LoaderState, kind: FileKind) -> Directories:
         index, found = FileIndex(self.log), {}
         for day in index.days(topic, kind):
-            for bucket, indexed in index.day_once(topic, kind, day).buckets.items():
-                names = frozenset(file.name for file in live_at(indexed, state.slot))
+            for time_partition, indexed in index.day_once(topic, kind, day).time_partitions.items():
+                names = frozenset(file.name for file in live_at(indexed, state.commit_number))
                 if names:
-                    generation = generation_at(indexed, state.slot)
-                    found[bucket] = (bucket_folder(state.topics[topic].folder, kind, bucket, generation), names)
+                    generation = generation_at(indexed, state.commit_number)
+                    found[time_partition] = (
+                        time_partition_directory(state.topics[topic].directory, kind, time_partition, generation),
+                        names,
+                    )
         return found
 
     def _files(
@@ -275,27 +288,27 @@ class Repair:
         topic: str,
         state: TopicState,
         kind: FileKind,
-        decided: Folders,
-        folders: Mapping[str, tuple[str, ...]],
+        committed: Directories,
+        directories: Mapping[str, tuple[str, ...]],
     ) -> Iterator[Difference]:
-        for bucket, (folder, names) in sorted(decided.items()):
-            if folder not in folders:
-                continue  # made since the folders were listed, or not looked at
-            for name in sorted(set(folders[folder]) - names):
-                target = f"{topic_folder(state.folder, kind)}/{FOREIGN_FOLDER}/{bucket}/{name}"
-                moves = ((f"{folder}/{name}", target),)
-                yield Difference(topic, Trouble.FOREIGN, f"{folder}/{name}", _said_of_foreign(target), moves=moves)
-            lost = [name for name in sorted(names) if self.settings.files.length(f"{folder}/{name}") is None]
+        for time_partition, (directory, names) in sorted(committed.items()):
+            if directory not in directories:
+                continue  # made since the directories were listed, or not looked at
+            for name in sorted(set(directories[directory]) - names):
+                target = f"{topic_directory(state.directory, kind)}/{FOREIGN_DIRECTORY}/{time_partition}/{name}"
+                moves = ((f"{directory}/{name}", target),)
+                yield Difference(topic, Trouble.FOREIGN, f"{directory}/{name}", _said_of_foreign(target), moves=moves)
+            lost = [name for name in sorted(names) if self.settings.files.length(f"{directory}/{name}") is None]
             if lost:
                 message = (
                     f"{len(lost)} of {len(names)} decided files are gone: put them back, or make them again with "
-                    f"`headrace backfill {topic}`, or accept it with `headrace forget {topic} --bucket {bucket}`"
+                    f"`headrace backfill {topic}`, or accept it with `headrace forget {topic} --bucket {time_partition}`"
                 )
-                yield Difference(topic, Trouble.LOST, folder, message)
+                yield Difference(topic, Trouble.LOST, directory, message)
 
     def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
         made = quarantine_table if kind is FileKind.QUARANTINE else data_table
-        return made(topic, state, self.settings, f"{state.slot}-{self.new_work_id()}")
+        return made(topic, state, self.settings, f"{state.commit_number}-{self.new_run_id()}")
 
     def _with_instant(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
         """With what a table that is made anew should say at once; others are told by loads."""
@@ -349,5 +362,5 @@ def _counted(number: int) -> str:
 
 
 def _named(values: list[PartitionValues] | tuple[PartitionValues, ...]) -> str:
-    named = ["/".join(one) for one in values[:BUCKETS_NAMED_MAX]]
+    named = ["/".join(one) for one in values[:TIME_PARTITIONS_NAMED_MAX]]
     return ", ".join(named) + (", …" if len(values) > len(named) else "")

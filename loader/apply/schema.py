@@ -10,10 +10,10 @@ from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefus
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.plan import plan_table, plan_view
-from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, schema_file_name
+from headrace.hive_ddl.table import SCHEMA_DIRECTORY, TableState, desired_table, schema_file_name
 from headrace.loader.apply.base import Step
 from headrace.loader.apply.engine import SCHEMA
-from headrace.loader.apply.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_folder
+from headrace.loader.apply.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_directory
 from headrace.loader.commit.state import TopicState
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
@@ -38,11 +38,11 @@ class TableSettings:
     latest_view: Callable[[str, TopicState], ReplaceView | None] = lambda topic, state: None
 
 
-class SchemaFollower:
+class SchemaApplier:
     """Creates and evolves the table of a topic, and of its quarantine once there is something in it.
 
-    Each change is a compare-and-set on the table's revision, `<slot>-<work id>`. Whoever finds a table at a later
-    slot than its own leaves it alone: the load schema only ever widens, so the later one reads the older files too.
+    Each change is a compare-and-set on the table's revision, `<commit_number>-<work id>`. Whoever finds a table at a later
+    commit than its own leaves it alone: the load schema only ever widens, so the later one reads the older files too.
     """
 
     name = SCHEMA
@@ -55,7 +55,7 @@ class SchemaFollower:
         self._databases: set[str] = set()
 
     def apply(self, step: Step) -> None:
-        revision = f"{step.state.slot}-{step.decisions[-1].work_id if step.decisions else 'check'}"
+        revision = f"{step.state.commit_number}-{step.commits[-1].run_id if step.commits else 'check'}"
         wanted = [data_table(step.topic, step.state, self._settings, revision)]
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
@@ -66,7 +66,7 @@ class SchemaFollower:
             self._bring_view(view, step)
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
-        """Whether the table is of a later slot, and so was left alone."""
+        """Whether the table is of a later commit, and so was left alone."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -74,7 +74,7 @@ class SchemaFollower:
         for attempt in range(ATTEMPTS_MAX):
             current = executor.table(wanted.database, wanted.name)
             operations = plan_table(current, wanted)
-            if current is not None and self._is_late(current, step.state.slot):
+            if current is not None and self._is_late(current, step.state.commit_number):
                 return True
             if current is None and step.since > 0:
                 # The table was there and is gone: its partitions went with it, so they are made again, all of them.
@@ -103,24 +103,24 @@ class SchemaFollower:
         except StatementRefused as error:
             step.warn(f"topic {step.topic}: its view {view.database}.{view.name} is not made: {error.reason}")
 
-    def _is_late(self, current: TableState, slot: int) -> bool:
-        """Whether the table is of a later slot of this log; a slot that the log does not have is of a lost one."""
-        return slot < _slot(current.revision) <= self._head()
+    def _is_late(self, current: TableState, commit_number: int) -> bool:
+        """Whether the table is of a later commit of this log; a commit that the log does not have is of a lost one."""
+        return commit_number < _slot(current.revision) <= self._head()
 
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
     """Beside the data: for Pig and for people, and for tables that name it by `avro.schema.url`."""
     text = settings.table_schema(topic, state)
-    folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
+    directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
     for name in (schema_file_name(text), CURRENT_SCHEMA):
-        settings.files.put(f"{folder}/{name}", text.encode())
+        settings.files.put(f"{directory}/{name}", text.encode())
 
 
 def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
     return desired_table(
         database=settings.database,
         name=state.table,
-        location=settings.files.location(topic_folder(state.folder, FileKind.DATA)),
+        location=settings.files.location(topic_directory(state.directory, FileKind.DATA)),
         topic=topic,
         subject=state.load_schema.subject,
         version=state.load_schema.version,
@@ -135,7 +135,7 @@ def quarantine_table(topic: str, state: TopicState, settings: TableSettings, rev
     return desired_table(
         database=settings.database + QUARANTINE_DATABASE_SUFFIX,
         name=state.table,
-        location=settings.files.location(topic_folder(state.folder, FileKind.QUARANTINE)),
+        location=settings.files.location(topic_directory(state.directory, FileKind.QUARANTINE)),
         topic=topic,
         subject=state.load_schema.subject,
         version=state.load_schema.version,

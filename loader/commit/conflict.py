@@ -1,4 +1,4 @@
-"""May this decision still follow what has been decided? Pure, and the heart of exactly-once.
+"""May this commit still follow what has been committed? Pure, and the heart of exactly-once.
 
 Safety rests on these rules and on put-if-absent alone; no lease, clock or clean-up takes part in it.
 """
@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.loader.commit.decision import Decision, TopicDecision
-from headrace.loader.commit.state import PLAN_SLOTS_MAX, LoaderState
+from headrace.loader.commit.commit import Commit, TopicCommit
+from headrace.loader.commit.state import PLAN_COMMITS_MAX, LoaderState
 
 
 class ConflictRule(StrEnum):
-    """Why an offer can no longer be decided."""
+    """Why an offer can no longer be committed."""
 
     WORK_VOIDED = "the work was voided"
     PLAN_TOO_OLD = "the plan is too old"
-    WORK_DECIDED = "work to be voided was decided"
-    TOPIC_DECIDED = "a new topic was decided first"
+    RUN_COMMITTED = "work to be voided was decided"
+    TOPIC_COMMITTED = "a new topic was decided first"
     TOPIC_RECREATED = "the topic was re-created"
     LOAD_SCHEMA_MOVED = "the load schema moved on"
     TABLE_TAKEN = "the table name was given to another topic"
     START_LOADED = "a partition that is to be given a start was loaded first"
-    OFFSETS_DECIDED = "a start is no longer the partition's next offset"
+    OFFSETS_COMMITTED = "a start is no longer the partition's next offset"
     FILES_REPLACED = "the files of the topic were rewritten"
     LOG_DIVERGED = "the log of a partition is another than the one that was read"
 
@@ -38,37 +38,37 @@ class Conflict:
         return f"{self.rule.value}: {self.detail}"
 
 
-def find_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
-    """The first reason why this decision, as a whole, cannot follow this state, or None. Pure."""
-    return work_conflict(state, decision) or next(iter(topic_conflicts(state, decision).values()), None)
+def find_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
+    """The first reason why this commit, as a whole, cannot follow this state, or None. Pure."""
+    return run_conflict(state, commit) or next(iter(topic_conflicts(state, commit).values()), None)
 
 
-def work_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
-    """Why nothing of the work can be decided, or None."""
-    if state.is_voided(decision.work_id):
-        return Conflict(ConflictRule.WORK_VOIDED, decision.work_id)
-    planned_after = decision.planned_after
-    if planned_after is not None and planned_after < state.slot - PLAN_SLOTS_MAX:
-        at = f"{decision.work_id} was planned after slot {planned_after}, and {state.slot} is decided"
+def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
+    """Why nothing of the work can be committed, or None."""
+    if state.is_voided(commit.run_id):
+        return Conflict(ConflictRule.WORK_VOIDED, commit.run_id)
+    planned_after = commit.planned_after
+    if planned_after is not None and planned_after < state.commit_number - PLAN_COMMITS_MAX:
+        at = f"{commit.run_id} was planned after slot {planned_after}, and {state.commit_number} is decided"
         return Conflict(ConflictRule.PLAN_TOO_OLD, at)
-    decided = sorted(decision.voided & state.works)
-    if decided:
-        return Conflict(ConflictRule.WORK_DECIDED, ", ".join(decided))
+    committed = sorted(commit.voided & state.works)
+    if committed:
+        return Conflict(ConflictRule.RUN_COMMITTED, ", ".join(committed))
     return None
 
 
-def topic_conflicts(state: LoaderState, decision: Decision) -> dict[str, Conflict]:
-    """The topics that cannot be decided, each with the first reason; the others can, without them."""
+def topic_conflicts(state: LoaderState, commit: Commit) -> dict[str, Conflict]:
+    """The topics that cannot be committed, each with the first reason; the others can, without them."""
     found = {}
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
-    for topic, wanted in decision.topics.items():
+    for topic, wanted in commit.topics.items():
         owner = owner_of_table.setdefault(wanted.table, topic)
         conflict = next(_topic_conflicts(topic, state, wanted), None)
         if owner != topic:
             conflict = Conflict(ConflictRule.TABLE_TAKEN, f"{wanted.table} of {topic} belongs to {owner}")
         if conflict is not None:
             found[topic] = conflict
-    for start in decision.starts:
+    for start in commit.starts:
         known = state.topics.get(start.topic)
         if known is not None and start.partition in known.partitions:
             at = f"{start.topic}-{start.partition} was loaded up to {known.partitions[start.partition].next_offset}"
@@ -76,11 +76,11 @@ def topic_conflicts(state: LoaderState, decision: Decision) -> dict[str, Conflic
     return found
 
 
-def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicDecision) -> Iterator[Conflict]:
+def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Iterator[Conflict]:
     known = state.topics.get(topic)
     topic_id = known.topic_id if known else None
     if known is not None and wanted.topic_id_before is None:
-        yield Conflict(ConflictRule.TOPIC_DECIDED, topic)
+        yield Conflict(ConflictRule.TOPIC_COMMITTED, topic)
     elif topic_id != wanted.topic_id_before:
         yield Conflict(ConflictRule.TOPIC_RECREATED, f"{topic} was {wanted.topic_id_before} and is {topic_id}")
     revision = known.load_schema.revision if known else 0
@@ -92,13 +92,13 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicDecision) -> I
         yield Conflict(
             ConflictRule.FILES_REPLACED, f"{topic} from generation {wanted.generation_before} to {generation}"
         )
-    # A topic that this decision finds re-created starts again, so nothing is decided of its partitions.
+    # A topic that this commit finds re-created starts again, so nothing is committed of its partitions.
     starts_again = topic_id != wanted.topic_id and not wanted.continues
     for offsets in wanted.ranges:
         next_offset = None if known is not None and starts_again else state.next_offset(topic, offsets.partition)
         if next_offset != offsets.previous:
             yield Conflict(
-                ConflictRule.OFFSETS_DECIDED,
+                ConflictRule.OFFSETS_COMMITTED,
                 f"{topic}-{offsets.partition} was {offsets.previous} and is {next_offset}",
             )
         # Offsets may be the same again in a log that was cut back and grew, and the messages are others. Where nothing

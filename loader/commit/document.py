@@ -1,4 +1,4 @@
-"""How decisions, checkpoints and cursors stand in their files: a body, what is said of it, and a checksum.
+"""How commits, checkpoints and cursors stand in their files: a body, what is said of it, and a checksum.
 
     {"body": …, "format": 2, "needs": ["…"], "sha256": "…"}
 

@@ -1,12 +1,12 @@
-"""The documents of the index of files, beside the decisions they are folded from.
+"""The documents of the index of files, beside the commits they are folded from.
 
-    index/<folder>/days.json                     the days of a topic, and up to which slot they are told
-    index/<folder>/data/dt=2026-01-31.json       the buckets of a day
-    index/<folder>/quarantine/dt=2026-01-31.json
+    index/<directory>/days.json                     the days of a topic, and up to which commit they are told
+    index/<directory>/data/dt=2026-01-31.json       the time of a day
+    index/<directory>/quarantine/dt=2026-01-31.json
 
-Invariants: a day's document is written before the one that names its slot, so that what is older than `days.json`
+Invariants: a day's document is written before the one that names its commit, so that what is older than `days.json`
 says has been lost, or overwritten by a process that woke up late. What is missing, damaged, old or of another log is
-never answered from: it is folded again from the topic's decisions, all of them if need be. So nothing here is forced to
+never answered from: it is folded again from the topic's commits, all of them if need be. So nothing here is forced to
 disk: a load of a year would wait for hundreds of documents.
 """
 
@@ -18,60 +18,60 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.loader.commit.bucket_index import (
+from headrace.loader.commit.commit import Commit, TopicCommit
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.document import read_document, write_document
+from headrace.loader.commit.partition_index import (
     NO_DAYS,
     NO_FILES,
     DayIndex,
-    IndexedBucket,
     IndexedDays,
     IndexedFile,
+    IndexedTimePartition,
     apply,
     by_day,
+    commits_with_deleted_files,
     day_key,
     day_of,
-    dead_slots,
     generation_at,
     live_at,
     without_dead,
 )
-from headrace.loader.commit.decision import Decision, TopicDecision
-from headrace.loader.commit.decision_log import DecisionLog
-from headrace.loader.commit.document import read_document, write_document
 from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
 
-INDEX_FOLDER = "index"
+INDEX_DIRECTORY = "index"
 
 T = TypeVar("T")
 
 
-def index_folder(folder: str) -> str:
-    """Where the index of a topic is, below the folder of the log.
+def index_directory(directory: str) -> str:
+    """Where the index of a topic is, below the directory of the log.
 
     Args:
-        folder: of the topic's files.
+        directory: of the topic's files.
     """
-    return f"{INDEX_FOLDER}/{folder}"
+    return f"{INDEX_DIRECTORY}/{directory}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What one decision says of a topic's files, by day."""
+    """What one commit says of a topic's files, by day."""
 
-    slot: int
+    commit_number: int
     sha256: str
-    slot_before: int | None
-    days: Mapping[str, TopicDecision]
+    previous_commit_number: int | None
+    days: Mapping[str, TopicCommit]
 
 
 @dataclass(slots=True)
 class _Topic:
     """What is known of a topic's index: `days` as their documents tell them, `missing` the changes that they lack, by
-    day and in order. `slot` and `sha256` are those of the newest decision, `loaded` the days that were asked for."""
+    day and in order. `commit_number` and `sha256` are those of the newest commit, `loaded` the days that were asked for."""
 
     days: IndexedDays
-    slot: int
+    commit_number: int
     sha256: str
     missing: Mapping[str, Sequence[_Change]]
     loaded: dict[str, DayIndex] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class FileIndex:
     A document is read once. `mends` writes what had to be folded again; without it only `bring_up` writes.
     """
 
-    def __init__(self, log: DecisionLog, *, mends: bool = False) -> None:
+    def __init__(self, log: CommitLog, *, mends: bool = False) -> None:
         self._log = log
         self._mends = mends
         self._topics: dict[str, _Topic] = {}
@@ -96,13 +96,13 @@ class FileIndex:
         """The days that a topic has, or had, files of, in order: `dt=2026-01-31`.
 
         Raises:
-            BadDecision, UnsupportedFormat: what must be folded again cannot be read; so in all of these.
+            CorruptCommit, UnsupportedFormat: what must be folded again cannot be read; so in all of these.
         """
         prefix = day_key(kind, "")
         return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))
 
     def day(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """The buckets of a day; none where the topic has no such day."""
+        """The time of a day; none where the topic has no such day."""
         key = day_key(kind, day)
         known = self._topic(topic)
         if key not in known.loaded:
@@ -122,93 +122,104 @@ class FileIndex:
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found
 
-    def bucket(self, topic: str, kind: FileKind, bucket: str) -> IndexedBucket:
-        return self.day(topic, kind, day_of(bucket)).buckets.get(bucket, NO_FILES)
+    def time_partition(self, topic: str, kind: FileKind, time_partition: str) -> IndexedTimePartition:
+        return self.day(topic, kind, day_of(time_partition)).time_partitions.get(time_partition, NO_FILES)
 
-    def generation_at(self, topic: str, kind: FileKind, bucket: str, slot: int) -> int:
-        """The generation of a bucket as of a slot; 0, without a look, for topics that were never rewritten."""
+    def generation_at(self, topic: str, kind: FileKind, time_partition: str, commit_number: int) -> int:
+        """The generation of a time as of a commit; 0, without a look, for topics that were never rewritten."""
         known = self._log.state.topics.get(topic)
         if known is None or not known.generation:
             return 0
-        return generation_at(self.bucket(topic, kind, bucket), slot)
+        return generation_at(self.time_partition(topic, kind, time_partition), commit_number)
 
-    def live(self, topic: str, kind: FileKind, bucket: str, slot: int | None = None) -> tuple[IndexedFile, ...]:
-        """The files of a bucket as of a slot, the newest by default. Slots before a rewrite whose replaced files were
+    def live(
+        self, topic: str, kind: FileKind, time_partition: str, commit_number: int | None = None
+    ) -> tuple[IndexedFile, ...]:
+        """The files of a time as of a commit, the newest by default. Commit before a rewrite whose replaced files were
         deleted tell nothing of these any more."""
-        return live_at(self.bucket(topic, kind, bucket), self._log.state.slot if slot is None else slot)
+        return live_at(
+            self.time_partition(topic, kind, time_partition),
+            self._log.state.commit_number if commit_number is None else commit_number,
+        )
 
-    def bring_up(self, topic: str, decisions: Sequence[Decision] = ()) -> None:
+    def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
         """Writes what the documents of a topic lack; all anew where one that is needed was lost.
 
         Args:
-            decisions: the newest of the topic, oldest first, as far as somebody has read them already.
+            commits: the newest of the topic, oldest first, as far as somebody has read them already.
 
         Raises:
             OSError: a document cannot be written.
         """
-        known = self._open(topic, decisions)
-        if known.slot > known.days.slot and not self._write(topic, known):
+        known = self._open(topic, commits)
+        if known.commit_number > known.days.commit_number and not self._write(topic, known):
             self._write(topic, self._from_the_beginning(topic))
 
     def _topic(self, topic: str) -> _Topic:
         known = self._topics.get(topic)
-        if known is None or known.slot < self._log.state.topics[topic].slot:
+        if known is None or known.commit_number < self._log.state.topics[topic].commit_number:
             known = self._topics[topic] = self._open(topic, ())
         return known
 
-    def _open(self, topic: str, given: Sequence[Decision]) -> _Topic:
+    def _open(self, topic: str, given: Sequence[Commit]) -> _Topic:
         state = self._log.state.topics[topic]
-        days = self._read(f"{index_folder(state.folder)}/days.json", IndexedDays)
+        days = self._read(f"{index_directory(state.directory)}/days.json", IndexedDays)
         if days is None:
             return self._from_the_beginning(topic)
         changes = [
-            _change(decision, topic, self._sha256(decision.slot)) for decision in given if decision.slot > days.slot
+            _change(commit, topic, self._sha256(commit.commit_number))
+            for commit in given
+            if commit.commit_number > days.commit_number
         ]
-        if not _follow(days, changes, state.slot):
-            changes = self._changes_since(topic, days.slot)
-        if not _follow(days, changes, state.slot):
+        if not _follow(days, changes, state.commit_number):
+            changes = self._changes_since(topic, days.commit_number)
+        if not _follow(days, changes, state.commit_number):
             return self._from_the_beginning(topic)
         return _known(days, changes)
 
     def _from_the_beginning(self, topic: str) -> _Topic:
         return _known(NO_DAYS, self._changes_since(topic, 0))
 
-    def _changes_since(self, topic: str, slot: int) -> list[_Change]:
-        found = self._log.back(topic, self._log.state, slot)
+    def _changes_since(self, topic: str, commit_number: int) -> list[_Change]:
+        found = self._log.back(topic, self._log.state, commit_number)
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """The day with all that is decided of it; None when its document is not to be trusted."""
+        """The day with all that is committed of it; None when its document is not to be trusted."""
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
         if key in known.days.days:
             index = self._read(self._path(topic, key), DayIndex)
-            if index is None or (index.kind, index.day) != (kind, day) or index.slot < known.days.days[key]:
+            if index is None or (index.kind, index.day) != (kind, day) or index.commit_number < known.days.days[key]:
                 logger.warning("index_folded_again topic=%s day=%s", topic, key)
                 return None
         assert index is not None
         for change in known.missing.get(key, ()):
-            index = apply(index, change.days[key], change.slot, change.sha256)
+            index = apply(index, change.days[key], change.commit_number, change.sha256)
         state = self._log.state
-        gone = {slot for slot in dead_slots(index) if slot <= state.slot and slot not in state.rewrites}
+        gone = {
+            commit_number
+            for commit_number in commits_with_deleted_files(index)
+            if commit_number <= state.commit_number and commit_number not in state.rewrites
+        }
         return without_dead(index, gone) if gone else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
         """The documents that lack something, and then that of all days; False when one of them is not to be trusted."""
-        slots = dict(known.days.days)
+        commits = dict(known.days.days)
         for key in known.missing:
             kind, _, day = key.partition("/")
             index = self._folded(topic, known, FileKind(kind), day)
             if index is None:
                 return False
             self._log.storage.replace(self._path(topic, key), write_document(index), forced=False)
-            slots[key] = index.slot
-        days = IndexedDays(known.slot, known.sha256, slots)
+            commits[key] = index.commit_number
+        days = IndexedDays(known.commit_number, known.sha256, commits)
         self._log.storage.replace(self._path(topic, "days"), write_document(days), forced=False)
         return True
 
     def _path(self, topic: str, key: str) -> str:
-        return f"{index_folder(self._log.state.topics[topic].folder)}/{key}.json"
+        return f"{index_directory(self._log.state.topics[topic].directory)}/{key}.json"
 
     def _read(self, path: str, kind: type[T]) -> T | None:
         """A document of this log, or None."""
@@ -221,22 +232,22 @@ class FileIndex:
             logger.warning("index_ignored path=%s reason=%s", path, error)
             return None
         assert isinstance(found, DayIndex | IndexedDays)
-        if found.slot and self._sha256(found.slot) != found.sha256:
+        if found.commit_number and self._sha256(found.commit_number) != found.sha256:
             logger.warning("index_ignored path=%s reason=of another log", path)
             return None
         return found
 
-    def _sha256(self, slot: int) -> str:
-        """Of the decision in a slot; read once, since many days are of one slot."""
-        if slot not in self._sha256s:
-            self._sha256s[slot] = self._log.sha256(slot)
-        return self._sha256s[slot]
+    def _sha256(self, commit_number: int) -> str:
+        """Of the commit in a commit; read once, since many days are of one commit."""
+        if commit_number not in self._sha256s:
+            self._sha256s[commit_number] = self._log.sha256(commit_number)
+        return self._sha256s[commit_number]
 
 
-def _change(decision: Decision, topic: str, sha256: str) -> _Change:
-    decided = decision.topics[topic]
-    days = {day_key(kind, day): part for (kind, day), part in by_day(decided).items()}
-    return _Change(decision.slot, sha256, decided.slot_before, days)
+def _change(commit: Commit, topic: str, sha256: str) -> _Change:
+    committed = commit.topics[topic]
+    days = {day_key(kind, day): part for (kind, day), part in by_day(committed).items()}
+    return _Change(commit.commit_number, sha256, committed.previous_commit_number, days)
 
 
 def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
@@ -244,12 +255,14 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
     for change in changes:
         for key in change.days:
             missing[key].append(change)
-    slot, sha256 = (changes[-1].slot, changes[-1].sha256) if changes else (days.slot, days.sha256)
-    return _Topic(days, slot, sha256, missing)
+    commit_number, sha256 = (
+        (changes[-1].commit_number, changes[-1].sha256) if changes else (days.commit_number, days.sha256)
+    )
+    return _Topic(days, commit_number, sha256, missing)
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
     """Whether these are all the changes that the days lack. The documents may be ahead of the state that was read."""
     if not changes:
-        return days.slot >= newest
-    return changes[0].slot_before == days.slot
+        return days.commit_number >= newest
+    return changes[0].previous_commit_number == days.commit_number

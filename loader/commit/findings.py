@@ -1,4 +1,4 @@
-"""What to tell of a topic although its work is decided: bad messages and times that cannot be meant. Pure.
+"""What to tell of a topic although its work is committed: bad messages and times that cannot be meant. Pure.
 
 Nothing here holds a topic back. A share of bad messages over the limit is a problem in every run that meets it,
 however few they were; `doubts` alone says when there are so many that nothing is loaded. So no state is needed to see
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, many, time_text
-from headrace.loader.commit.settle import SettledTopic
+from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
 from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
@@ -22,19 +22,23 @@ SLOW_MIN = 10_000
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
-def with_findings(settled: Mapping[str, SettledTopic], policies: Mapping[str, TopicPolicy]) -> dict[str, SettledTopic]:
+def with_findings(
+    reconciled: Mapping[str, ReconciledTopic], policies: Mapping[str, TopicPolicy]
+) -> dict[str, ReconciledTopic]:
     """The topics with their findings: problems where more messages are concerned than the topic's policy allows."""
-    return {topic: _with_findings(topic, one, policies[topic].quarantine_share_max) for topic, one in settled.items()}
+    return {
+        topic: _with_findings(topic, one, policies[topic].quarantine_ratio_max) for topic, one in reconciled.items()
+    }
 
 
-def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTopic:
+def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> ReconciledTopic:
     problems, notes = list(one.problems), list(one.notes)
     counts = one.counts
     messages = counts.records + counts.quarantined
     if counts.quarantined > share_max * messages:
         problems.append(
             f"{counts.quarantined:,} of {many(messages, 'message')} cannot be loaded, more than "
-            f"loader.quarantine_share_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
+            f"loader.quarantine_ratio_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
             f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
         )
     problems += [_passed_over(offsets.partition, passed) for offsets in one.ranges for passed in offsets.passed_over]

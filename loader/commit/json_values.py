@@ -72,7 +72,7 @@ class _Misfit(ValueError):
 
 @functools.cache
 def _reader(wanted: Any) -> Reader:
-    """The function that reads values of a type; made once per type, since a decision may hold many thousands."""
+    """The function that reads values of a type; made once per type, since a commit may hold many thousands."""
     origin = typing.get_origin(wanted)
     arguments = typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):

@@ -1,6 +1,6 @@
-"""What all decisions up to a slot add up to. Pure; a checkpoint is this value in a file.
+"""What all commits up to a commit add up to. Pure; a checkpoint is this value in a file.
 
-The state is never the truth: it is folded from the decisions, and any checkpoint may be thrown away.
+The state is never the truth: it is folded from the commits, and any checkpoint may be thrown away.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.commit.decision import DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
+from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, LoadSchema, TopicCommit
 from headrace.loader.commit.document import MATTERS
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
-STAGES_NOTHING = frozenset({DecisionKind.CLEAN, DecisionKind.OFFSETS, DecisionKind.RETAIN})
-PLAN_SLOTS_MAX = 10_000  # two months of a decision every ten minutes
-"""A plan that is older is no longer decided, so nobody needs to remember for longer which work was voided."""
+STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.RETAIN})
+PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
+"""A plan that is older is no longer committed, so nobody needs to remember for longer which work was voided."""
 SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
 
 
@@ -26,7 +26,7 @@ SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change,
 class PartitionState:
     """`next_offset` is the next offset to load; `bytes_per_kilo_offset` is smoothed over the runs.
 
-    `leader_epoch` is the leader's when that was decided and `epochs` are those of the batches read, as far as
+    `leader_epoch` is the leader's when that was committed and `epochs` are those of the batches read, as far as
     remembered. `incarnation` counts how often the log turned out to be another than the one that was read.
     """
 
@@ -56,39 +56,39 @@ class FileTotals:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """`slot` is the newest one that says something of this topic, `quarantine_slot` the newest with quarantine files
-    of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
+    """`commit_number` is the newest one that says something of this topic, `quarantine_commit_number` the newest with quarantine
+    files of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
     versions: every plan asks the registry for them by name. `kafka_column` is the widest that any of its files have,
-    and so the table's; "" where no decision tells. `generation` counts the rewrites of its buckets."""
+    and so the table's; "" where no commit tells. `generation` counts the rewrites of its time."""
 
     topic_id: str
     table: str
-    folder: str
+    directory: str
     partition_by: str
     load_schema: LoadSchema
     partitions: Mapping[int, PartitionState]
     asked_ids: frozenset[int]
     data: FileTotals
     quarantine: FileTotals
-    slot: int
-    quarantine_slot: int
+    commit_number: int
+    quarantine_commit_number: int
     generation: int = 0
     kafka_column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """In size of the order of topics and partitions, whatever was decided over the years.
+    """In size of the order of topics and partitions, whatever was committed over the years.
 
-    `works` are the ids of decided work that may still have files in staging. `voided` are of work that may never be
-    decided, and `voided_before` those from before the newest slot that is a multiple of `PLAN_SLOTS_MAX`. `sha256` is
-    the checksum of the decision in `slot`: a state of another log is known by it. `rewrites` are the slots that rewrote
-    buckets whose replaced files may still be on the disk, with the time of each in ms. `starts` are the offsets, by
+    `works` are the ids of committed work that may still have files in staging. `voided` are of work that may never be
+    committed, and `voided_before` those from before the newest commit that is a multiple of `PLAN_COMMITS_MAX`. `sha256` is
+    the checksum of the commit in `commit_number`: a state of another log is known by it. `rewrites` are the commit that rewrote
+    time whose replaced files may still be on the disk, with the time of each in ms. `starts` are the offsets, by
     topic and partition, where partitions begin of which nothing was loaded.
     """
 
-    slot: int = 0
-    decided_at_ms: int = 0
+    commit_number: int = 0
+    committed_at_ms: int = 0
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     works: frozenset[str] = frozenset()
     voided: frozenset[str] = frozenset()
@@ -97,9 +97,9 @@ class LoaderState:
     starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict, metadata=MATTERS)
     voided_before: frozenset[str] = frozenset()
 
-    def is_voided(self, work_id: str) -> bool:
-        """Whether a work may never be decided, as far as its plan is not too old for that anyway."""
-        return work_id in self.voided or work_id in self.voided_before
+    def is_voided(self, run_id: str) -> bool:
+        """Whether a work may never be committed, as far as its plan is not too old for that anyway."""
+        return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:
         """Where the next load of a partition goes on, or begins; None for where its log begins."""
@@ -111,46 +111,48 @@ class LoaderState:
 EMPTY = LoaderState()
 
 
-def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderState:
-    """The state after one more decision, which must be of the next slot and free of conflicts with the state.
+def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
+    """The state after one more commit, which must be of the next commit and free of conflicts with the state.
 
     Args:
-        sha256: the decision's own checksum.
+        sha256: the commit's own checksum.
     """
-    assert decision.slot == state.slot + 1, (decision.slot, state.slot)
+    assert commit.commit_number == state.commit_number + 1, (commit.commit_number, state.commit_number)
     topics = dict(state.topics)
-    window_begins = decision.slot % PLAN_SLOTS_MAX == 0
-    for topic, decided in decision.topics.items():
-        topics[topic] = _fold_topic(state.topics.get(topic), decided, decision.slot)
+    window_begins = commit.commit_number % PLAN_COMMITS_MAX == 0
+    for topic, committed in commit.topics.items():
+        topics[topic] = _fold_topic(state.topics.get(topic), committed, commit.commit_number)
     return LoaderState(
-        slot=decision.slot,
-        decided_at_ms=decision.decided_at_ms,
+        commit_number=commit.commit_number,
+        committed_at_ms=commit.committed_at_ms,
         topics=topics,
-        works=(state.works | _staged_work(decision)) - decision.published,
-        # Work is voided after it was planned, so what is dropped here was planned at least `PLAN_SLOTS_MAX` ago.
-        voided=decision.voided if window_begins else state.voided | decision.voided,
+        works=(state.works | _staged_work(commit)) - commit.published,
+        # Work is voided after it was planned, so what is dropped here was planned at least `PLAN_COMMITS_MAX` ago.
+        voided=commit.voided if window_begins else state.voided | commit.voided,
         voided_before=state.voided if window_begins else state.voided_before,
         sha256=sha256,
-        rewrites=_rewrites(state, decision),
-        starts=_fold_starts(state.starts, decision, topics),
+        rewrites=_rewrites(state, commit),
+        starts=_fold_starts(state.starts, commit, topics),
     )
 
 
-def _rewrites(state: LoaderState, decision: Decision) -> dict[int, int]:
-    left = {slot: at_ms for slot, at_ms in state.rewrites.items() if slot not in decision.retired}
-    if any(decided.rewrites for decided in decision.topics.values()):
-        left[decision.slot] = decision.decided_at_ms
+def _rewrites(state: LoaderState, commit: Commit) -> dict[int, int]:
+    left = {
+        commit_number: at_ms for commit_number, at_ms in state.rewrites.items() if commit_number not in commit.retired
+    }
+    if any(committed.rewrites for committed in commit.topics.values()):
+        left[commit.commit_number] = commit.committed_at_ms
     return left
 
 
 def _fold_starts(
-    starts: Mapping[str, Mapping[int, int]], decision: Decision, topics: Mapping[str, TopicState]
+    starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
-    """Those that are left, with the decision's own."""
-    if not (starts or decision.starts):
+    """Those that are left, with the commit's own."""
+    if not (starts or commit.starts):
         return starts
     wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
-    for start in decision.starts:
+    for start in commit.starts:
         wanted.setdefault(start.topic, {})[start.partition] = start.offset
     left = {
         topic: {
@@ -163,59 +165,61 @@ def _fold_starts(
     return {topic: offsets for topic, offsets in left.items() if offsets}
 
 
-def place(offer: Decision, state: LoaderState) -> Decision:
-    """The offer as the decision after this state: its slot, what it follows, and where its topics spoke before."""
-    placed = offer.at(state.slot + 1, state.sha256)
+def place(proposal: Commit, state: LoaderState) -> Commit:
+    """The offer as the commit after this state: its commit, what it follows, and where its topics spoke before."""
+    placed = proposal.at(state.commit_number + 1, state.sha256)
     topics = {}
-    for topic, decided in placed.topics.items():
+    for topic, committed in placed.topics.items():
         known = state.topics.get(topic)
-        before, quarantine = (known.slot, known.quarantine_slot) if known else (0, 0)
-        topics[topic] = dataclasses.replace(decided, slot_before=before, quarantine_slot_before=quarantine)
+        before, quarantine = (known.commit_number, known.quarantine_commit_number) if known else (0, 0)
+        topics[topic] = dataclasses.replace(
+            committed, previous_commit_number=before, previous_quarantine_commit_number=quarantine
+        )
     return dataclasses.replace(placed, topics=topics)
 
 
-def _staged_work(decision: Decision) -> frozenset[str]:
+def _staged_work(commit: Commit) -> frozenset[str]:
     """Cleaning stages nothing, nor do operators who choose offsets, nor what only takes files away."""
-    return frozenset() if decision.kind in STAGES_NOTHING else frozenset({decision.work_id})
+    return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})
 
 
-def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> TopicState:
-    load_schema = decided.load_schema or (known.load_schema if known else None)
+def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number: int) -> TopicState:
+    load_schema = committed.load_schema or (known.load_schema if known else None)
     assert load_schema is not None, "a new topic has a load schema"
     if known is None:
         known = TopicState(
-            topic_id=decided.topic_id,
-            table=decided.table,
-            folder=decided.folder,
-            partition_by=decided.partition_by,
+            topic_id=committed.topic_id,
+            table=committed.table,
+            directory=committed.directory,
+            partition_by=committed.partition_by,
             load_schema=load_schema,
             partitions={},
             asked_ids=frozenset(),
             data=FileTotals(),
             quarantine=FileTotals(),
-            slot=slot,
-            quarantine_slot=0,
+            commit_number=commit_number,
+            quarantine_commit_number=0,
         )
-    starts_again = known.topic_id != decided.topic_id and not decided.continues
+    starts_again = known.topic_id != committed.topic_id and not committed.continues
     partitions = {} if starts_again else dict(known.partitions)
-    for offsets in decided.ranges:
+    for offsets in committed.ranges:
         partitions[offsets.partition] = _fold_partition(partitions.get(offsets.partition), offsets)
     return dataclasses.replace(
         known,
-        topic_id=decided.topic_id,
+        topic_id=committed.topic_id,
         load_schema=load_schema,
         partitions=partitions,
-        asked_ids=known.asked_ids | decided.asked_ids,
-        data=_totals(known.data, FileKind.DATA, decided),
-        quarantine=_totals(known.quarantine, FileKind.QUARANTINE, decided),
-        slot=slot,
-        quarantine_slot=slot if has_quarantine(decided) else known.quarantine_slot,
-        generation=known.generation + (1 if decided.rewrites else 0),
-        kafka_column=wider_column(known.kafka_column, decided.kafka_column),
+        asked_ids=known.asked_ids | committed.asked_ids,
+        data=_totals(known.data, FileKind.DATA, committed),
+        quarantine=_totals(known.quarantine, FileKind.QUARANTINE, committed),
+        commit_number=commit_number,
+        quarantine_commit_number=commit_number if has_quarantine(committed) else known.quarantine_commit_number,
+        generation=known.generation + (1 if committed.rewrites else 0),
+        kafka_column=wider_column(known.kafka_column, committed.kafka_column),
     )
 
 
-def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> PartitionState:
+def _fold_partition(known: PartitionState | None, offsets: CommittedRange) -> PartitionState:
     weight = known.bytes_per_kilo_offset if known else None
     length = offsets.end - offsets.start
     if length:
@@ -233,9 +237,9 @@ def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> Part
     )
 
 
-def _totals(known: FileTotals, kind: FileKind, decided: TopicDecision) -> FileTotals:
-    added = [file for file in decided.files if file.kind is kind]
-    rewrites = [rewrite for rewrite in decided.rewrites if rewrite.kind is kind]
+def _totals(known: FileTotals, kind: FileKind, committed: TopicCommit) -> FileTotals:
+    added = [file for file in committed.files if file.kind is kind]
+    rewrites = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     replaced = sum(len(rewrite.replaced) for rewrite in rewrites)
     return FileTotals(
         files=known.files + len(added) - replaced,
@@ -245,7 +249,7 @@ def _totals(known: FileTotals, kind: FileKind, decided: TopicDecision) -> FileTo
     )
 
 
-def has_quarantine(decided: TopicDecision) -> bool:
+def has_quarantine(committed: TopicCommit) -> bool:
     """Whether it changes the files of the topic's quarantine."""
-    kinds = {file.kind for file in decided.files} | {rewrite.kind for rewrite in decided.rewrites}
+    kinds = {file.kind for file in committed.files} | {rewrite.kind for rewrite in committed.rewrites}
     return FileKind.QUARANTINE in kinds

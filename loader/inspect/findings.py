@@ -1,4 +1,4 @@
-"""What is found where a topic's decisions, its files and its log on the brokers do not agree."""
+"""What is found where a topic's commits, its files and its log on the brokers do not agree."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import StrEnum
 class Check(StrEnum):
     """What was compared."""
 
-    DECISIONS = "decisions"  # with one another: offsets without holes, every offset accounted for
-    INDEX = "index"  # of files, with the decisions
-    PLACE = "place"  # decided files are where readers look
+    COMMITS = "decisions"  # with one another: offsets without holes, every offset accounted for
+    INDEX = "index"  # of files, with the commits
+    PLACE = "place"  # committed files are where readers look
     LENGTH = "length"
     CHECKSUM = "checksum"
-    ROWS = "rows"  # the file can be read, and holds as many as decided
-    FOREIGN = "foreign"  # files that nothing decided, where readers find them
+    ROWS = "rows"  # the file can be read, and holds as many as committed
+    FOREIGN = "foreign"  # files that nothing committed, where readers find them
     OFFSETS = "offsets"  # with the brokers
 
 
@@ -31,10 +31,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerified:
-    """What was looked at; `waiting` files are decided and will be brought to their places by the next load."""
+    """What was looked at; `waiting` files are committed and will be brought to their places by the next load."""
 
     topic: str
-    decisions: int
+    commits: int
     files: int
     rows: int
     bytes: int

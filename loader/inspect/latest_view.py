@@ -68,7 +68,7 @@ def latest_view(
     """The view of a topic's table by its newest version; None for a version that was not loaded with.
 
     Args:
-        state: what has been decided of the topic.
+        state: what has been committed of the topic.
         kafka_column: for where that does not say what the table has of it.
         newest_id: of that version.
         text: its schema.

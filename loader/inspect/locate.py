@@ -1,4 +1,4 @@
-"""Where the message of one offset is, and by which decision; from the decisions, and from files only where these do not
+"""Where the message of one offset is, and by which commit; from the commits, and from files only where these do not
 tell.
 
 A load reads offsets in order but files rows by their own time, so several files may span an offset. Those are looked
@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headrace.loader.apply.layout import bucket_folder
-from headrace.loader.commit.decision import DecidedRange, Decision
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.apply.layout import time_partition_directory
+from headrace.loader.commit.commit import Commit, CommittedRange
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
-from headrace.loader.inspect.placed_files import placed_files, slot_in_place
+from headrace.loader.inspect.placed_files import applied_commit_number, placed_files
 from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
@@ -39,7 +39,7 @@ class Fate(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Located:
     """`files` are paths below the warehouse: the one that holds the message, or those that may. `detail` is a sentence
-    for people. `slot` is the decision that loaded the offset, with those from `start` to before `end`; 0 for none."""
+    for people. `commit_number` is the commit that loaded the offset, with those from `start` to before `end`; 0 for none."""
 
     topic: str
     partition: int
@@ -47,9 +47,9 @@ class Located:
     fate: Fate
     detail: str
     files: tuple[str, ...] = ()
-    slot: int = 0
-    work_id: str = ""
-    decided_at_ms: int = 0
+    commit_number: int = 0
+    run_id: str = ""
+    committed_at_ms: int = 0
     start: int = 0
     end: int = 0
 
@@ -63,15 +63,13 @@ class _Candidate:
     is_sure: bool
 
 
-def locate(
-    log: DecisionLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int
-) -> Located:
+def locate(log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int) -> Located:
     """
     Args:
-        topic: one that something has been decided of.
+        topic: one that something has been committed of.
 
     Raises:
-        BadDecision, UnsupportedFormat: a decision on the way cannot be read.
+        CorruptCommit, UnsupportedFormat: a commit on the way cannot be read.
         OSError, ValueError: a file that must be looked into cannot be read.
     """
     known = log.state.topics[topic].partitions.get(partition)
@@ -80,15 +78,15 @@ def locate(
         return answer
     if offset >= known.next_offset:
         return replace(answer, detail=f"the next offset to load is {known.next_offset}")
-    found = _decision_on(log, topic, partition, offset)
+    found = _commit_on(log, topic, partition, offset)
     if found is None:
         return replace(answer, fate=Fate.PASSED, detail="the first load of the partition began after it")
-    decision, offsets, later = found
+    commit, offsets, later = found
     answer = replace(
         answer,
-        slot=decision.slot,
-        work_id=decision.work_id,
-        decided_at_ms=decision.decided_at_ms,
+        commit_number=commit.commit_number,
+        run_id=commit.run_id,
+        committed_at_ms=commit.committed_at_ms,
         start=offsets.start,
         end=offsets.end,
     )
@@ -101,38 +99,38 @@ def locate(
         return replace(first, offset=offset)
     if any(start <= offset < end for start, end in offsets.gaps):
         return replace(answer, fate=Fate.GAP, detail="the brokers had it no more when it was to be read")
-    buckets = later | _buckets(decision, topic, partition, offset)
-    candidates = list(_candidates(log, index, topic, decision, buckets, partition, offset))
-    if not candidates and buckets:
+    time_partitions = later | _time_partitions(commit, topic, partition, offset)
+    candidates = list(_candidates(log, index, topic, commit, time_partitions, partition, offset))
+    if not candidates and time_partitions:
         return replace(answer, fate=Fate.REMOVED, detail="its file was taken away by a later decision")
     return _among(answer, candidates, files, offsets.counts)
 
 
-Bucket = tuple[FileKind, str]
+TimePartition = tuple[FileKind, str]
 
 
-def _decision_on(
-    log: DecisionLog, topic: str, partition: int, offset: int
-) -> tuple[Decision, DecidedRange, set[Bucket]] | None:
-    """The newest decision on the offset, of the topic as it is now: one that was re-created counts anew. And the
-    buckets in which later ones put files that span it: a replay puts rows into others than they were quarantined in."""
+def _commit_on(
+    log: CommitLog, topic: str, partition: int, offset: int
+) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
+    """The newest commit on the offset, of the topic as it is now: one that was re-created counts anew. And the
+    time in which later ones put files that span it: a replay puts rows into others than they were quarantined in."""
     state = log.state
-    later: set[Bucket] = set()
+    later: set[TimePartition] = set()
     for document in log.back(topic, state):
-        decided = document.value.topics[topic]
-        for offsets in decided.ranges:
+        committed = document.value.topics[topic]
+        for offsets in committed.ranges:
             if offsets.partition == partition:
                 if _is_on(offsets, offset):
                     return document.value, offsets, later
                 if offsets.previous is None:
                     return None
-        if decided.starts_again:
+        if committed.starts_again:
             return None
-        later |= _buckets(document.value, topic, partition, offset)
+        later |= _time_partitions(document.value, topic, partition, offset)
     return None
 
 
-def _is_on(offsets: DecidedRange, offset: int) -> bool:
+def _is_on(offsets: CommittedRange, offset: int) -> bool:
     passed_over = ((one.start, one.end) for one in offsets.passed_over)
     spans = ((offsets.start, offsets.end), *offsets.gaps, *passed_over)
     return any(start <= offset < end for start, end in spans)
@@ -142,37 +140,37 @@ def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRang
     return next((one for one in ranges if one.partition == partition and one.first <= offset <= one.last), None)
 
 
-def _buckets(decision: Decision, topic: str, partition: int, offset: int) -> set[Bucket]:
-    """Those of a decision's files that span the offset."""
-    files = decision.topics[topic].files
-    return {(file.kind, file.bucket) for file in files if _spans(file.ranges, partition, offset)}
+def _time_partitions(commit: Commit, topic: str, partition: int, offset: int) -> set[TimePartition]:
+    """Those of a commit's files that span the offset."""
+    files = commit.topics[topic].files
+    return {(file.kind, file.time_partition) for file in files if _spans(file.ranges, partition, offset)}
 
 
 def _candidates(
-    log: DecisionLog,
+    log: CommitLog,
     index: FileIndex,
     topic: str,
-    decision: Decision,
-    buckets: Collection[Bucket],
+    commit: Commit,
+    time_partitions: Collection[TimePartition],
     partition: int,
     offset: int,
 ) -> Iterator[_Candidate]:
-    """The live files that span the offset: those of the decision, or what later decisions put in their place."""
+    """The live files that span the offset: those of the commit, or what later commits put in their place."""
     state = log.state.topics[topic]
     if not state.generation:
-        for file in decision.topics[topic].files:
+        for file in commit.topics[topic].files:
             if _spans(file.ranges, partition, offset):
-                path = f"{bucket_folder(state.folder, file.kind, file.bucket, 0)}/{file.name}"
+                path = f"{time_partition_directory(state.directory, file.kind, file.time_partition, 0)}/{file.name}"
                 yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
         return
     # What is not in its place yet is still in the one before.
-    slot = max(decision.slot, slot_in_place(log, topic))
+    commit_number = max(commit.commit_number, applied_commit_number(log, topic))
     for kind in FileKind:
-        wanted = {bucket for found, bucket in buckets if found is kind}
-        for placed in placed_files(index, log, topic, kind, slot, wanted.__contains__) if wanted else ():
-            if placed.file.since >= decision.slot and _spans(placed.file.ranges, partition, offset):
+        wanted = {time_partition for found, time_partition in time_partitions if found is kind}
+        for placed in placed_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
+            if placed.file.since >= commit.commit_number and _spans(placed.file.ranges, partition, offset):
                 # Of a file that several became, which may be of several logs, the span says nothing.
-                is_sure = placed.file.since == decision.slot and _is_dense(placed.file.ranges, partition, offset)
+                is_sure = placed.file.since == commit.commit_number and _is_dense(placed.file.ranges, partition, offset)
                 yield _Candidate(kind, placed.path, is_sure)
 
 

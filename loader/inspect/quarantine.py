@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import fastavro
 
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.placed_files import placed_files
 from headrace.loader.project.quarantine import SCHEMA
@@ -44,29 +44,29 @@ def read_rows(file: IO[bytes]) -> Iterator[QuarantinedRow]:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineFile:
-    """A decided file of quarantined messages; `name` is where in the warehouse it is published."""
+    """A committed file of quarantined messages; `name` is where in the warehouse it is published."""
 
     topic: str
-    bucket: str
+    time_partition: str
     name: str
     records: int
 
 
-def decided_files(log: DecisionLog, topic: str | None = None) -> list[QuarantineFile]:
-    """The quarantine files of all topics or of one, by topic and bucket. A file whose follower is behind may not be
+def committed_files(log: CommitLog, topic: str | None = None) -> list[QuarantineFile]:
+    """The quarantine files of all topics or of one, by topic and time. A file whose applier is behind may not be
     at its path yet.
 
     Raises:
-        BadDecision: see `DecisionLog.read_state`.
+        CorruptCommit: see `CommitLog.read_state`.
     """
     state = log.read_state()
     index = FileIndex(log)
     wanted = sorted(state.topics) if topic is None else [topic] if topic in state.topics else []
     return [
-        QuarantineFile(name, placed.bucket, placed.path, placed.file.records)
+        QuarantineFile(name, placed.time_partition, placed.path, placed.file.records)
         for name in wanted
         if state.topics[name].quarantine.files
-        for placed in placed_files(index, log, name, FileKind.QUARANTINE, state.slot)
+        for placed in placed_files(index, log, name, FileKind.QUARANTINE, state.commit_number)
     ]
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from headrace.loader.apply.base import Position
 from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import cursor_of, read_cursor
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.plan.discover import Discovery
 from headrace.loader.run_log import RunLine
 
 AUDIT = "audit"
-FOLLOWERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
+APPLIERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
 """In the order in which they follow."""
 
 ADVISORY = frozenset({"group_offsets"})
@@ -24,13 +24,13 @@ ADVISORY = frozenset({"group_offsets"})
 class TopicStatus:
     """`lag` is in offsets, None when the brokers were not asked or do not have the topic. `file_bytes_mean` is None
     where the sizes are not known. `complete_until` is what the table says of itself, "" for nothing. `pending` names
-    the followers that have not passed the topic's newest decision."""
+    the appliers that have not passed the topic's newest commit."""
 
     topic: str
     table: str
     next_offsets: Mapping[int, int]
     lag: int | None
-    slot: int
+    commit_number: int
     files: int
     file_bytes_mean: int | None
     rows: int
@@ -42,11 +42,11 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """`waiting` are topics on the brokers that nothing has been decided of; `note` says why lags are missing. `runs`
+    """`waiting` are topics on the brokers that nothing has been committed of; `note` says why lags are missing. `runs`
     are the newest, oldest first, where loads leave lines. `notes` are of this installation."""
 
-    slot: int
-    decided_at_ms: int
+    commit_number: int
+    committed_at_ms: int
     topics: tuple[TopicStatus, ...]
     cursors: Mapping[str, int]
     waiting: tuple[str, ...]
@@ -56,12 +56,12 @@ class LoadStatus:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something decided is not in its table yet; lag tools that lag do not count."""
+        """Whether something committed is not in its table yet; lag tools that lag do not count."""
         return any(set(topic.pending) - ADVISORY for topic in self.topics)
 
 
 def load_status(
-    log: DecisionLog,
+    log: CommitLog,
     discovery: Discovery | None,
     counted: Mapping[str, Position],
     note: str = "",
@@ -75,10 +75,10 @@ def load_status(
         notes: what there is to say of this installation.
 
     Raises:
-        BadDecision: see `DecisionLog.read_state`.
+        CorruptCommit: see `CommitLog.read_state`.
     """
     state = log.read_state()
-    cursors = {name: read_cursor(log.storage, name) for name in FOLLOWERS if name != AUDIT}
+    cursors = {name: read_cursor(log.storage, name) for name in APPLIERS if name != AUDIT}
     cursors[AUDIT] = cursor_of(counted, state.topics)
     told = {
         topic: instant_text(one.told_ms) for topic, one in read_completeness(log.storage).topics.items() if one.told_ms
@@ -90,17 +90,17 @@ def load_status(
             state.starts.get(topic, {}),
             discovery,
             told.get(topic, ""),
-            tuple(name for name in FOLLOWERS if cursors[name].position(topic) < known.slot),
+            tuple(name for name in APPLIERS if cursors[name].position(topic) < known.commit_number),
         )
         for topic, known in sorted(state.topics.items())
     )
     waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
-    positions = {name: cursors[name].oldest for name in FOLLOWERS}
-    # It says nothing of slots without topics, and of a topic no more than its own newest slot.
+    positions = {name: cursors[name].oldest for name in APPLIERS}
+    # It says nothing of commit without topics, and of a topic no more than its own newest commit.
     positions[AUDIT] = min(
-        (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.slot
+        (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.commit_number
     )
-    return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note, runs, notes)
+    return LoadStatus(state.commit_number, state.committed_at_ms, topics, positions, waiting, note, runs, notes)
 
 
 def _topic_status(
@@ -122,7 +122,7 @@ def _topic_status(
         table=known.table,
         next_offsets=next_offsets,
         lag=lag,
-        slot=known.slot,
+        commit_number=known.commit_number,
         files=known.data.files,
         file_bytes_mean=known.data.bytes // known.data.weighed if known.data.weighed else None,
         rows=known.data.records,

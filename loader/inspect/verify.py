@@ -1,6 +1,6 @@
-"""Files against decisions against brokers. Nothing is changed, and what is found are values.
+"""Files against commits against brokers. Nothing is changed, and what is found are values.
 
-Safe beside a load: what is decided while this looks is looked at the next time, and files on their way to their places
+Safe beside a load: what is committed while this looks is looked at the next time, and files on their way to their places
 are counted as waiting.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from headrace.loader.apply.layout import bucket_folder
+from headrace.loader.apply.layout import time_partition_directory
 from headrace.loader.checksum import checksum_as
-from headrace.loader.commit.decision_log import DecisionLog
-from headrace.loader.commit.file_index import FileIndex, index_folder
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.errors import StorageError
+from headrace.loader.inspect.commit_chain import Chain, ChainFile, TimePartition, read_chain
 from headrace.loader.inspect.containers import count_rows
-from headrace.loader.inspect.decided_chain import Bucket, Chain, ChainFile, read_chain
 from headrace.loader.inspect.findings import Check, Finding, TopicVerified
-from headrace.loader.inspect.placed_files import slot_in_place
+from headrace.loader.inspect.placed_files import applied_commit_number
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
 from headrace.loader.work_unit import FileKind
@@ -26,7 +26,7 @@ HIDDEN = (".", "_")  # how names begin that Hive, Spark and Pig pass over
 
 
 def verify_topic(
-    log: DecisionLog,
+    log: CommitLog,
     index: FileIndex,
     storage: Storage,
     topic: str,
@@ -40,23 +40,23 @@ def verify_topic(
         discovered: the topic on the brokers; None when it is not to be compared with them.
         checksums: also reads every byte of every file.
     """
-    chain = read_chain(log, topic, slot_in_place(log, topic))
+    chain = read_chain(log, topic, applied_commit_number(log, topic))
     findings = list(chain.findings)
     if chain.is_whole:
         findings += _compare_index(log, index, topic, chain)
     waiting = 0
-    for decided in chain.later:
+    for committed in chain.later:
         waiting += 1
-        findings += _check_waiting(topic, storage, _name(log, topic, chain, decided), decided)
-    for decided in chain.live:
-        findings += _check_file(topic, storage.files, _name(log, topic, chain, decided), decided, checksums)
+        findings += _check_waiting(topic, storage, _name(log, topic, chain, committed), committed)
+    for committed in chain.live:
+        findings += _check_file(topic, storage.files, _name(log, topic, chain, committed), committed, checksums)
     if chain.is_whole:
         findings += _foreign(log, topic, storage.files, chain)
     if discovered is not None:
         findings += _compare_offsets(log, discovered)
     return TopicVerified(
         topic,
-        chain.decisions,
+        chain.commits,
         len(chain.live),
         sum(one.file.records for one in chain.live if one.file.kind is FileKind.DATA),
         sum(one.file.length for one in chain.live),
@@ -65,25 +65,27 @@ def verify_topic(
     )
 
 
-def _name(log: DecisionLog, topic: str, chain: Chain, decided: ChainFile) -> str:
-    file = decided.file
-    generation = chain.generations.get((file.kind, file.bucket), 0)
-    return f"{bucket_folder(log.state.topics[topic].folder, file.kind, file.bucket, generation)}/{file.name}"
+def _name(log: CommitLog, topic: str, chain: Chain, committed: ChainFile) -> str:
+    file = committed.file
+    generation = chain.generations.get((file.kind, file.time_partition), 0)
+    return f"{time_partition_directory(log.state.topics[topic].directory, file.kind, file.time_partition, generation)}/{file.name}"
 
 
-def _check_waiting(topic: str, storage: Storage, name: str, decided: ChainFile) -> Iterator[Finding]:
+def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[Finding]:
     """Whether a file that is not in its place yet can be brought there."""
     try:
-        storage.staging.keep(decided.work_id, [Staged(decided.file.staged, decided.file.length)])
+        storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
         if storage.files.length(name) is None:
-            message = f"the file of decision {decided.slot} is neither there nor staged: {error}"
+            message = f"the file of decision {committed.commit_number} is neither there nor staged: {error}"
             yield Finding(topic, Check.PLACE, name, message)
 
 
-def _check_file(topic: str, files: WarehouseFiles, name: str, decided: ChainFile, checksums: bool) -> Iterator[Finding]:
+def _check_file(
+    topic: str, files: WarehouseFiles, name: str, committed: ChainFile, checksums: bool
+) -> Iterator[Finding]:
     """The first thing that is wrong with a file."""
-    file, by = decided.file, f"decided in {decided.slot}"
+    file, by = committed.file, f"decided in {committed.commit_number}"
     try:
         length = files.length(name)
         if length is None:
@@ -100,9 +102,9 @@ def _check_file(topic: str, files: WarehouseFiles, name: str, decided: ChainFile
         yield Finding(topic, Check.ROWS, name, f"cannot be read: {error}; it was {by}")
 
 
-def _checksum(files: WarehouseFiles, name: str, decided: str) -> str:
+def _checksum(files: WarehouseFiles, name: str, committed: str) -> str:
     with files.open(name) as file:
-        return checksum_as(decided, file)
+        return checksum_as(committed, file)
 
 
 def _rows(files: WarehouseFiles, name: str, length: int) -> int:
@@ -110,41 +112,45 @@ def _rows(files: WarehouseFiles, name: str, length: int) -> int:
         return count_rows(file, length)
 
 
-def _compare_index(log: DecisionLog, index: FileIndex, topic: str, chain: Chain) -> Iterator[Finding]:
-    decided = _names(chain.live)
-    indexed: dict[Bucket, set[str]] = {}
+def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -> Iterator[Finding]:
+    committed = _names(chain.live)
+    indexed: dict[TimePartition, set[str]] = {}
     for kind in FileKind:
         for day in index.days(topic, kind):
-            for bucket in index.day(topic, kind, day).buckets:
-                indexed[kind, bucket] = {file.name for file in index.live(topic, kind, bucket, chain.slot)}
-    for kind, bucket in sorted({*decided, *indexed}):
-        ours, theirs = decided.get((kind, bucket), set()), indexed.get((kind, bucket), set())
+            for time_partition in index.day(topic, kind, day).time_partitions:
+                indexed[kind, time_partition] = {
+                    file.name for file in index.live(topic, kind, time_partition, chain.commit_number)
+                }
+    for kind, time_partition in sorted({*committed, *indexed}):
+        ours, theirs = committed.get((kind, time_partition), set()), indexed.get((kind, time_partition), set())
         if ours != theirs:
-            message = f"the index has {len(theirs)} files of {kind.value}/{bucket}, and the decisions {len(ours)}"
-            folder = log.storage.describe(index_folder(log.state.topics[topic].folder))
-            yield Finding(topic, Check.INDEX, "", f"{message}: remove {folder}, which the next load makes anew")
+            message = (
+                f"the index has {len(theirs)} files of {kind.value}/{time_partition}, and the decisions {len(ours)}"
+            )
+            directory = log.storage.describe(index_directory(log.state.topics[topic].directory))
+            yield Finding(topic, Check.INDEX, "", f"{message}: remove {directory}, which the next load makes anew")
 
 
-def _names(files: Iterable[ChainFile]) -> dict[Bucket, set[str]]:
-    found: dict[Bucket, set[str]] = defaultdict(set)
+def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
+    found: dict[TimePartition, set[str]] = defaultdict(set)
     for one in files:
-        found[one.file.kind, one.file.bucket].add(one.file.name)
+        found[one.file.kind, one.file.time_partition].add(one.file.name)
     return found
 
 
-def _foreign(log: DecisionLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[Finding]:
-    """Files that readers of the topic find and nobody decided."""
+def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[Finding]:
+    """Files that readers of the topic find and nobody committed."""
     later = _names(chain.later)
-    for (kind, bucket), names in sorted(_names(chain.live).items()):
-        generation = chain.generations.get((kind, bucket), 0)
-        folder = bucket_folder(log.state.topics[topic].folder, kind, bucket, generation)
-        for name in files.children(folder):
-            if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, bucket), ()):
+    for (kind, time_partition), names in sorted(_names(chain.live).items()):
+        generation = chain.generations.get((kind, time_partition), 0)
+        directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
+        for name in files.children(directory):
+            if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, time_partition), ()):
                 message = "nothing decided this file, and readers find it: move it away"
-                yield Finding(topic, Check.FOREIGN, f"{folder}/{name}", message)
+                yield Finding(topic, Check.FOREIGN, f"{directory}/{name}", message)
 
 
-def _compare_offsets(log: DecisionLog, discovered: DiscoveredTopic) -> Iterator[Finding]:
+def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Finding]:
     topic = discovered.topic
     known = log.state.topics[topic]
     if known.topic_id and discovered.topic_id and known.topic_id != discovered.topic_id:

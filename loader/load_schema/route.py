@@ -17,7 +17,7 @@ from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a node lies in, by which the fold has decided whether it is text.
+    """What a node lies in, by which the fold has committed whether it is text.
 
     `records` are the names of the writer's records around it, outermost included: inside itself a type is recursive.
     `path` is that of its column as the fold has it, whose steps say how deep it lies.

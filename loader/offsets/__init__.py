@@ -1,2 +1,2 @@
-"""What an operator decides about next offsets: `choose` makes the decision, `connect_files` reads where Kafka Connect
+"""What an operator decides about next offsets: `choose` makes the commit, `connect_files` reads where Kafka Connect
 was. Showing them is `inspect.offsets`."""

@@ -1,9 +1,9 @@
 """Where LinkedIn's Camus was, from the history that it keeps. Pure but for reading its files.
 
-Each run leaves a folder named after its time in `etl.execution.history.path`, and in it Hadoop sequence files
+Each run leaves a directory named after its time in `etl.execution.history.path`, and in it Hadoop sequence files
 `offsets-…`, whose keys are `EtlKey`: topic, partition, and the offset to go on at. A run repeats what the runs before
-it said of partitions that it did not read, so the newest folder says it for all, and of two keys for one partition the
-greater offset counts, as it does for Camus. Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
+it said of partitions that it did not read, so the newest directory says it for all, and of two keys for one partition
+the greater offset counts, as it does for Camus. Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
     """By topic and partition the offset to go on at.
 
     Args:
-        history: the folder of all runs or that of one, copied from the cluster.
+        history: the directory of all runs or that of one, copied from the cluster.
 
     Raises:
         NotCamus: there are no files of offsets, or one cannot be read.
-        OSError: a folder or file cannot be read.
+        OSError: a directory or file cannot be read.
     """
     found: dict[str, dict[int, int]] = {}
     for path in _newest_run(history):
@@ -44,13 +44,13 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
 
 
 def _newest_run(history: Path) -> list[Path]:
-    """The files of the folder itself, or of the last of its folders that has any; names sort by time."""
+    """The files of the directory itself, or of the last of its directories that has any; names sort by time."""
     below = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
-    for folder in (history, *below):
-        files = sorted(path for path in folder.glob(FILES) if path.is_file())
+    for directory in (history, *below):
+        files = sorted(path for path in directory.glob(FILES) if path.is_file())
         if files:
             return files
-    raise NotCamus(f"{history}: no files {FILES} are there or in the folders of its runs")
+    raise NotCamus(f"{history}: no files {FILES} are there or in the directories of its runs")
 
 
 def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""An operator's word on next offsets, as the decision that it becomes. Pure.
+"""An operator's word on next offsets, as the commit that it becomes. Pure.
 
 A partition of which something was loaded only goes forward, and what it passes over is a declared gap: going back would
 load rows twice. One of which nothing was loaded may be given any start.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.loader.commit.decision import DecidedRange, Decision, DecisionKind, StartOffset, TopicDecision
+from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, StartOffset, TopicCommit
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.work_unit import PassedOver, RangeCounts
@@ -138,38 +138,38 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
     return Choice(starts=tuple(moved), left=tuple(left), reason=reason)
 
 
-def decision_of(choice: Choice, state: LoaderState, *, work_id: str, now_ms: int, build: str) -> Decision:
+def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
     """The offer that the choice becomes."""
-    topics: dict[str, TopicDecision] = {}
+    topics: dict[str, TopicCommit] = {}
     for move in choice.gaps:
         topics[move.topic] = _gap(state.topics[move.topic], move, choice)
-    return Decision(
+    return Commit(
         0,
-        DecisionKind.OFFSETS,
-        work_id,
+        CommitKind.OFFSETS,
+        run_id,
         now_ms,
         build,
         topics,
         frozenset(),
         reason=choice.reason,
         starts=tuple(StartOffset(one.topic, one.partition, one.after) for one in choice.starts),
-        planned_after=state.slot,
+        planned_after=state.commit_number,
     )
 
 
-def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicDecision:
+def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
     assert move.before is not None, "a gap begins at the next offset"
     passed = PassedOver(move.before, move.after, choice.reason)
-    return TopicDecision(
+    return TopicCommit(
         topic_id=known.topic_id,
         topic_id_before=known.topic_id,
         revision_before=known.load_schema.revision,
         table=known.table,
-        folder=known.folder,
+        directory=known.directory,
         partition_by=known.partition_by,
         load_schema=None,
         ranges=(
-            DecidedRange(
+            CommittedRange(
                 partition=move.partition,
                 previous=move.before,
                 start=move.after,

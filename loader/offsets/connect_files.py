@@ -1,4 +1,4 @@
-"""Where Kafka Connect was, from the names of its files. Pure but for the walk over a folder.
+"""Where Kafka Connect was, from the names of its files. Pure but for the walk over a directory.
 
 The HDFS sink names a file `topic+partition+start+end.ext`, both ends inclusive, so the next offset is one after the
 greatest end. The S3 sink names only the first offset of a file, `topic+partition+start.ext`, so the next offset is
@@ -29,17 +29,17 @@ def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
     return found
 
 
-def names_below(folder: Path) -> Iterator[str]:
-    """The names of all files below a folder.
+def names_below(directory: Path) -> Iterator[str]:
+    """The names of all files below a directory.
 
     Raises:
-        OSError: a folder cannot be read.
+        OSError: a directory cannot be read.
     """
 
     def fail(error: OSError) -> None:
         raise error
 
-    for _, _, names in os.walk(folder, onerror=fail):
+    for _, _, names in os.walk(directory, onerror=fail):
         yield from names
 
 

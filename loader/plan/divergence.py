@@ -91,7 +91,7 @@ class _Search:
     """`epoch` is to be asked for. Nothing from `up_to` on is shared.
 
     `older` are the epochs read before it, newest first, each with its end. `is_read` says that batches of the epoch
-    were read; else it is the leader's when the offsets were decided, and nothing read is above it.
+    were read; else it is the leader's when the offsets were committed, and nothing read is above it.
     """
 
     epoch: int

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from headrace.avro_schema import AvroSchemaError, normalized_text, parse_schema
 from headrace.loader.commit.json_values import canonical, from_json, to_json
 from headrace.loader.errors import SchemaReplaced
-from headrace.loader.storage.protocols import SlotStorage
+from headrace.loader.storage.protocols import CommitStorage
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class KeptSchemas:
         keeps: whether anything is written; a dry run leaves no trace.
     """
 
-    def __init__(self, storage: SlotStorage, *, keeps: bool) -> None:
+    def __init__(self, storage: CommitStorage, *, keeps: bool) -> None:
         self._storage = storage
         self._keeps = keeps
         self._identity: str | None = None

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.hive_ddl.names import folder_name, table_name
+from headrace.hive_ddl.names import directory_name, table_name
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
@@ -38,7 +38,7 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicWork:
-    """What this run may decide of a topic; `known` is None for one that was never decided. `policy` is what is in
+    """What this run may decide of a topic; `known` is None for one that was never committed. `policy` is what is in
     force: for a topic that has a table, with what that began with."""
 
     topic: str
@@ -46,7 +46,7 @@ class TopicWork:
     ranges: TopicRanges
     schemas: TopicSchemas
     table: str
-    folder: str
+    directory: str
     policy: TopicPolicy
 
     @property
@@ -79,11 +79,11 @@ class TopicWork:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """`slot` is the newest decision that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage` are as
+    """`commit_number` is the newest commit that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage` are as
     in the report. `discovered` is what the brokers said of the topics, after the instant `asked_ms`."""
 
-    work_id: str
-    slot: int
+    run_id: str
+    commit_number: int
     works: Mapping[str, TopicWork]
     units: tuple[WorkUnit, ...]
     imbalance: float
@@ -104,7 +104,7 @@ def make_plan(
     discovery: Discovery,
     schemas: WriterSchemas,
     *,
-    work_id: str,
+    run_id: str,
     asked_ms: int,
     settings: PlanSettings,
     task_settings: TaskSettings,
@@ -140,7 +140,7 @@ def make_plan(
             if work.ranges.problems:
                 problems[topic] = work.ranges.problems
     read = {topic: work for topic, work in works.items() if any(planned.has_news for planned in work.ranges.ranges)}
-    turn = zlib.crc32(work_id.encode())
+    turn = zlib.crc32(run_id.encode())
     for topic, replaced in schemas.replaced({topic: work.texts_known for topic, work in read.items()}, turn).items():
         del works[topic]
         problems[topic] = (*problems.get(topic, ()), replaced.reason)
@@ -153,10 +153,10 @@ def make_plan(
         tasks=settings.tasks,
         file_bytes_target=settings.file_bytes_target,
     )
-    units = work_units(packing.tasks, works, work_id, settings.build, task_settings)
+    units = work_units(packing.tasks, works, run_id, settings.build, task_settings)
     return LoadPlan(
-        work_id,
-        state.slot,
+        run_id,
+        state.commit_number,
         works,
         units,
         packing.imbalance,
@@ -184,12 +184,12 @@ def _topic_work(
         topic=found.topic,
         known=known,
         ranges=topic_ranges(
-            found, known, starts, lost_ground=policy.lost_ground, range_bytes_max=settings.range_bytes_max
+            found, known, starts, on_data_loss=policy.on_data_loss, range_bytes_max=settings.range_bytes_max
         ),
         schemas=schemas,
         # Chosen once: names of other topics' tables play a part in it.
         table=known.table if known else table_name(found.topic, taken),
-        folder=known.folder if known else folder_name(found.topic),
+        directory=known.directory if known else directory_name(found.topic),
         policy=policy,
     )
 
@@ -219,13 +219,13 @@ def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[
 def work_units(
     tasks: Sequence[Sequence[OffsetRange]],
     works: Mapping[str, TopicWork],
-    work_id: str,
+    run_id: str,
     build: str,
     task_settings: TaskSettings,
 ) -> tuple[WorkUnit, ...]:
     return tuple(
         WorkUnit(
-            work_id=work_id,
+            run_id=run_id,
             task=number,
             ranges=tuple(ranges),
             topics={
@@ -263,4 +263,4 @@ def plan_for_people(plan: LoadPlan) -> bytes:
         }
         for unit in plan.units
     ]
-    return canonical({"work_id": plan.work_id, "after_slot": plan.slot, "units": units}) + b"\n"
+    return canonical({"run_id": plan.run_id, "after_slot": plan.commit_number, "units": units}) + b"\n"

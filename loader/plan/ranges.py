@@ -24,7 +24,7 @@ the transaction has then outlived the time between two runs."""
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
     """The offsets `[start, end)` of a partition that this run reads. `previous`, `diverged_at` and `incarnation` are as
-    in a decided range."""
+    in a committed range."""
 
     partition: int
     previous: int | None
@@ -62,14 +62,14 @@ def topic_ranges(
     known: TopicState | None,
     starts: Mapping[int, int],
     *,
-    lost_ground: str,
+    on_data_loss: str,
     range_bytes_max: int,
 ) -> TopicRanges:
     """The ranges to read of a topic.
 
     Args:
         starts: where partitions begin of which nothing was loaded, if not where their logs do.
-        lost_ground: `fail` leaves a partition whose offsets vanished unread, or were replaced, and says so; `earliest`
+        on_data_loss: `fail` leaves a partition whose offsets vanished unread, or were replaced, and says so; `skip`
             goes on with what there is.
         range_bytes_max: cap of one range, by estimate.
     """
@@ -80,8 +80,8 @@ def topic_ranges(
     notes: list[str] = []
     if known is not None and starts_again:
         sentence = f"the topic was re-created (topic id {topic_id}, was {known.topic_id})"
-        if lost_ground == "fail":
-            problems.append(f"{sentence}; loader.lost_ground=earliest goes on with the new one")
+        if on_data_loss == "fail":
+            problems.append(f"{sentence}; loader.on_data_loss=skip goes on with the new one")
             return TopicRanges(known.topic_id, False, (), tuple(problems))
         notes.append(f"{sentence}; reading the new one from its start")
     ranges = []
@@ -91,8 +91,8 @@ def topic_ranges(
         planned, lost = _planned(offsets, partition, chosen, range_bytes_max)
         if offsets.held_back > (0 if planned.start == offsets.end else HELD_BACK_MAX):
             notes.append(_held_back_note(found.topic, offsets))
-        if lost and lost_ground == "fail":
-            problems.append(f"partition {offsets.partition}: {lost.what}; loader.lost_ground=earliest {lost.remedy}")
+        if lost and on_data_loss == "fail":
+            problems.append(f"partition {offsets.partition}: {lost.what}; loader.on_data_loss=skip {lost.remedy}")
             continue
         if lost:
             notes.append(f"partition {offsets.partition}: {lost.what}; {lost.done}")
@@ -105,7 +105,7 @@ def topic_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """What was lost, what `earliest` would do, and what it did."""
+    """What was lost, what `on_data_loss=skip` would do, and what it did."""
 
     what: str
     remedy: str

@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from headrace.avro_schema import AvroSchemaError, Schema, SchemaParseError, self_contained_text
-from headrace.loader.commit.decision import LoadSchema
+from headrace.loader.commit.commit import LoadSchema
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import SchemaReplaced
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
 from headrace.loader.plan.asking import Asking, Identity, Question, Registry, SchemaOf, Version, Versions
 from headrace.loader.plan.kept_schemas import KeptSchemas
-from headrace.loader.storage.protocols import SlotStorage
+from headrace.loader.storage.protocols import CommitStorage
 from headrace.registry.errors import (
     UNANSWERED,
     AccessRefused,
@@ -87,7 +87,7 @@ class WriterSchemas:
     """
 
     def __init__(
-        self, registry: Registry, storage: SlotStorage, subject_of: Callable[[str], str], *, keeps: bool = True
+        self, registry: Registry, storage: CommitStorage, subject_of: Callable[[str], str], *, keeps: bool = True
     ) -> None:
         self._subject_of = subject_of
         self._asking = Asking(registry)
@@ -124,7 +124,7 @@ class WriterSchemas:
         yield from (SchemaOf(one) for one in sorted(ids) if not self._kept.is_compared(one))
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
-        """The schemas to load a topic with. `known` is what has been decided of it."""
+        """The schemas to load a topic with. `known` is what has been committed of it."""
         subject = self._subject_of(topic)
         if known is not None and known.load_schema.subject != subject:
             return SchemaProblem(

@@ -25,7 +25,7 @@ COLUMNS_ROOM = 8_192
 
 _RECORD = struct.Struct(library.RECORD)
 _WINDOW = struct.Struct(library.WINDOW)
-_BUCKET = struct.Struct(library.BUCKET)
+_BUCKET = struct.Struct(library.TIME_PARTITION)
 
 
 class Columns(Sequence[Record]):
@@ -106,7 +106,7 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Rows of one bucket, joined: the offset of each, and where in the bytes it ends. Valid until more are taken."""
+    """Rows of one time, joined: the offset of each, and where in the bytes it ends. Valid until more are taken."""
 
     period: int
     offsets: Sequence[int]
@@ -157,7 +157,7 @@ class Room:
         self._ends = (ctypes.c_uint64 * COLUMNS_ROOM)()
         self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_ROOM))()
         self._windows = ctypes.create_string_buffer(COLUMNS_ROOM * _WINDOW.size)
-        self._buckets = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
+        self._time_partitions = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
         self.taken = CTaken(
             rows=ctypes.addressof(self._rows),
             grouped=ctypes.addressof(self._grouped),
@@ -167,14 +167,14 @@ class Room:
             scratch=ctypes.addressof(self._scratch),
             columns_room=COLUMNS_ROOM,
             windows=ctypes.addressof(self._windows),
-            buckets=ctypes.addressof(self._buckets),
+            time_partitions=ctypes.addressof(self._time_partitions),
         )
         self.rows = memoryview(self._rows).cast("B")
         self.grouped = memoryview(self._grouped).cast("B")
         self.offsets = memoryview(self._offsets).cast("B").cast("q")
         self.ends = memoryview(self._ends).cast("B").cast("Q")
         self.windows = memoryview(self._windows).cast("B")
-        self.buckets = memoryview(self._buckets).cast("B")
+        self.time_partitions = memoryview(self._time_partitions).cast("B")
 
 
 class RowsOfBatches:
@@ -183,7 +183,7 @@ class RowsOfBatches:
     Args:
         room: which no other range is at work with.
         kafka_column: none, position or full.
-        period_ms: of a bucket.
+        period_ms: of a time.
         clamp: how far in the future a message may be dated, and the time of the run; None files all by their own time.
     """
 
@@ -241,7 +241,7 @@ class RowsOfBatches:
         taken.sources = ctypes.addressof(self._sources)
         self._core.run(self._range, records.payload_place, records.address, start, len(records), taken)
         rows = room.grouped if taken.is_grouped else room.rows
-        buckets = room.buckets[: taken.bucket_count * _BUCKET.size]
+        time_partitions = room.time_partitions[: taken.bucket_count * _BUCKET.size]
         windows = room.windows[: taken.window_count * _WINDOW.size]
         return Taken(
             taken.next,
@@ -249,7 +249,7 @@ class RowsOfBatches:
             taken.tombstones,
             tuple(
                 RowRun(period, offsets[first : first + count], ends[first : first + count], rows[at : at + size])
-                for period, at, size, first, count in _BUCKET.iter_unpack(buckets)
+                for period, at, size, first, count in _BUCKET.iter_unpack(time_partitions)
             ),
             tuple(WindowCount(*numbers) for numbers in _WINDOW.iter_unpack(windows)),
             tuple(self._sources[: len(self._ids) * library.SOURCES]),

@@ -45,7 +45,7 @@ BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]
-"""Takes kind, bucket, offset and encoded row; offsets of one kind and bucket grow."""
+"""Takes kind, time, offset and encoded row; offsets of one kind and time grow."""
 
 
 class StopBeforeUnknownSchema(StopBefore):
@@ -93,7 +93,7 @@ class RangeMessages:
 
     Args:
         add: takes each row.
-        bucket_of: the partition path of a time in milliseconds.
+        time_partition_of: the partition path of a time in milliseconds.
         suffix: the encoder of the column that says where a row came from.
         opened: the windows that messages of this topic were counted in, shared by the ranges of a task so that
             together they open no more than `WINDOWS_MAX`.
@@ -106,7 +106,7 @@ class RangeMessages:
         topic_partition: TopicPartition,
         projection: TopicProjection,
         add: AddRow,
-        bucket_of: Callable[[int], str],
+        time_partition_of: Callable[[int], str],
         suffix: Suffix,
         opened: set[int],
         clamp: Clamp | None,
@@ -118,7 +118,7 @@ class RangeMessages:
         self._partition = topic_partition.partition
         self._projection = projection
         self._add = add
-        self._bucket_of = bucket_of
+        self._time_partition_of = time_partition_of
         self._suffix = suffix
         self._by_prefix: dict[bytes, WriterProjection] = {}
         self._windows: dict[int, list[int]] = {}
@@ -148,7 +148,7 @@ class RangeMessages:
             taken = core.rows.take(records, position)
             self._count(core.rows, taken)
             for run in taken.runs:
-                core.add_run(FileKind.DATA, self._bucket_of(run.period * core.period_ms), run)
+                core.add_run(FileKind.DATA, self._time_partition_of(run.period * core.period_ms), run)
             position = taken.next
             if taken.is_refused:
                 self.by_reference += 1
@@ -178,7 +178,7 @@ class RangeMessages:
     def _take_each(self, records: Iterable[Record]) -> None:
         """The meaning, message by message; everything called for each of them is meant to be cheap."""
         by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
-        add, suffix, bucket_of, clamp = self._add, self._suffix, self._bucket_of, self._clamp
+        add, suffix, time_partition_of, clamp = self._add, self._suffix, self._time_partition_of, self._clamp
         for offset, timestamp, key, value, headers in records:
             if value is None:
                 self.tombstones += 1
@@ -224,7 +224,7 @@ class RangeMessages:
                     source = ABSURD_TIME if seen.value is not None else source
                 if clamp is not None and clamp.is_future(time_ms, timestamp):
                     time_ms, source = clamp.arrival_ms(timestamp), FUTURE_TIME
-                add(FileKind.DATA, bucket_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
+                add(FileKind.DATA, time_partition_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
                 self.written += 1
                 counted[3] += 1
                 counted[4] += size
@@ -233,7 +233,7 @@ class RangeMessages:
             else:
                 assert bad is not None
                 quarantined = encode_row(self._partition, offset, timestamp, key, value, headers, bad)
-                add(FileKind.QUARANTINE, bucket_of(timestamp), offset, quarantined)
+                add(FileKind.QUARANTINE, time_partition_of(timestamp), offset, quarantined)
                 self.quarantined += 1
                 counted[6] += 1
                 counted[7] += size
@@ -284,7 +284,7 @@ class RangeMessages:
             reason = f"offsets {span.start} to {span.end - 1}: {span.reason}"
             bad = BadMessage(QuarantineCode.CORRUPT_BATCH, reason)
             row = encode_row(self._partition, span.start, time_ms, None, span.batch, NO_HEADERS, bad)
-            self._add(FileKind.QUARANTINE, self._bucket_of(time_ms), span.start, row)
+            self._add(FileKind.QUARANTINE, self._time_partition_of(time_ms), span.start, row)
         return PassedOver(span.start, span.end, span.reason, is_kept)
 
     def audit(self) -> tuple[AuditCount, ...]:

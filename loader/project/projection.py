@@ -5,7 +5,7 @@ that floats, decimals, timestamps, repeated map keys and the branch of a union s
 schema agree the body is copied after a strict walk (`walk.py`), which is the meaning of "this is a value of that
 schema". fastavro and Avro Java, which know nothing of plans, say in the tests whether it is right.
 
-Which column takes which field, and which member which branch, is decided by `loader.load_schema`; here is only how
+Which column takes which field, and which member which branch, is committed by `loader.load_schema`; here is only how
 the bytes get there. A kept route goes along with the nodes it is for; without one (None) the columns are asked.
 """
 

@@ -1,6 +1,6 @@
 """From a message to a row: which schema wrote it, what happened when, and how its body becomes a row's.
 
-Decisions only: what is read and written lies outside. `TopicProjection` is made once per topic and task and compiles
+Commits only: what is read and written lies outside. `TopicProjection` is made once per topic and task and compiles
 one plan per writer schema it meets.
 """
 

@@ -32,7 +32,7 @@ from headrace.loader.work_unit import OffsetRange, PassedOver
 
 ABORT_MARKER = 0
 
-GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a decision
+GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a commit
 PASSED_OVER_MAX = 100  # corrupt batches in one range: more are no accident but a disk to look at
 EPOCH_MAX = (1 << 31) - 1
 THROTTLED_S_MAX = 600.0  # without a record in between: a quota is counted over seconds, so this is none

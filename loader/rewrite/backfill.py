@@ -2,9 +2,9 @@
 those that hold the same offsets: files that were damaged or removed, or that were written by a policy or a projection
 that has been mended since.
 
-Exactly once: the same decision takes the old files away, all that share an offset with what is read again, and of two
-rewrites of a topic only one is decided. Nothing is replaced unless exactly as many messages came as the old files hold.
-A period is worked off in pieces, each a decision of its own: killed between them, nothing is lost or doubled, and a
+Exactly once: the same commit takes the old files away, all that share an offset with what is read again, and of two
+rewrites of a topic only one is committed. Nothing is replaced unless exactly as many messages came as the old files hold.
+A period is worked off in pieces, each a commit of its own: killed between them, nothing is lost or doubled, and a
 second run does all again. What the audit counted stays: the messages were read, and counted, by the load that met them.
 """
 
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from headrace.audit.window import many
 from headrace.kafka_wire.errors import KafkaError
-from headrace.loader.commit.bucket_index import live_at
-from headrace.loader.commit.decision import DecisionKind, TopicDecision
-from headrace.loader.commit.doubts import changes_of
-from headrace.loader.commit.settle import SettledTopic, settle
+from headrace.loader.commit.commit import CommitKind, TopicCommit
+from headrace.loader.commit.partition_index import live_at
+from headrace.loader.commit.reconcile import ReconciledTopic, reconcile
+from headrace.loader.commit.revalidate import fetch_changes
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import LoaderError
 from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
@@ -31,8 +31,8 @@ from headrace.loader.plan.packing import pack
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.read.units import Reading, read_units
-from headrace.loader.rewrite.backfill_report import BackfillReport, Period, bucket_rows, files_of, offsets_read
-from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.rewrite.backfill_report import BackfillReport, Period, files_of, offsets_read, time_partition_rows
+from headrace.loader.rewrite.choose import rewrite, topic_commit
 from headrace.loader.rewrite.closure import Component, LiveFile, closed, pieces
 from headrace.loader.rewrite.origin import foreign
 from headrace.loader.rewrite.replay import schema_problem
@@ -46,14 +46,14 @@ from headrace.loader.rewrite.reread import (
     told,
     unreadable,
 )
-from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
+from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
 from headrace.loader.storage.protocols import Staged
 from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES_MAX = 4 * 1024**3
-"""Of the files that one decision replaces: some minutes of a small pool, which is what a kill throws away."""
+"""Of the files that one commit replaces: some minutes of a small pool, which is what a kill throws away."""
 
 REST = "run this one again for the rest"
 
@@ -81,25 +81,25 @@ class BackfillSettings:
 def backfill(
     ports: BackfillPorts, topic: str, period: Period, settings: BackfillSettings, *, is_dry: bool
 ) -> BackfillReport:
-    """Makes the files of a topic again that are in the buckets of a period, with those that share offsets with them.
+    """Makes the files of a topic again that are in the time of a period, with those that share offsets with them.
 
     Which files share offsets is found by reading the index of every day of the topic once, and of days that gave or may
     give one again: memory is for the files that are replaced and a span per day and partition. A year of loads
-    every ten minutes, 105,000 files of ten partitions, took 10 s and no memory to speak of. The decisions of the topic
+    every ten minutes, 105,000 files of ten partitions, took 10 s and no memory to speak of. The commits of the topic
     are read back to the oldest that wrote one of the files.
 
     Args:
-        topic: one that something has been decided of.
+        topic: one that something has been committed of.
 
     Raises:
         KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError: the disk failed. In all of
-            these nothing was decided; after the first decision they are told in the report.
+            these nothing was committed; after the first commit they are told in the report.
     """
     return _Backfill(ports, topic, settings).run(period, is_dry=is_dry)
 
 
 class _Stopped(Exception):
-    """Nothing more is done. The pieces that were decided stand."""
+    """Nothing more is done. The pieces that were committed stand."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
@@ -112,7 +112,7 @@ class _Read:
 
     plan: LoadPlan
     reading: Reading
-    settled: SettledTopic
+    reconciled: ReconciledTopic
 
     def results(self) -> list[RangeResult]:
         return [one for result in self.reading.results for one in result.ranges]
@@ -136,7 +136,7 @@ class _Backfill:
         self._report = BackfillReport(notes=notes)
         self._known = state.topics[self._topic]
         asked = [one for day in self._days() if period.touches(day[1]) for one in self._live_on(day)]
-        asked = [one for one in asked if period.holds(one.bucket)]
+        asked = [one for one in asked if period.holds(one.time_partition)]
         if not asked:
             return self._report
         self._report = dataclasses.replace(self._report, files_asked=len(asked))
@@ -151,7 +151,7 @@ class _Backfill:
         except _Stopped as stopped:
             self._problems += stopped.sentences
         except (KafkaError, LoaderError, OSError) as error:
-            if not self._report.slots:
+            if not self._report.commits:
                 raise
             self._problems.append(f"{error}; {REST}")
         return self._reported()
@@ -161,16 +161,20 @@ class _Backfill:
 
     def _live_on(self, where: tuple[FileKind, str]) -> list[LiveFile]:
         kind, day = where
-        slot = self._rewrites.log.state.slot
-        buckets = self._rewrites.index.day_once(self._topic, kind, day).buckets
-        return [LiveFile(kind, name, file) for name, bucket in buckets.items() for file in live_at(bucket, slot)]
+        commit_number = self._rewrites.log.state.commit_number
+        time_partitions = self._rewrites.index.day_once(self._topic, kind, day).time_partitions
+        return [
+            LiveFile(kind, name, file)
+            for name, time_partition in time_partitions.items()
+            for file in live_at(time_partition, commit_number)
+        ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
         """What is to be replaced, as far as the files can be of the topic's present log."""
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
-        decisions = ((one.value.slot, one.value.kind, one.value.topics[self._topic]) for one in back)
-        found, problems = of_this_log(files, foreign(files, decisions), {one.key for one in asked})
+        commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
+        found, problems = of_this_log(files, foreign(files, commits), {one.key for one in asked})
         self._problems += problems
         return found
 
@@ -222,18 +226,18 @@ class _Backfill:
             differs = differing(piece, read.results())
             if differs:
                 self._problems += told(refused for some in differs.values() for refused in some)
-                self._rewrites.staging.drop(read.plan.work_id)
+                self._rewrites.staging.drop(read.plan.run_id)
                 return tuple(one for at, one in enumerate(piece) if at not in differs)
-            staged = [Staged(file.staged, file.length) for file in read.settled.files]
-            self._rewrites.staging.keep(read.plan.work_id, staged)
+            staged = [Staged(file.staged, file.length) for file in read.reconciled.files]
+            self._rewrites.staging.keep(read.plan.run_id, staged)
         except BaseException:
-            self._rewrites.staging.drop(read.plan.work_id)  # no offer will ever name it
+            self._rewrites.staging.drop(read.plan.run_id)  # no offer will ever name it
             raise
-        self._decide(piece, read, state, name)
+        self._commit_plan(piece, read, state, name)
         return ()
 
     def _still(self) -> tuple[LoaderState, TopicState]:
-        """The newest state, in which nothing has become of the files but what this run decided.
+        """The newest state, in which nothing has become of the files but what this run committed.
 
         Raises:
             _Stopped: another command rewrote the topic meanwhile, or a load found its log or schema to be others.
@@ -243,7 +247,7 @@ class _Backfill:
         before = self._known
         is_same = (known.topic_id, known.generation, known.load_schema.revision) == (
             before.topic_id,
-            before.generation + len(self._report.slots),
+            before.generation + len(self._report.commits),
             before.load_schema.revision,
         )
         if not is_same or _incarnations(known, before) != _incarnations(before, before):
@@ -259,43 +263,43 @@ class _Backfill:
         while True:
             discovered = self._discovered(state)
             plan = self._plan(piece, state, known, discovered)
-            work_id = plan.work_id
+            run_id = plan.run_id
             try:
-                self._rewrites.staging.note(work_id, "plan.json", plan_for_people(plan))
-                logger.info("phase_started phase=read work_id=%s tasks=%d", work_id, len(plan.units))
+                self._rewrites.staging.note(run_id, "plan.json", plan_for_people(plan))
+                logger.info("phase_started phase=read work_id=%s tasks=%d", run_id, len(plan.units))
                 reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
                 registered = reading.registered_ids.get(self._topic, frozenset()) - known.asked_ids - self._asked_ids
                 if registered:
                     self._asked_ids |= registered
                     self._schemas = self._answer(known)
-                    self._rewrites.staging.drop(work_id)
+                    self._rewrites.staging.drop(run_id)
                     continue
                 return _Read(plan, reading, self._whole(plan, reading, piece))
             except BaseException:
-                self._rewrites.staging.drop(work_id)  # no offer will ever name it
+                self._rewrites.staging.drop(run_id)  # no offer will ever name it
                 raise
 
     def _plan(
         self, piece: Sequence[Component], state: LoaderState, known: TopicState, discovered: DiscoveredTopic
     ) -> LoadPlan:
         settings, now_ms = self._settings.plan, self._rewrites.now_ms()
-        work_id = self._rewrites.new_work_id()
+        run_id = self._rewrites.new_run_id()
         ranges = ranges_of(discovered, known, piece)
-        work = TopicWork(self._topic, known, ranges, self._schemas, known.table, known.folder, self._policy(known))
+        work = TopicWork(self._topic, known, ranges, self._schemas, known.table, known.directory, self._policy(known))
         packing = pack(
             offset_ranges(self._topic, known, ranges, piece),
             tasks=settings.tasks,
             file_bytes_target=settings.file_bytes_target,
         )
-        # A piece is decided as a whole or not at all, so ranges may share files whatever comes before them.
+        # A piece is committed as a whole or not at all, so ranges may share files whatever comes before them.
         tasks = [[dataclasses.replace(one, follows_another=False) for one in some] for some in packing.tasks]
-        task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(work_id), now_ms=now_ms)
+        task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(run_id), now_ms=now_ms)
         works = {self._topic: work}
         return LoadPlan(
-            work_id=work_id,
-            slot=state.slot,
+            run_id=run_id,
+            commit_number=state.commit_number,
             works=works,
-            units=work_units(tasks, works, work_id, settings.build, task),
+            units=work_units(tasks, works, run_id, settings.build, task),
             imbalance=packing.imbalance,
             waiting={},
             problems={},
@@ -308,7 +312,7 @@ class _Backfill:
     def _policy(self, known: TopicState) -> TopicPolicy:
         return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
 
-    def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> SettledTopic:
+    def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
         """What was read, if it is all of it and of the same log to the end.
 
         Raises:
@@ -317,46 +321,48 @@ class _Backfill:
         sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:
             raise _Stopped(*sentences)
-        changes = changes_of(plan, self._ports.cluster)
+        changes = fetch_changes(plan, self._ports.cluster)
         if changes.recreated:
             raise _Stopped(f"the topic was re-created while it was read; {AGAIN}")
         if moved := changes.moved.get(self._topic):
             raise _Stopped(f"{_partitions(moved)} changed the leader while it was read; {AGAIN}")
         planned = {self._topic: plan.works[self._topic].ranges}
-        settled = settle(planned, reading.units, reading.results, {})[self._topic]
+        reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]
         wanted = sum(one.end - one.start for component in piece for one in component.intervals)
-        if settled.problems:
-            raise _Stopped(*settled.problems)
-        if settled.counts.total != wanted:
+        if reconciled.problems:
+            raise _Stopped(*reconciled.problems)
+        if reconciled.counts.total != wanted:
             outage = self._ports.schemas.outage or "the registry does not say what the schemas of some messages are"
             raise _Stopped(f"{outage}; {AGAIN}")
-        return settled
+        return reconciled
 
-    def _decide(self, piece: Sequence[Component], read: _Read, state: LoaderState, name: str) -> None:
+    def _commit_plan(self, piece: Sequence[Component], read: _Read, state: LoaderState, name: str) -> None:
         known = state.topics[self._topic]
-        decided = dataclasses.replace(
-            _decision(known, piece, read.settled),
+        committed = dataclasses.replace(
+            _commit(known, piece, read.reconciled),
             asked_ids=self._asked_ids,
             kafka_column=self._policy(known).kafka_column,
         )
-        done = decide(self._rewrites, state, DecisionKind.BACKFILL, read.plan.work_id, {self._topic: decided})
+        done = add_commit(self._rewrites, state, CommitKind.BACKFILL, read.plan.run_id, {self._topic: committed})
         problems = done.problems.get(self._topic, ())
-        if not done.slot:
+        if not done.commit_number:
             raise _Stopped(*problems)
-        counts = read.settled.counts
-        kept = sum(one.is_kept for offsets in read.settled.ranges for one in offsets.passed_over)
+        counts = read.reconciled.counts
+        kept = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.passed_over)
         report = self._report
         self._done += piece
         self._report = dataclasses.replace(
             report,
-            slots=(*report.slots, done.slot),
-            files_made=report.files_made + len(decided.files),
+            commits=(*report.commits, done.commit_number),
+            files_made=report.files_made + len(committed.files),
             rows=report.rows + counts.records,
             quarantined=report.quarantined + counts.quarantined + kept,
-            notes=(*_still_true(report.notes, decided), *read.reading.notes, *done.notes),
+            notes=(*_still_true(report.notes, committed), *read.reading.notes, *done.notes),
         )
         files = sum(len(component.files) for component in piece)
-        self._ports.tell(f"{name}: {files:,} files replaced by {len(decided.files):,} (decision {done.slot})")
+        self._ports.tell(
+            f"{name}: {files:,} files replaced by {len(committed.files):,} (decision {done.commit_number})"
+        )
         if problems:
             raise _Stopped(*problems)
 
@@ -364,7 +370,7 @@ class _Backfill:
         before = sum(one.file.records for some in self._done for one in some.files if one.kind is FileKind.QUARANTINE)
         report = dataclasses.replace(
             self._report,
-            buckets=bucket_rows(self._topic, self._done),
+            time_partitions=time_partition_rows(self._topic, self._done),
             offsets=offsets_read(self._done),
             quarantined_before=before,
         )
@@ -386,19 +392,20 @@ def _partitions(numbers: frozenset[int]) -> str:
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
-def _still_true(notes: Sequence[str], decided: TopicDecision) -> Iterator[str]:
-    """Those of before that say nothing of a bucket that was now looked at again, whose files may be there again."""
-    buckets = {one.bucket for one in decided.rewrites}
+def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
+    """Those of before that say nothing of a time that was now looked at again, whose files may be there again."""
+    time_partitions = {one.time_partition for one in committed.rewrites}
     for note in notes:
-        if not buckets & set(note.split()):
+        if not time_partitions & set(note.split()):
             yield note
 
 
-def _decision(known: TopicState, piece: Sequence[Component], settled: SettledTopic) -> TopicDecision:
+def _commit(known: TopicState, piece: Sequence[Component], reconciled: ReconciledTopic) -> TopicCommit:
     replaced: dict[tuple[FileKind, str], list[LiveFile]] = defaultdict(list)
     for one in files_of(piece):
-        replaced[one.kind, one.bucket].append(one)
+        replaced[one.kind, one.time_partition].append(one)
     rewrites = [
-        rewrite(kind, bucket, [one.file for one in files]) for (kind, bucket), files in sorted(replaced.items())
+        rewrite(kind, time_partition, [one.file for one in files])
+        for (kind, time_partition), files in sorted(replaced.items())
     ]
-    return topic_decision(known, rewrites, settled.files)
+    return topic_commit(known, rewrites, reconciled.files)

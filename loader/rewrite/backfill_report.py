@@ -7,19 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.rewrite.closure import Component, LiveFile
-from headrace.loader.rewrite.run import BucketRow
+from headrace.loader.rewrite.run import TimePartitionRow
 from headrace.loader.work_unit import FileKind
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Buckets `first` to `last`, both included; a day stands for all of its hours."""
+    """Time `first` to `last`, both included; a day stands for all of its hours."""
 
     first: str
     last: str
 
-    def holds(self, bucket: str) -> bool:
-        return self.first <= bucket and (bucket <= self.last or bucket.startswith(f"{self.last}/"))
+    def holds(self, time_partition: str) -> bool:
+        return self.first <= time_partition and (
+            time_partition <= self.last or time_partition.startswith(f"{self.last}/")
+        )
 
     def touches(self, day: str) -> bool:
         return self.first.partition("/")[0] <= day <= self.last.partition("/")[0]
@@ -38,14 +40,14 @@ class OffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """What was replaced, or would be: `buckets` with the old files, of which `files_asked` are of the period and the
-    others share offsets with them. `slots` are the decisions. `files_made` hold `rows` and `quarantined` messages, of
+    """What was replaced, or would be: `time_partitions` with the old files, of which `files_asked` are of the period and the
+    others share offsets with them. `commits` are the commits. `files_made` hold `rows` and `quarantined` messages, of
     which `quarantined_before` were in quarantine before. `problems` are sentences."""
 
     files_asked: int = 0
-    buckets: tuple[BucketRow, ...] = ()
+    time_partitions: tuple[TimePartitionRow, ...] = ()
     offsets: tuple[OffsetsRead, ...] = ()
-    slots: tuple[int, ...] = ()
+    commits: tuple[int, ...] = ()
     files_made: int = 0
     rows: int = 0
     quarantined: int = 0
@@ -59,14 +61,16 @@ def files_of(some: Sequence[Component]) -> Iterator[LiveFile]:
         yield from component.files
 
 
-def bucket_rows(topic: str, done: Sequence[Component]) -> tuple[BucketRow, ...]:
+def time_partition_rows(topic: str, done: Sequence[Component]) -> tuple[TimePartitionRow, ...]:
     sums: dict[tuple[FileKind, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for one in files_of(done):
-        total = sums[one.kind, one.bucket]
+        total = sums[one.kind, one.time_partition]
         total[0] += 1
         total[1] += one.file.records
         total[2] += one.file.length
-    return tuple(BucketRow(topic, kind, bucket, *total) for (kind, bucket), total in sorted(sums.items()))
+    return tuple(
+        TimePartitionRow(topic, kind, time_partition, *total) for (kind, time_partition), total in sorted(sums.items())
+    )
 
 
 def offsets_read(done: Sequence[Component]) -> tuple[OffsetsRead, ...]:

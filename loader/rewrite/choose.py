@@ -1,18 +1,18 @@
-"""Which buckets to rewrite, and the decision that does. Pure."""
+"""Which time to rewrite, and the commit that does. Pure."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
 
-from headrace.loader.commit.bucket_index import IndexedFile
-from headrace.loader.commit.decision import BucketRewrite, DecidedFile, TopicDecision
+from headrace.loader.commit.commit import CommittedFile, TimePartitionRewrite, TopicCommit
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.state import TopicState
 from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000
 SMALL_SHARE = 0.5  # of the target: a file from there on is left alone, since little would be saved
-FILES_MIN = 2  # small files of a bucket that are worth a merge
+FILES_MIN = 2  # small files of a time that are worth a merge
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
@@ -30,14 +30,14 @@ def end_of_day_ms(day: str) -> int:
     return (date.toordinal() - datetime.date(1970, 1, 1).toordinal() + 1) * DAY_MS
 
 
-def end_of_bucket_ms(bucket: str) -> int:
-    """The first moment that is not filed under a bucket, in ms since 1970."""
-    day, _, hour = bucket.partition("/hr=")
+def end_of_time_partition_ms(time_partition: str) -> int:
+    """The first moment that is not filed under a time, in ms since 1970."""
+    day, _, hour = time_partition.partition("/hr=")
     return end_of_day_ms(day) - (23 - int(hour)) * 3_600_000 if hour else end_of_day_ms(day)
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """The files of a bucket that should become one, group by group, oldest first; none where it is not worth it."""
+    """The files of a time that should become one, group by group, oldest first; none where it is not worth it."""
     small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:
@@ -47,28 +47,28 @@ def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[Indexe
     return [tuple(group) for group in groups if len(group) >= FILES_MIN]
 
 
-def rewrite(kind: FileKind, bucket: str, files: Iterable[IndexedFile]) -> BucketRewrite:
-    """Takes these files of a bucket away."""
+def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -> TimePartitionRewrite:
+    """Takes these files of a time away."""
     replaced = tuple(files)
-    return BucketRewrite(
+    return TimePartitionRewrite(
         kind=kind,
-        bucket=bucket,
+        time_partition=time_partition,
         replaced=tuple(sorted(file.name for file in replaced)),
         records=sum(file.records for file in replaced),
         bytes=sum(file.length for file in replaced),
     )
 
 
-def topic_decision(
-    known: TopicState, rewrites: Sequence[BucketRewrite], files: Sequence[DecidedFile] = ()
-) -> TopicDecision:
+def topic_commit(
+    known: TopicState, rewrites: Sequence[TimePartitionRewrite], files: Sequence[CommittedFile] = ()
+) -> TopicCommit:
     """What a rewrite says of a topic: nothing but its files changes."""
-    return TopicDecision(
+    return TopicCommit(
         topic_id=known.topic_id,
         topic_id_before=known.topic_id,
         revision_before=known.load_schema.revision,
         table=known.table,
-        folder=known.folder,
+        directory=known.directory,
         partition_by=known.partition_by,
         load_schema=None,
         ranges=(),

@@ -1,6 +1,6 @@
 """Which files must be replaced together, since offsets are read again and files share them. Pure.
 
-A file holds some of the messages of a span of offsets; the others of that span went to other buckets, or to quarantine.
+A file holds some of the messages of a span of offsets; the others of that span went to other time, or to quarantine.
 Whoever reads the span again gets all of them, so all files that share an offset of it are replaced at once, and so are
 those that share one with these, until nothing changes. Files of different loads share no offset but where a merge made
 one of them, so what belongs together is as a rule what one load brought.
@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.work_unit import FileKind
 
 Day = TypeVar("Day")
 
 FileKey = tuple[FileKind, str, str]
-"""(kind, bucket, name): names alone are those of a task, and come again in other buckets."""
+"""(kind, time, name): names alone are those of a task, and come again in other time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class LiveFile:
     """A file that belongs to the topic."""
 
     kind: FileKind
-    bucket: str
+    time_partition: str
     file: IndexedFile
 
     @property
     def key(self) -> FileKey:
-        return self.kind, self.bucket, self.file.name
+        return self.kind, self.time_partition, self.file.name
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """(partition, start, end) of its messages, end exclusive."""
@@ -143,7 +143,7 @@ def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
 
 
 def components(files: Sequence[LiveFile]) -> list[Component]:
-    """The files in sets that share no offset with one another, by their first bucket."""
+    """The files in sets that share no offset with one another, by their first time."""
     leader = list(range(len(files)))
 
     def find(at: int) -> int:
@@ -173,7 +173,7 @@ def components(files: Sequence[LiveFile]) -> list[Component]:
     for owner, interval in intervals:
         spans[find(owner)].append(interval)
     found = [Component(tuple(sorted(some, key=lambda one: one.key)), tuple(spans[at])) for at, some in members.items()]
-    return sorted(found, key=lambda one: (min(file.bucket for file in one.files), one.files[0].key))
+    return sorted(found, key=lambda one: (min(file.time_partition for file in one.files), one.files[0].key))
 
 
 def pieces(found: Iterable[Component], bytes_max: int) -> list[tuple[Component, ...]]:

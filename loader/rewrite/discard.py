@@ -1,4 +1,4 @@
-"""Quarantined messages that nobody wants any more: a decision that takes them away, and keeps why.
+"""Quarantined messages that nobody wants any more: a commit that takes them away, and keeps why.
 
 What stays of a file that held some of them goes into a new one as it was. Messages that a later load puts into
 quarantine are not concerned. What the audit counted stays: the messages were read, and put into quarantine.
@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.commit.bucket_index import IndexedFile
-from headrace.loader.commit.decision import DecisionKind
-from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.commit.commit import CommitKind
+from headrace.loader.commit.partition_index import IndexedFile
+from headrace.loader.rewrite.choose import rewrite, topic_commit
 from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_files_of
 from headrace.loader.rewrite.replayed_rows import (
     CODES,
@@ -23,7 +23,7 @@ from headrace.loader.rewrite.replayed_rows import (
     quarantine_sources,
     quarantined_rows,
 )
-from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
+from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.task_files import TaskFiles
 
@@ -31,11 +31,11 @@ from headrace.loader.write.task_files import TaskFiles
 @dataclass(frozen=True, slots=True)
 class DiscardReport:
     """By the code that they were quarantined for, the messages that are discarded (or would be) and those that stay.
-    `slot` is the decision, 0 for none; `problems` are sentences; `notes` need no action."""
+    `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     discarded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
-    slot: int = 0
+    commit_number: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -46,9 +46,9 @@ def discard(
     """Takes quarantined messages of a topic away for good.
 
     Args:
-        topic: one that something has been decided of.
+        topic: one that something has been committed of.
         codes: only messages that were quarantined for one of these; none for all.
-        reason: the decision keeps it.
+        reason: the commit keeps it.
 
     Raises:
         OSError: files cannot be read or written.
@@ -68,21 +68,23 @@ def discard(
             for source in chosen:
                 copy_rows(ports.files, source, files, new_rows, lambda row: bool(codes) and row.code not in codes)
 
-        work_id = ports.new_work_id()
-        made = staged_files_of(ports, topic, work_id, shape, write)
+        run_id = ports.new_run_id()
+        made = staged_files_of(ports, topic, run_id, shape, write)
     except SourceLost as error:
         return DiscardReport(problems=(str(error),), notes=notes)
     assert sum(file.records for file in made) == sum(held[source].total() for source in chosen) - going.total()
     replaced: dict[str, list[IndexedFile]] = defaultdict(list)
     for source in chosen:
-        replaced[source.bucket].append(source.file)
-    rewrites = [rewrite(FileKind.QUARANTINE, bucket, files) for bucket, files in sorted(replaced.items())]
-    decided = {topic: topic_decision(known, rewrites, made)}
-    done = decide(ports, state, DecisionKind.RETAIN, work_id, decided, reason)
+        replaced[source.time_partition].append(source.file)
+    rewrites = [
+        rewrite(FileKind.QUARANTINE, time_partition, files) for time_partition, files in sorted(replaced.items())
+    ]
+    committed = {topic: topic_commit(known, rewrites, made)}
+    done = add_commit(ports, state, CommitKind.RETAIN, run_id, committed, reason)
     problems = done.problems.get(topic, ())
-    if not done.slot:
+    if not done.commit_number:
         return DiscardReport(left=dict(going + staying), problems=problems, notes=notes)
-    return dataclasses.replace(report, slot=done.slot, problems=problems, notes=(*notes, *done.notes))
+    return dataclasses.replace(report, commit_number=done.commit_number, problems=problems, notes=(*notes, *done.notes))
 
 
 def _codes(ports: RewritePorts, source: QuarantineSource) -> Counter[str]:

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.loader.commit.decision import DecidedFile
+from headrace.loader.commit.commit import CommittedFile
 from headrace.loader.project.quarantine import SCHEMA
-from headrace.loader.rewrite.run import RewritePorts, decided_file
+from headrace.loader.rewrite.run import RewritePorts, committed_file
 from headrace.loader.storage.protocols import Staged
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
@@ -31,8 +31,8 @@ class FileShape:
 
 
 def staged_files_of(
-    ports: RewritePorts, topic: str, work_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
-) -> list[DecidedFile]:
+    ports: RewritePorts, topic: str, run_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
+) -> list[CommittedFile]:
     """What `write` filled, as the files of an offer.
 
     Raises:
@@ -42,11 +42,11 @@ def staged_files_of(
     formats = {FileKind.QUARANTINE: ContainerFormat(SCHEMA, shape.codec, sync)}
     if shape.row_schema:
         formats[FileKind.DATA] = ContainerFormat(shape.row_schema, shape.codec, sync)
-    sink = ports.staging.sink(work_id)
+    sink = ports.staging.sink(run_id)
     files = TaskFiles(
         sink,
         lambda kind, _: formats[kind],
-        {"headrace.work_id": work_id, "headrace.task": "0"},
+        {"headrace.run_id": run_id, "headrace.task": "0"},
         block_bytes=shape.block_bytes,
         file_bytes_target=shape.file_bytes_target,
     )
@@ -59,10 +59,10 @@ def staged_files_of(
     try:
         write(files, new_rows)
         staged = files.finish()
-        ports.staging.keep(work_id, [Staged(file.path, file.length) for file in staged])
+        ports.staging.keep(run_id, [Staged(file.path, file.length) for file in staged])
     except BaseException:
-        ports.staging.drop(work_id)  # no offer will ever name it
+        ports.staging.drop(run_id)  # no offer will ever name it
         raise
     finally:
         files.abandon()
-    return [decided_file(0, number, file) for number, file in enumerate(staged)]
+    return [committed_file(0, number, file) for number, file in enumerate(staged)]

@@ -1,7 +1,7 @@
 """Few files of many: the rows of container files in larger blocks and files, without a look at any row.
 
-Files of one schema are merged, so no row is decoded; a topic that changed its schema within the bucket keeps a file
-for each. The checksum of every source is compared with the decision's before a row of it is taken over, since a merge
+Files of one schema are merged, so no row is decoded; a topic that changed its schema within the time keeps a file
+for each. The checksum of every source is compared with the commit's before a row of it is taken over, since a merge
 would give a damaged file a good checksum.
 """
 
@@ -25,7 +25,7 @@ from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """A published file: its name below the warehouse, and what was decided of it."""
+    """A published file: its name below the warehouse, and what was committed of it."""
 
     name: str
     length: int
@@ -36,16 +36,16 @@ class MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
-    """The files of one bucket that become one, or one for each schema in them. Sizes are in bytes.
+    """The files of one time that become one, or one for each schema in them. Sizes are in bytes.
 
     `warehouse` and `staging` are where the files are and go, as `reach` and `Staging.location` say it.
     """
 
-    work_id: str
+    run_id: str
     task: int
     kind: FileKind
     topic: str
-    bucket: str
+    time_partition: str
     sources: tuple[MergeSource, ...]
     warehouse: str
     staging: str
@@ -79,7 +79,7 @@ class _Merged:
 
 
 class SourceDamaged(Exception):
-    """A published file is not what was decided."""
+    """A published file is not what was committed."""
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
@@ -115,7 +115,7 @@ def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[Sta
             if target is None:
                 container = ContainerFormat(schema, unit.codec, secrets.token_bytes(SYNC_BYTES))
                 target = merged[schema] = _Merged(f"{len(merged) + 1:06d}.avro", container)
-                header = {"headrace.work_id": unit.work_id, "headrace.task": str(unit.task)}
+                header = {"headrace.run_id": unit.run_id, "headrace.task": str(unit.task)}
                 _append(target, container.header(header), sink)
             records = 0
             for count, rows in blocks:
@@ -186,8 +186,8 @@ def _staged(unit: MergeUnit, target: _Merged, sink: BlockSink) -> StagedFile:
     return StagedFile(
         kind=unit.kind,
         topic=unit.topic,
-        bucket=unit.bucket,
-        path=f"{sink.folder}/{target.name}",
+        time_partition=unit.time_partition,
+        path=f"{sink.directory}/{target.name}",
         length=target.length,
         checksum=str(target.checksum),
         records=target.records,

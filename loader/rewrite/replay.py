@@ -1,7 +1,7 @@
-"""Quarantined messages whose cause is gone become rows: a decision that adds files of rows, and puts what is left of
+"""Quarantined messages whose cause is gone become rows: a commit that adds files of rows, and puts what is left of
 the quarantine files that they were in into new ones.
 
-Exactly once: the same decision takes the old files away, and of two rewrites of a topic only one is decided. A first
+Exactly once: the same commit takes the old files away, and of two rewrites of a topic only one is committed. A first
 look says what can be loaded, and is all that a dry run does; only files that hold such messages are rewritten. What
 the audit counted stays: the messages were read, and put into quarantine, by the load that met them.
 """
@@ -14,15 +14,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.commit.bucket_index import IndexedFile
-from headrace.loader.commit.decision import DecidedFile, DecisionKind, TopicDecision
+from headrace.loader.commit.commit import CommitKind, CommittedFile, TopicCommit
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import QuarantineCode
 from headrace.loader.project.topic_projection import TopicProjection
-from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.rewrite.choose import rewrite, topic_commit
 from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_files_of
 from headrace.loader.rewrite.replayed_rows import (
     QuarantineSource,
@@ -33,7 +33,7 @@ from headrace.loader.rewrite.replayed_rows import (
     quarantined_rows,
     schema_id_of,
 )
-from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
+from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
 from headrace.loader.work_unit import FileKind, TopicPlan
 from headrace.loader.write.task_files import TaskFiles
 
@@ -63,11 +63,11 @@ class ReplaySettings:
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
     """By the code that they were quarantined for, the messages that were loaded (or would be) and those that stay.
-    `slot` is the decision, 0 for none; `problems` are sentences; `notes` need no action."""
+    `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     loaded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
-    slot: int = 0
+    commit_number: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -84,7 +84,7 @@ def replay(
     """Loads the quarantined messages of a topic that can be loaded now.
 
     Args:
-        topic: one that something has been decided of.
+        topic: one that something has been committed of.
         codes: only messages that were quarantined for one of these.
 
     Raises:
@@ -123,16 +123,16 @@ def _replay(
         chosen = [one for one in looked if one.loaded]
         if is_dry or not chosen:
             return report
-        work_id = ports.new_work_id()
-        made = _write(ports, replaying, known, settings, work_id, chosen)
+        run_id = ports.new_run_id()
+        made = _write(ports, replaying, known, settings, run_id, chosen)
     except SourceLost as error:
         return ReplayReport(problems=(str(error),))
-    decided = dataclasses.replace(_decision(known, chosen, made), asked_ids=asked_ids, kafka_column=policy.kafka_column)
-    done = decide(ports, state, DecisionKind.REPLAY, work_id, {topic: decided})
+    committed = dataclasses.replace(_commit(known, chosen, made), asked_ids=asked_ids, kafka_column=policy.kafka_column)
+    done = add_commit(ports, state, CommitKind.REPLAY, run_id, {topic: committed})
     problems = done.problems.get(topic, ())
-    if not done.slot:
+    if not done.commit_number:
         return ReplayReport(left=_summed((Counter(report.loaded), Counter(report.left))), problems=problems)
-    return dataclasses.replace(report, slot=done.slot, problems=problems, notes=done.notes)
+    return dataclasses.replace(report, commit_number=done.commit_number, problems=problems, notes=done.notes)
 
 
 def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
@@ -173,9 +173,9 @@ def _write(
     replaying: Replaying,
     known: TopicState,
     settings: ReplaySettings,
-    work_id: str,
+    run_id: str,
     chosen: Sequence[Replayed],
-) -> list[DecidedFile]:
+) -> list[CommittedFile]:
     """Stages the files of rows and of what is left.
 
     Raises:
@@ -189,15 +189,17 @@ def _write(
     def write(files: TaskFiles, new_rows: NewRows) -> None:
         written.extend(replaying.write(one.source, files, new_rows) for one in chosen)
 
-    made = staged_files_of(ports, replaying.topic, work_id, shape, write)
+    made = staged_files_of(ports, replaying.topic, run_id, shape, write)
     assert written == list(chosen), "the same messages go the same way"
     assert sum(file.records for file in made) == sum(one.source.file.records for one in chosen)
     return made
 
 
-def _decision(known: TopicState, chosen: Iterable[Replayed], made: Sequence[DecidedFile]) -> TopicDecision:
+def _commit(known: TopicState, chosen: Iterable[Replayed], made: Sequence[CommittedFile]) -> TopicCommit:
     replaced: dict[str, list[IndexedFile]] = defaultdict(list)
     for one in chosen:
-        replaced[one.source.bucket].append(one.source.file)
-    rewrites = [rewrite(FileKind.QUARANTINE, bucket, files) for bucket, files in sorted(replaced.items())]
-    return topic_decision(known, rewrites, made)
+        replaced[one.source.time_partition].append(one.source.file)
+    rewrites = [
+        rewrite(FileKind.QUARANTINE, time_partition, files) for time_partition, files in sorted(replaced.items())
+    ]
+    return topic_commit(known, rewrites, made)

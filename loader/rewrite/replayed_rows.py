@@ -15,7 +15,7 @@ from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.checksum import checksum_as
-from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
 from headrace.loader.policy import TopicPolicy
@@ -26,9 +26,9 @@ from headrace.loader.project.topic_projection import TopicProjection, framed
 from headrace.loader.rewrite.run import RewritePorts, live_of, name_of
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
-from headrace.loader.write.buckets import Buckets
 from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
+from headrace.loader.write.time_partitions import Buckets
 
 CODES = frozenset(code.value for code in QuarantineCode)
 NOT_MENDED = "restore it from a backup, then run this again"
@@ -38,7 +38,7 @@ NOT_MENDED = "restore it from a backup, then run this again"
 class QuarantineSource:
     """A live quarantine file; `name` is where it is below the warehouse."""
 
-    bucket: str
+    time_partition: str
     name: str
     file: IndexedFile
 
@@ -53,16 +53,16 @@ class Replayed:
 
 
 class SourceLost(Exception):
-    """A quarantine file is gone, or not what was decided."""
+    """A quarantine file is gone, or not what was committed."""
 
 
 def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
     """The live quarantine files of a topic."""
     kind = FileKind.QUARANTINE
     for day in ports.index.days(topic, kind):
-        for bucket, files in live_of(ports, topic, kind, day):
+        for time_partition, files in live_of(ports, topic, kind, day):
             for file in files:
-                yield QuarantineSource(bucket, name_of(ports, state, topic, kind, bucket, file), file)
+                yield QuarantineSource(time_partition, name_of(ports, state, topic, kind, time_partition, file), file)
 
 
 def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
@@ -107,7 +107,7 @@ def raw_headers(row: QuarantinedRow) -> bytes:
 
 
 Add = Callable[[int, FileKind, str, int, bytes], None]
-"""Takes partition, kind, bucket, offset and encoded row."""
+"""Takes partition, kind, time, offset and encoded row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +153,16 @@ class Replaying:
                 messages = by_partition[row.partition] = self._messages(source, row.partition, add)
             before = messages.written
             if row.code not in self.codes or not _taken(messages, row):
-                add(row.partition, FileKind.QUARANTINE, source.bucket, row.offset, _as_it_was(row))
+                add(row.partition, FileKind.QUARANTINE, source.time_partition, row.offset, _as_it_was(row))
             (loaded if messages.written > before else left)[row.code] += 1
         return Replayed(source, loaded, left)
 
     def _messages(self, source: QuarantineSource, partition: int, add: Add) -> RangeMessages:
         future_ms_max = self.policy.future_ms_max
 
-        def take(kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
-            # What stays in quarantine stays in its bucket, which is the one that is rewritten.
-            add(partition, kind, source.bucket if kind is FileKind.QUARANTINE else bucket, offset, row)
+        def take(kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
+            # What stays in quarantine stays in its time, which is the one that is rewritten.
+            add(partition, kind, source.time_partition if kind is FileKind.QUARANTINE else time_partition, offset, row)
 
         return RangeMessages(
             TopicPartition(self.topic, partition),
@@ -181,15 +181,15 @@ def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[A
     open_rows: dict[int, RangeRows] = {}
     last: dict[int, int] = {}
 
-    def add(partition: int, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
+    def add(partition: int, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
         # Files that were merged may hold the same offsets of a log before and after it was cut back.
         if partition in open_rows and offset <= last[partition]:
             open_rows.pop(partition).finish_into(into)
         if partition not in open_rows:
             open_rows[partition] = new_rows(partition)
         last[partition] = offset
-        open_rows[partition].add(kind, bucket, offset, row)
-        open_rows[partition].settle()
+        open_rows[partition].add(kind, time_partition, offset, row)
+        open_rows[partition].reconcile()
 
     yield add
     for rows in open_rows.values():
@@ -203,7 +203,7 @@ def copy_rows(
     new_rows: Callable[[int], RangeRows],
     stays: Callable[[QuarantinedRow], bool],
 ) -> None:
-    """Brings those messages of a file that stay into new files of its bucket, as they were.
+    """Brings those messages of a file that stay into new files of its time, as they were.
 
     Raises:
         SourceLost. OSError: they cannot be written.
@@ -211,7 +211,7 @@ def copy_rows(
     with _adding(into, new_rows) as add:
         for row in quarantined_rows(files, source):
             if stays(row):
-                add(row.partition, FileKind.QUARANTINE, source.bucket, row.offset, _as_it_was(row))
+                add(row.partition, FileKind.QUARANTINE, source.time_partition, row.offset, _as_it_was(row))
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:

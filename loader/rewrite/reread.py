@@ -1,6 +1,6 @@
 """What a backfill can read again, and whether what came is what the files held. Pure.
 
-The old files are never opened, since they may be damaged or gone: what was decided of them says how many messages they
+The old files are never opened, since they may be damaged or gone: what was committed of them says how many messages they
 hold of which offsets, and exactly as many must come again.
 """
 

@@ -1,6 +1,6 @@
-"""Commands that rewrite buckets: choose, merge where files are made, decide, follow.
+"""Commands that rewrite time: choose, merge where files are made, decide, follow.
 
-Nothing is reserved beforehand: loads go on beside, and what they add to a bucket meanwhile lives on in its new
+Nothing is reserved beforehand: loads go on beside, and what they add to a time meanwhile lives on in its new
 generation. Of two rewrites of one topic the slower one is refused and says so; its work is thrown away.
 """
 
@@ -12,16 +12,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.engine import FollowerEngine
-from headrace.loader.apply.layout import bucket_folder
-from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.apply.engine import ApplierEngine
+from headrace.loader.apply.layout import time_partition_directory
 from headrace.loader.commit.chunks import in_chunks, staged_files
-from headrace.loader.commit.decision import BucketRewrite, DecidedFile, Decision, DecisionKind, TopicDecision
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, TimePartitionRewrite, TopicCommit
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.report import merged_problems
-from headrace.loader.rewrite.choose import end_of_bucket_ms, is_expired, merges, rewrite, topic_decision
+from headrace.loader.rewrite.choose import end_of_time_partition_ms, is_expired, merges, rewrite, topic_commit
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit
 from headrace.loader.storage.protocols import Staged, Staging, WarehouseFiles
 from headrace.loader.work_unit import FileKind, StagedFile
@@ -33,24 +33,24 @@ logger = logging.getLogger(__name__)
 class RewritePorts:
     """What a rewrite reaches the world through; `run_merges` runs units on the pool, for files of a work."""
 
-    log: DecisionLog
+    log: CommitLog
     staging: Staging
     files: WarehouseFiles
     index: FileIndex
-    engine: FollowerEngine
+    engine: ApplierEngine
     run_merges: Callable[[Sequence[MergeUnit]], Sequence[MergeResult]]
     now_ms: Callable[[], int]
-    new_work_id: Callable[[], str]
+    new_run_id: Callable[[], str]
     build: str
 
 
 @dataclass(frozen=True, slots=True)
-class BucketRow:
-    """What is done to one bucket. `files` with `rows` and `bytes` are taken away, `made` files come in their place."""
+class TimePartitionRow:
+    """What is done to one time. `files` with `rows` and `bytes` are taken away, `made` files come in their place."""
 
     topic: str
     kind: FileKind
-    bucket: str
+    time_partition: str
     files: int
     rows: int
     bytes: int
@@ -59,17 +59,18 @@ class BucketRow:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """`slot` is the newest decision made, 0 for none; `problems` are sentences by topic; `notes` need no action."""
+    """`commit_number` is the newest commit made, 0 for none; `problems` are sentences by topic; `notes` need no "
+    "action."""
 
-    buckets: tuple[BucketRow, ...] = ()
-    slot: int = 0
+    time_partitions: tuple[TimePartitionRow, ...] = ()
+    commit_number: int = 0
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CompactSettings:
-    """`closed_ms` is how long after its end a bucket is left to late messages; sizes are in bytes. `codec_of` gives the
+    """`closed_ms` is how long after its end a time is left to late messages; sizes are in bytes. `codec_of` gives the
     codec of a topic's files."""
 
     closed_ms: int
@@ -81,37 +82,39 @@ class CompactSettings:
 def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
     """Two that were made one after the other, as one."""
     return RewriteReport(
-        (*one.buckets, *other.buckets),
-        other.slot or one.slot,
+        (*one.time_partitions, *other.time_partitions),
+        other.commit_number or one.commit_number,
         merged_problems(one.problems, other.problems),
         (*one.notes, *other.notes),
     )
 
 
 Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
-"""(topic, kind, bucket, files to take away)"""
+"""(topic, kind, time, files to take away)"""
 
 
 def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
-    """Takes away the buckets, of rows and of quarantined messages, that are older than they are kept.
+    """Takes away the time, of rows and of quarantined messages, that are older than they are kept.
 
     Args:
-        keep_days: by topic, whole days after the end of a bucket's day.
+        keep_days: by topic, whole days after the end of a time's day.
     """
     state, notes = caught_up(ports, is_dry)
     chosen = [
-        (topic, kind, bucket, files)
+        (topic, kind, time_partition, files)
         for topic in sorted(keep_days)
         for kind in FileKind
         for day in ports.index.days(topic, kind)
         if is_expired(day, keep_days[topic], ports.now_ms())
-        for bucket, files in live_of(ports, topic, kind, day)
+        for time_partition, files in live_of(ports, topic, kind, day)
     ]
-    return _noted(notes, _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry))
+    return _noted(notes, _take_away(ports, state, CommitKind.RETAIN, chosen, is_dry))
 
 
-def forget(ports: RewritePorts, topic: str, kinds: Iterable[FileKind], bucket: str, *, is_dry: bool) -> RewriteReport:
-    """Accepts that published files are gone: those of a topic, or of one of its buckets, that are not where they
+def forget(
+    ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
+) -> RewriteReport:
+    """Accepts that published files are gone: those of a topic, or of one of its time, that are not where they
     belong."""
     state, notes = caught_up(ports, is_dry)
     chosen = []
@@ -119,47 +122,49 @@ def forget(ports: RewritePorts, topic: str, kinds: Iterable[FileKind], bucket: s
         for day in ports.index.days(topic, kind):
             for found, files in live_of(ports, topic, kind, day):
                 missing = tuple(file for file in files if _is_missing(ports, state, topic, kind, found, file))
-                if missing and bucket in ("", found):
+                if missing and time_partition in ("", found):
                     chosen.append((topic, kind, found, missing))
-    return _noted(notes, _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry))
+    return _noted(notes, _take_away(ports, state, CommitKind.RETAIN, chosen, is_dry))
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Makes few files of the small ones of closed buckets, on the pool."""
+    """Makes few files of the small ones of closed time, on the pool."""
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
-    rows = _rows([(topic, kind, bucket, files) for topic, kind, bucket, files in groups], made=1)
+    rows = _rows([(topic, kind, time_partition, files) for topic, kind, time_partition, files in groups], made=1)
     if is_dry or not groups:
         return RewriteReport(rows, notes=notes)
-    work_id = ports.new_work_id()
-    logger.info("phase_started phase=merge work_id=%s groups=%d", work_id, len(groups))
+    run_id = ports.new_run_id()
+    logger.info("phase_started phase=merge work_id=%s groups=%d", run_id, len(groups))
     results = ports.run_merges(
-        [_unit(ports, state, settings, work_id, task, *group) for task, group in enumerate(groups)]
+        [_unit(ports, state, settings, run_id, task, *group) for task, group in enumerate(groups)]
     )
-    decisions, problems = _merged(state, groups, results)
-    for decided in decisions.values():
-        ports.staging.keep(work_id, [Staged(file.staged, file.length) for file in decided.files])
-    report = decide(ports, state, DecisionKind.COMPACT, work_id, decisions)
-    merged = {(topic, rewrite.kind, rewrite.bucket) for topic, one in decisions.items() for rewrite in one.rewrites}
+    commits, problems = _merged(state, groups, results)
+    for committed in commits.values():
+        ports.staging.keep(run_id, [Staged(file.staged, file.length) for file in committed.files])
+    report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits)
+    merged = {
+        (topic, rewrite.kind, rewrite.time_partition) for topic, one in commits.items() for rewrite in one.rewrites
+    }
     report = dataclasses.replace(
         report,
-        buckets=tuple(row for row in rows if (row.topic, row.kind, row.bucket) in merged),
+        time_partitions=tuple(row for row in rows if (row.topic, row.kind, row.time_partition) in merged),
         problems=merged_problems(problems, report.problems),
     )
     return _noted(notes, report)
 
 
 def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
-    """The state, with everything decided where it belongs, so that what is missing is truly gone.
+    """The state, with everything committed where it belongs, so that what is missing is truly gone.
 
-    Also gives what the followers had to say, which they say once only.
+    Also gives what the appliers had to say, which they say once only.
     """
     if is_dry:
         return ports.log.read_state(), ()
-    followed = ports.engine.follow()
-    if followed.outage is not None:
-        raise followed.outage
-    return ports.log.read_state(), tuple(followed.warnings)
+    applied = ports.engine.follow()
+    if applied.outage is not None:
+        raise applied.outage
+    return ports.log.read_state(), tuple(applied.warnings)
 
 
 def _noted(notes: tuple[str, ...], report: RewriteReport) -> RewriteReport:
@@ -167,10 +172,10 @@ def _noted(notes: tuple[str, ...], report: RewriteReport) -> RewriteReport:
 
 
 def live_of(ports: RewritePorts, topic: str, kind: FileKind, day: str) -> Iterator[tuple[str, tuple[IndexedFile, ...]]]:
-    for bucket in sorted(ports.index.day(topic, kind, day).buckets):
-        files = ports.index.live(topic, kind, bucket)
+    for time_partition in sorted(ports.index.day(topic, kind, day).time_partitions):
+        files = ports.index.live(topic, kind, time_partition)
         if files:
-            yield bucket, files
+            yield time_partition, files
 
 
 def _groups(
@@ -179,109 +184,117 @@ def _groups(
     for topic in topics:
         for kind in FileKind:
             for day in ports.index.days(topic, kind):
-                for bucket, files in live_of(ports, topic, kind, day):
-                    if end_of_bucket_ms(bucket) + settings.closed_ms <= ports.now_ms():
-                        yield from ((topic, kind, bucket, group) for group in merges(files, settings.bytes_target))
+                for time_partition, files in live_of(ports, topic, kind, day):
+                    if end_of_time_partition_ms(time_partition) + settings.closed_ms <= ports.now_ms():
+                        yield from (
+                            (topic, kind, time_partition, group) for group in merges(files, settings.bytes_target)
+                        )
 
 
-def name_of(ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, bucket: str, file: IndexedFile) -> str:
-    generation = ports.index.generation_at(topic, kind, bucket, state.slot)
-    return f"{bucket_folder(state.topics[topic].folder, kind, bucket, generation)}/{file.name}"
+def name_of(
+    ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, time_partition: str, file: IndexedFile
+) -> str:
+    generation = ports.index.generation_at(topic, kind, time_partition, state.commit_number)
+    return f"{time_partition_directory(state.topics[topic].directory, kind, time_partition, generation)}/{file.name}"
 
 
 def _is_missing(
-    ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, bucket: str, file: IndexedFile
+    ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, time_partition: str, file: IndexedFile
 ) -> bool:
-    return ports.files.length(name_of(ports, state, topic, kind, bucket, file)) is None
+    return ports.files.length(name_of(ports, state, topic, kind, time_partition, file)) is None
 
 
 def _unit(
     ports: RewritePorts,
     state: LoaderState,
     settings: CompactSettings,
-    work_id: str,
+    run_id: str,
     task: int,
     topic: str,
     kind: FileKind,
-    bucket: str,
+    time_partition: str,
     files: Sequence[IndexedFile],
 ) -> MergeUnit:
     return MergeUnit(
-        work_id=work_id,
+        run_id=run_id,
         task=task,
         kind=kind,
         topic=topic,
-        bucket=bucket,
+        time_partition=time_partition,
         sources=tuple(
             MergeSource(
-                name_of(ports, state, topic, kind, bucket, file), file.length, file.checksum, file.records, file.ranges
+                name_of(ports, state, topic, kind, time_partition, file),
+                file.length,
+                file.checksum,
+                file.records,
+                file.ranges,
             )
             for file in files
         ),
         warehouse=ports.files.reach,
-        staging=ports.staging.location(work_id),
+        staging=ports.staging.location(run_id),
         codec=settings.codec_of(topic),
         block_bytes=settings.block_bytes,
         build=ports.build,
     )
 
 
-def _rows(chosen: Sequence[Chosen], *, made: int) -> tuple[BucketRow, ...]:
+def _rows(chosen: Sequence[Chosen], *, made: int) -> tuple[TimePartitionRow, ...]:
     return tuple(
-        BucketRow(
+        TimePartitionRow(
             topic,
             kind,
-            bucket,
+            time_partition,
             len(files),
             sum(file.records for file in files),
             sum(file.length for file in files),
             made,
         )
-        for topic, kind, bucket, files in chosen
+        for topic, kind, time_partition, files in chosen
     )
 
 
 def _take_away(
-    ports: RewritePorts, state: LoaderState, kind: DecisionKind, chosen: Sequence[Chosen], is_dry: bool
+    ports: RewritePorts, state: LoaderState, kind: CommitKind, chosen: Sequence[Chosen], is_dry: bool
 ) -> RewriteReport:
     rows = _rows(chosen, made=0)
     if is_dry or not chosen:
         return RewriteReport(rows)
-    rewrites: dict[str, list[BucketRewrite]] = defaultdict(list)
-    for topic, file_kind, bucket, files in chosen:
-        rewrites[topic].append(rewrite(file_kind, bucket, files))
-    decisions = {topic: topic_decision(state.topics[topic], found) for topic, found in rewrites.items()}
-    return dataclasses.replace(decide(ports, state, kind, ports.new_work_id(), decisions), buckets=rows)
+    rewrites: dict[str, list[TimePartitionRewrite]] = defaultdict(list)
+    for topic, file_kind, time_partition, files in chosen:
+        rewrites[topic].append(rewrite(file_kind, time_partition, files))
+    commits = {topic: topic_commit(state.topics[topic], found) for topic, found in rewrites.items()}
+    return dataclasses.replace(add_commit(ports, state, kind, ports.new_run_id(), commits), time_partitions=rows)
 
 
 def _merged(
     state: LoaderState, groups: Sequence[Chosen], results: Sequence[MergeResult]
-) -> tuple[dict[str, TopicDecision], dict[str, tuple[str, ...]]]:
+) -> tuple[dict[str, TopicCommit], dict[str, tuple[str, ...]]]:
     """What the merges that worked amount to, by topic, and the sentences on those that did not."""
     taken: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
-    made: dict[str, list[DecidedFile]] = defaultdict(list)
+    made: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)
-    for (topic, kind, bucket, files), result in zip(groups, results, strict=True):
+    for (topic, kind, time_partition, files), result in zip(groups, results, strict=True):
         if result.error:
-            problems[topic].append(f"{bucket} was not compacted: {result.error}")
+            problems[topic].append(f"{time_partition} was not compacted: {result.error}")
             continue
-        taken[topic][kind, bucket] += files
-        made[topic] += [decided_file(result.task, number, file) for number, file in enumerate(result.files)]
-    decisions = {
-        topic: topic_decision(
+        taken[topic][kind, time_partition] += files
+        made[topic] += [committed_file(result.task, number, file) for number, file in enumerate(result.files)]
+    commits = {
+        topic: topic_commit(
             state.topics[topic],
-            [rewrite(kind, bucket, files) for (kind, bucket), files in sorted(buckets.items())],
+            [rewrite(kind, time_partition, files) for (kind, time_partition), files in sorted(time_partitions.items())],
             made[topic],
         )
-        for topic, buckets in taken.items()
+        for topic, time_partitions in taken.items()
     }
-    return decisions, {topic: tuple(sentences) for topic, sentences in problems.items()}
+    return commits, {topic: tuple(sentences) for topic, sentences in problems.items()}
 
 
-def decided_file(task: int, number: int, file: StagedFile) -> DecidedFile:
-    return DecidedFile(
+def committed_file(task: int, number: int, file: StagedFile) -> CommittedFile:
+    return CommittedFile(
         kind=file.kind,
-        bucket=file.bucket,
+        time_partition=file.time_partition,
         name=f"{task}-{number}.avro",
         staged=file.path,
         length=file.length,
@@ -291,44 +304,44 @@ def decided_file(task: int, number: int, file: StagedFile) -> DecidedFile:
     )
 
 
-def decide(
+def add_commit(
     ports: RewritePorts,
     state: LoaderState,
-    kind: DecisionKind,
-    work_id: str,
-    decisions: Mapping[str, TopicDecision],
+    kind: CommitKind,
+    run_id: str,
+    commits: Mapping[str, TopicCommit],
     reason: str = "",
 ) -> RewriteReport:
-    """Offers the rewrites in chunks and has the followers bring about what was decided.
+    """Offers the rewrites in chunks and has the appliers bring about what was committed.
 
     Args:
         state: read before the work was begun.
         reason: why an operator wants it, if one was given.
     """
-    slot, problems = 0, dict[str, tuple[str, ...]]()
-    offer = Decision(
+    commit_number, problems = 0, dict[str, tuple[str, ...]]()
+    proposal = Commit(
         0,
         kind,
-        work_id,
+        run_id,
         ports.now_ms(),
         ports.build,
-        decisions,
+        commits,
         frozenset(),
         reason=reason,
-        planned_after=state.slot,
+        planned_after=state.commit_number,
     )
-    first, *later = in_chunks(offer, ports.new_work_id)
+    first, *later = in_chunks(proposal, ports.new_run_id)
     for chunk in later:
-        ports.staging.move(work_id, staged_files(chunk), chunk.work_id)
-    for chunk in (first, *later) if decisions else ():
-        offered = ports.log.offer(chunk)
-        slot = offered.decision.slot if offered.decision else slot
-        refused = dict(offered.refused)
-        if offered.conflict is not None:
+        ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
+    for chunk in (first, *later) if commits else ():
+        commit_result = ports.log.try_commit(chunk)
+        commit_number = commit_result.commit.commit_number if commit_result.commit else commit_number
+        refused = dict(commit_result.refused)
+        if commit_result.conflict is not None:
             # The work as a whole may be refused, and then no topic is.
-            refused = dict.fromkeys(chunk.topics, offered.conflict) | refused
+            refused = dict.fromkeys(chunk.topics, commit_result.conflict) | refused
         for topic, conflict in refused.items():
             problems[topic] = (f"not rewritten, since another command was faster ({conflict}); run this one again",)
-    followed = ports.engine.follow()
-    failures = {topic: (failure.message,) for topic, failure in followed.failures.items()}
-    return RewriteReport((), slot, merged_problems(problems, failures), tuple(followed.warnings))
+    applied = ports.engine.follow()
+    failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
+    return RewriteReport((), commit_number, merged_problems(problems, failures), tuple(applied.warnings))

@@ -1,2 +1,2 @@
 """What the loader keeps and publishes, behind three small protocols: `protocols` says what each must guarantee, and
-`local` is a folder of a local file system behind all of them."""
+`local` is a directory of a local file system behind all of them."""

@@ -1,11 +1,11 @@
 """The three things that the loader asks of a file system, each a protocol of its own.
 
-    slots      the decision log: files that are put if absent, and hints beside them
+    commit      the commit log: files that are put if absent, and hints beside them
     staging    the files of work in progress, which nobody reads
     files      the published files of the warehouse, and the one step from staging to there
 
 Nothing else in the loader knows what a path is: names are relative, with `/` between their parts. No method needs a
-link, a rename over a file that is there, or a listing to learn what was decided, so that a distributed file system
+link, a rename over a file that is there, or a listing to learn what was committed, so that a distributed file system
 or an object store can stand behind them. The three together are a `Storage`: a warehouse.
 """
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 
-class SlotStorage(Protocol):
-    """The files of the decision log, below one folder."""
+class CommitStorage(Protocol):
+    """The files of the commit log, below one directory."""
 
     def prepare(self) -> None:
-        """Makes the folder and proves that put-if-absent works here.
+        """Makes the directory and proves that put-if-absent works here.
 
         Raises:
             UnwritableWarehouse: it cannot be made or written to.
@@ -62,8 +62,8 @@ class SlotStorage(Protocol):
         """Fine when it is gone."""
         ...
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder, sorted, for housekeeping; none when there is no such folder."""
+    def children(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted, for housekeeping; none when there is no such directory."""
         ...
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
@@ -77,20 +77,20 @@ class SlotStorage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A finished file of a work: its path below the work's folder, and its length in bytes."""
+    """A finished file of a work: its path below the work's directory, and its length in bytes."""
 
     path: str
     length: int
 
 
 class Staging(Protocol):
-    """The files of work in progress, by work id."""
+    """The files of work in progress, by run id."""
 
-    def location(self, work_id: str) -> str:
+    def location(self, run_id: str) -> str:
         """Where the tasks of a work put their files, as their sinks take it."""
         ...
 
-    def sink(self, work_id: str) -> BlockSink:
+    def sink(self, run_id: str) -> BlockSink:
         """For files that the driver writes itself; tasks have sinks of their own.
 
         Raises:
@@ -98,11 +98,11 @@ class Staging(Protocol):
         """
         ...
 
-    def note(self, work_id: str, name: str, content: bytes) -> None:
+    def note(self, run_id: str, name: str, content: bytes) -> None:
         """Leaves something for people beside the files."""
         ...
 
-    def keep(self, work_id: str, files: Sequence[Staged]) -> None:
+    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
         """Checks that finished files are there with their lengths, and makes that survive a loss of power; the content
         of each was made to by the sink that wrote it.
 
@@ -111,7 +111,7 @@ class Staging(Protocol):
         """
         ...
 
-    def move(self, work_id: str, files: Sequence[Staged], to_work_id: str) -> None:
+    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
         """Makes kept files those of another work, under the same names, as kept as they were; of a work that was not
         offered yet, so that nobody else knows of them."""
         ...
@@ -120,21 +120,21 @@ class Staging(Protocol):
         """The works that have something here."""
         ...
 
-    def is_older(self, work_id: str, now_ms: int, age_ms: int) -> bool:
+    def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
         """Whether nothing of a work that is here was touched for longer than the age."""
         ...
 
-    def drop(self, work_id: str) -> None:
+    def drop(self, run_id: str) -> None:
         """Removes all files of a work; fine when they are gone or going."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A decided file, from its place in staging to its name in the warehouse; `checksum` is SHA-256 in hex."""
+    """A committed file, from its place in staging to its name in the warehouse; `checksum` is SHA-256 in hex."""
 
     topic: str
-    work_id: str
+    run_id: str
     staged: str
     name: str
     length: int
@@ -145,7 +145,7 @@ class WarehouseFiles(Protocol):
     """The files that readers see."""
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Gives decided files their names, and takes them out of staging once the names survive a loss of power.
+        """Gives committed files their names, and takes them out of staging once the names survive a loss of power.
 
         May be repeated and may run in several processes at once: readers see whole files only, and at every moment a
         file has at least one of its two names.
@@ -154,12 +154,12 @@ class WarehouseFiles(Protocol):
             Those that are in neither place.
 
         Raises:
-            PublishedFileLost: what is in one of the two is not what was decided.
+            PublishedFileLost: what is in one of the two is not what was committed.
         """
         ...
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        """Gives a published file a second name, for a new generation of its bucket, which survives a loss of power; may
+        """Gives a published file a second name, for a new generation of its time, which survives a loss of power; may
         be repeated, also from the second name itself.
 
         Raises:
@@ -168,7 +168,7 @@ class WarehouseFiles(Protocol):
         ...
 
     def set_aside(self, source: str, target: str) -> bool:
-        """Moves a file or a whole folder that nobody decided to a name that nothing has; False when it is not there.
+        """Moves a file or a whole directory that nobody committed to a name that nothing has; False when it is not there.
 
         What is moved is what is there at that moment: no content is ever replaced or removed, also when several do it
         at once. An object store has no such step, only a copy and then a delete: who is killed between them leaves
@@ -186,8 +186,8 @@ class WarehouseFiles(Protocol):
         ...
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes files, and the folders that have become empty, so that they do not come back after a loss of power;
-        fine when they are gone."""
+        """Removes files, and the directories that have become empty, so that they do not come back after a loss of
+        power; fine when they are gone."""
         ...
 
     def length(self, name: str) -> int | None:
@@ -202,8 +202,8 @@ class WarehouseFiles(Protocol):
         """
         ...
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder, sorted, for looking after the warehouse; none when there is no such folder."""
+    def children(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted, for looking after the warehouse; none when there is no such directory."""
         ...
 
     @property
@@ -224,7 +224,7 @@ class BlockSink(Protocol):
     """Where one attempt of a task puts the blocks of its files; attempts never share a path."""
 
     @property
-    def folder(self) -> str:
+    def directory(self) -> str:
         """Of this attempt, below the work's staging; its files are named below it."""
         ...
 
@@ -255,6 +255,6 @@ class BlockSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    slots: SlotStorage
+    commits: CommitStorage
     staging: Staging
     files: WarehouseFiles

@@ -20,15 +20,15 @@ class Buckets:
 
     @property
     def period_ms(self) -> int:
-        """How long a bucket is; the periods are counted from 1970 on."""
+        """How long a time is; the periods are counted from 1970 on."""
         return self._period_ms
 
     def __call__(self, time_ms: int) -> str:
         period = time_ms // self._period_ms
-        bucket = self._known.get(period)
-        if bucket is None:
-            bucket = self._known[period] = self._name(period)
-        return bucket
+        time_partition = self._known.get(period)
+        if time_partition is None:
+            time_partition = self._known[period] = self._name(period)
+        return time_partition
 
     def _name(self, period: int) -> str:
         start_ms = period * self._period_ms

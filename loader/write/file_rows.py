@@ -39,7 +39,7 @@ class RowSink:
     """A `BlockSink` that hands rows on."""
 
     def __init__(self, put: Callable[[Row], None], sync: bytes, task: int) -> None:
-        self.folder = f"task-{task:05d}-{secrets.token_hex(8)}"
+        self.directory = f"task-{task:05d}-{secrets.token_hex(8)}"
         self._put = put
         self._sync = sync
         self._number = 0
@@ -47,7 +47,7 @@ class RowSink:
     def append(self, file: str, data: bytes) -> None:
         assert data.endswith(self._sync), "pieces of a file are its header and whole blocks"
         self._number += 1
-        self._put((row_file(f"{self.folder}/{file}"), self._number, data[: -len(self._sync)]))
+        self._put((row_file(f"{self.directory}/{file}"), self._number, data[: -len(self._sync)]))
 
     def finish(self, files: Sequence[str]) -> None:
         """Spark commits them with the task."""

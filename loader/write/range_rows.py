@@ -1,7 +1,7 @@
 """The rows of one range, held back until the range is whole, so that one that must be dropped leaves nothing behind.
 
-Memory is bounded whatever the number of buckets (a year of hours of many topics): rows beyond `RANGE_BYTES_MAX`
-become blocks in one spill file, the fullest buckets first. Blocks are moved from spill to file as they are.
+Memory is bounded whatever the number of time (a year of hours of many topics): rows beyond `RANGE_BYTES_MAX`
+become blocks in one spill file, the fullest time first. Blocks are moved from spill to file as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Block:
 
 @dataclass(slots=True)
 class _OpenRows:
-    """Encoded rows of one bucket and one partition that are in no block yet, in offset order.
+    """Encoded rows of one time and one partition that are in no block yet, in offset order.
 
     `data` are the rows, joined, since most come together from the core and are compressed together; `count` is how many
     they are.
@@ -48,7 +48,7 @@ class _OpenRows:
 class RangeRows:
     """The rows of one range, held back until the range is finished or dropped.
 
-    Where blocks end follows from the rows and from when `settle` is called, and not from how they came.
+    Where blocks end follows from the rows and from when `reconcile` is called, and not from how they came.
 
     Args:
         formats: gives the container format of (kind, topic).
@@ -72,16 +72,16 @@ class RangeRows:
         self._bytes_max = bytes_max
         self._scratch = scratch
         self._spill: IO[bytes] | None = None
-        self._buckets: dict[tuple[FileKind, str], _OpenRows] = {}
+        self._time_partitions: dict[tuple[FileKind, str], _OpenRows] = {}
         self._bytes = 0
 
-    def add(self, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
-        """Takes one encoded row; offsets of one kind and bucket must grow."""
-        self._take(kind, self._open_rows(kind, bucket), offset, offset, 1, row)
+    def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
+        """Takes one encoded row; offsets of one kind and time must grow."""
+        self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
-    def add_run(self, kind: FileKind, bucket: str, run: RowRun) -> None:
-        """Takes rows of one bucket together."""
-        rows = self._open_rows(kind, bucket)
+    def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
+        """Takes rows of one time together."""
+        rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):
             end = self._block_end(rows, run.ends, taken, at)
@@ -89,15 +89,15 @@ class RangeRows:
             self._take(kind, rows, run.offsets[taken], run.offsets[end - 1], end - taken, run.data[at:until])
             taken, at = end, until
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Makes room where the rows take too much; to be called behind those of each batch."""
         if self._bytes > self._bytes_max:
             self._relieve()
 
-    def _open_rows(self, kind: FileKind, bucket: str) -> _OpenRows:
-        rows = self._buckets.get((kind, bucket))
+    def _open_rows(self, kind: FileKind, time_partition: str) -> _OpenRows:
+        rows = self._time_partitions.get((kind, time_partition))
         if rows is None:
-            rows = self._buckets[kind, bucket] = _OpenRows()
+            rows = self._time_partitions[kind, time_partition] = _OpenRows()
         return rows
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
@@ -122,13 +122,13 @@ class RangeRows:
         if self._spill is not None:
             self._spill.close()
             self._spill = None
-        self._buckets.clear()
+        self._time_partitions.clear()
         self._bytes = 0
 
     def finish_into(self, files: TaskFiles) -> None:
-        """Hands all rows over to the files of the task; bucket by bucket, so that files are opened few at a time."""
-        for (kind, bucket), rows in self._buckets.items():
-            key = (kind, self.topic, bucket)
+        """Hands all rows over to the files of the task; time by time, so that files are opened few at a time."""
+        for (kind, time_partition), rows in self._time_partitions.items():
+            key = (kind, self.topic, time_partition)
             for block in rows.blocks:
                 files.add_block(key, self._block_data(block), block.piece)
             if rows.count:
@@ -145,8 +145,8 @@ class RangeRows:
         rows.data, rows.count = bytearray(), 0
 
     def _relieve(self) -> None:
-        """Moves blocks to the spill file, and then the fullest buckets' rows, until half the room is free."""
-        by_size = sorted(self._buckets.items(), key=lambda item: len(item[1].data), reverse=True)
+        """Moves blocks to the spill file, and then the fullest time' rows, until half the room is free."""
+        by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:
                 if self._bytes <= self._bytes_max // 2:

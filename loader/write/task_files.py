@@ -1,4 +1,4 @@
-"""Rows to container files: one file per (kind, topic, bucket) and task, more when it would grow too large.
+"""Rows to container files: one file per (kind, topic, time) and task, more when it would grow too large.
 
 They are given rows and blocks of ranges that are whole (`range_rows`). What waits for a full block, over all files, is
 written out beyond `TASK_BYTES_MAX`, the fullest files first. Which file a row goes to is chosen here, and a sink
@@ -17,16 +17,16 @@ from headrace.loader.write.container import ContainerFormat
 
 TASK_BYTES_MAX = 64 * 1024 * 1024  # rows that wait for a full block, over all files of a task
 
-BucketKey = tuple[FileKind, str, str]
-"""(kind, topic, bucket)"""
+TimePartitionKey = tuple[FileKind, str, str]
+"""(kind, topic, time)"""
 
 
 @dataclass(slots=True)
 class _OpenFile:
     """A file of the task and the rows that wait for its next block."""
 
-    key: BucketKey
-    name: str  # below the folder of the attempt
+    key: TimePartitionKey
+    name: str  # below the directory of the attempt
     length: int = 0
     records: int = 0
     ranges: dict[int, FileRange] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class TaskFiles:
     """The container files of one attempt of one task.
 
     Args:
-        sink: takes the blocks, in a folder of this attempt.
+        sink: takes the blocks, in a directory of this attempt.
         formats: gives the container format of (kind, topic); all of one attempt.
         metadata: of every file's header.
     """
@@ -76,12 +76,12 @@ class TaskFiles:
         self._block_bytes = block_bytes
         self._file_bytes_target = file_bytes_target
         self._waiting_bytes_max = waiting_bytes_max
-        self._open: dict[BucketKey, _OpenFile] = {}
+        self._open: dict[TimePartitionKey, _OpenFile] = {}
         self._full: list[_OpenFile] = []
         self._waiting_bytes = 0
         self._named = 0
 
-    def add_rows(self, key: BucketKey, rows: bytes | bytearray, piece: FileRange) -> None:
+    def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, piece: FileRange) -> None:
         """Takes rows of one partition that wait for a full block, joined."""
         file = self._file(key)
         file.waiting.append(rows)
@@ -93,7 +93,7 @@ class TaskFiles:
         if self._waiting_bytes > self._waiting_bytes_max:
             self._relieve()
 
-    def add_block(self, key: BucketKey, data: bytes, piece: FileRange) -> None:
+    def add_block(self, key: TimePartitionKey, data: bytes, piece: FileRange) -> None:
         """Takes a finished block of the key's format."""
         self._append(self._file(key), data, [piece])
 
@@ -110,10 +110,10 @@ class TaskFiles:
         return tuple(self._staged(file) for file in sorted(files, key=lambda file: file.name))
 
     def abandon(self) -> None:
-        """Closes what is open; the folder is nobody's and goes with the staging of its work."""
+        """Closes what is open; the directory is nobody's and goes with the staging of its work."""
         self._sink.abandon()
 
-    def _file(self, key: BucketKey) -> _OpenFile:
+    def _file(self, key: TimePartitionKey) -> _OpenFile:
         file = self._open.get(key)
         if file is None:
             self._named += 1
@@ -150,12 +150,12 @@ class TaskFiles:
         file.length += len(data)
 
     def _staged(self, file: _OpenFile) -> StagedFile:
-        kind, topic, bucket = file.key
+        kind, topic, time_partition = file.key
         return StagedFile(
             kind=kind,
             topic=topic,
-            bucket=bucket,
-            path=f"{self._sink.folder}/{file.name}",
+            time_partition=time_partition,
+            path=f"{self._sink.directory}/{file.name}",
             length=file.length,
             checksum=str(file.checksum),
             records=file.records,

@@ -42,7 +42,7 @@ class Topic:
 
 
 def find_data() -> Path:
-    """The folder of the CSV files.
+    """The directory of the CSV files.
 
     Raises:
         DemoDataError: the package is not installed.

@@ -44,11 +44,11 @@ DEMO_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started, with which environment, and in which folder; None is the one that the demo runs in."""
+    """What is started, with which environment, and in which directory; None is the one that the demo runs in."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
-    folder: Path | None = None
+    directory: Path | None = None
 
 
 class Place(Protocol):
@@ -145,7 +145,7 @@ class OneMachine:
 
 
 def _shortest(path: Path) -> str:
-    """The path as a person in the current folder would type it."""
+    """The path as a person in the current directory would type it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

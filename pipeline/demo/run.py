@@ -89,7 +89,7 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
     """
     data = find_data()
     data_dir = settings.data_dir.resolve()
-    prepare_folder(data_dir)
+    prepare_directory(data_dir)
     return run_demo_at(OneMachine(data_dir, environment), data, data_dir / "logs", out)
 
 
@@ -117,8 +117,8 @@ def run_demo_at(place: Place, data: Path, log_dir: Path, out: TextIO) -> Verdict
 
 def schema_text(name: str) -> str:
     """One of the demo's schemas, such as `flights-v1`."""
-    folder = importlib.resources.files("headrace.pipeline.demo") / "schemas"
-    return (folder / f"{name}.avsc").read_text(encoding="utf-8")
+    directory = importlib.resources.files("headrace.pipeline.demo") / "schemas"
+    return (directory / f"{name}.avsc").read_text(encoding="utf-8")
 
 
 def events_of(data: Path, sent: Sent) -> list[Event]:
@@ -269,7 +269,7 @@ class _Demo:
             capture_output=True,
             text=True,
             env=command.environment,
-            cwd=command.folder,
+            cwd=command.directory,
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -290,8 +290,8 @@ class _Demo:
         self._out.flush()
 
 
-def prepare_folder(data_dir: Path) -> None:
-    """An empty folder with the demo's mark; whatever else is there is never deleted."""
+def prepare_directory(data_dir: Path) -> None:
+    """An empty directory with the demo's mark; whatever else is there is never deleted."""
     marker = data_dir / MARKER
     try:
         if data_dir.exists() and any(data_dir.iterdir()):
@@ -302,7 +302,7 @@ def prepare_folder(data_dir: Path) -> None:
                 raise DemoError(f"`headrace up` (process {running.pid}) runs on {data_dir}; stop it first")
             shutil.rmtree(data_dir)
         (data_dir / "logs").mkdir(parents=True)
-        marker.write_text("This folder is emptied when the demo runs again.\n", encoding="utf-8")
+        marker.write_text("This directory is emptied when the demo runs again.\n", encoding="utf-8")
     except OSError as error:
         raise DemoError(f"cannot write to {error.filename}: {error.strerror}") from error
 

@@ -1,6 +1,7 @@
 """`up.json`: where the parts of a running `headrace up` are.
 
-Its `flock` is held from start to end, so at most one `up` runs on a data folder and a file left behind by a killed one
+Its `flock` is held from start to end, so at most one `up` runs on a data directory and a file left behind by a killed
+one
 is known to be stale. It holds addresses once all parts were ready; a part that is started again comes back to its own.
 """
 

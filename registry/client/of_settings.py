@@ -8,7 +8,7 @@ from headrace.registry.client import Auth, BasicAuth, BearerAuth, RegistryClient
 from headrace.registry.client.access import parse_servers
 from headrace.settings import RegistrySettings, Settings, SettingsError
 from headrace.settings.addresses import resolve_registry_url
-from headrace.settings.trust import credentials_from_elsewhere
+from headrace.settings.trust import trusted_credentials
 
 TOKEN_BYTES_MAX = 64 * 1024
 CREDENTIALS = tuple(f"registry.client_{name}" for name in ("user", "password", "token", "token_file"))
@@ -18,7 +18,7 @@ def registry_client(settings: Settings) -> RegistryClient:
     """A client of the registry in use, with the credentials and certificates of `registry.client_*`.
 
     Raises:
-        SettingsError: they contradict each other, cannot be sent, or would go to whom the working folder names.
+        SettingsError: they contradict each other, cannot be sent, or would go to whom the working directory names.
         RegistryUnavailable: the URL is none, or a TLS file cannot be used.
     """
     registry = settings.registry
@@ -35,19 +35,19 @@ def registry_client(settings: Settings) -> RegistryClient:
 def _require_trusted(settings: Settings, url: str) -> None:
     """
     Raises:
-        SettingsError: the working folder's own settings file names the server, and other sources the credentials.
+        SettingsError: the working directory's own settings file names the server, and other sources the credentials.
     """
-    registry, of_folder = settings.registry, settings.of_working_folder
+    registry, of_directory = settings.registry, settings.keys_from_working_directory
     place = "registry.url" if registry.url else "registry.listen"
-    kept = credentials_from_elsewhere(settings, CREDENTIALS)
-    if place not in of_folder or not kept:
+    kept = trusted_credentials(settings, CREDENTIALS)
+    if place not in of_directory or not kept:
         return
-    allowed = () if "registry.client_hosts" in of_folder else registry.client_hosts
+    allowed = () if "registry.client_hosts" in of_directory else registry.client_hosts
     for server in parse_servers(url):
         name = f"[{server.host}]" if ":" in server.host else server.host
         if not {name, server.host, f"{name}:{server.port}"} & set(allowed):
             raise SettingsError(
-                f"{place} is set in the working folder's headrace.toml and {kept[0]} is not, so that the "
+                f"{place} is set in the working directory's headrace.toml and {kept[0]} is not, so that the "
                 f"credentials would go to whom that file names: expected both from one source; give the URL beside the "
                 f"credentials (HEADRACE__REGISTRY__URL), or allow its host (HEADRACE__REGISTRY__CLIENT_HOSTS={name})"
             )

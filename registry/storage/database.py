@@ -447,7 +447,7 @@ def _serves_from(script: ScriptDirectory) -> str:
 
 
 def _migrations() -> ScriptDirectory:
-    """The migrations: inside this package in a wheel, the top-level folder `alembic` in a checkout, whose editable
+    """The migrations: inside this package in a wheel, the top-level directory `alembic` in a checkout, whose editable
     install finds packages only."""
     packaged = importlib.resources.files("headrace.registry.storage") / "migrations"
     checkout = Path(__file__).resolve().parent.parent.parent / "alembic"

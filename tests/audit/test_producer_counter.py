@@ -23,9 +23,9 @@ from support.checkout import ROOT
 NOW = 10 * WINDOW_MS
 
 
-def left(folder: Path) -> list[AuditRow]:
+def left(directory: Path) -> list[AuditRow]:
     rows = []
-    for spool in left_spools(folder):
+    for spool in left_spools(directory):
         with spool:
             rows += spool.rows
     return rows
@@ -163,7 +163,7 @@ def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, cap
     counter = ProducerCounter("shop", spool_dir=tmp_path / "file")
     counter.acknowledge([counter.sent("t", 0, None, b"v")])
     assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 1, 1)]
-    assert f"folder={tmp_path / 'file'} " in warning_of(caplog)
+    assert f"directory={tmp_path / 'file'} " in warning_of(caplog)
     full = ProducerCounter("shop", spool_dir=tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".spool"]  # nothing was counted yet
     for n in range(SLOTS + 2):
@@ -262,10 +262,10 @@ import errno, os, sys
 from pathlib import Path
 from headrace.audit import spool
 from headrace.audit.producer_counter import ProducerCounter, Taking
-folder = Path(sys.argv[1])
-counter = ProducerCounter("shop", spool_dir=folder)
+directory = Path(sys.argv[1])
+counter = ProducerCounter("shop", spool_dir=directory)
 counter.acknowledge([counter.sent("t", 0, b"k", b"v")])
-(path,) = folder.glob("*.spool")
+(path,) = directory.glob("*.spool")
 # What a full disk does to a mapped file: what has no place on it cannot be stored into, and whoever tries is killed.
 os.truncate(path, os.lseek(os.open(path, os.O_RDONLY), 0, os.SEEK_HOLE))
 

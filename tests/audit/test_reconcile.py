@@ -435,7 +435,7 @@ def test_what_is_pending_cannot_be_accepted() -> None:
 def test_a_finding_ends_when_nothing_was_counted_for_it_for_long() -> None:
     def state_of(age_ms: int, end_ms: int | None = 100 * LATE_MS) -> State:
         window = at(0, counted(5, last_ms=10), counted(4, last_ms=7))
-        ruling = Ruling(findings_end_ms=end_ms)
+        ruling = Ruling(findings_ttl_ms=end_ms)
         verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 + age_ms, grace_ms=0, ruling=ruling)
         assert has_findings([verdict]) == (verdict.state is State.SHORT)
         assert verdict.complete_until_ms is None
@@ -447,7 +447,7 @@ def test_a_finding_ends_when_nothing_was_counted_for_it_for_long() -> None:
 
 def test_a_silent_tier_ends_as_findings_do() -> None:
     window = WindowFacts("t", 0, ALL, 5)
-    ruling = Ruling(findings_end_ms=LATE_MS)
+    ruling = Ruling(findings_ttl_ms=LATE_MS)
     verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=LATE_MS, grace_ms=GRACE_MS, ruling=ruling)
     assert verdict.state is State.PAST
     assert all(part in verdict.windows[0].sentence for part in (State.UNKNOWN, "1970-01-01 00:00Z"))

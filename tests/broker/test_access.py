@@ -291,9 +291,9 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_module, "REFUSED_DELAY_S", 0.0)
 
 
-def with_server(folder: Path, work: Callable[[BrokerServer, Client], Awaitable[None]], **config: Any) -> None:
+def with_server(directory: Path, work: Callable[[BrokerServer, Client], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        server = BrokerServer(BrokerConfig(folder / "data", port=0, **config))
+        server = BrokerServer(BrokerConfig(directory / "data", port=0, **config))
         address = await server.start()
         serving = asyncio.create_task(server.wait())
         client = await Client.to(*address)
@@ -761,9 +761,9 @@ async def asked(node: BrokerNode, key: int, request: Any, login: Login) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         try:
             await work(node)
         finally:

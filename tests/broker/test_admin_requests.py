@@ -37,9 +37,9 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from support.broker.broker_samples import NOW_MS
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         try:
             await work(node)
         finally:

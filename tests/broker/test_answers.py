@@ -57,9 +57,9 @@ from headrace.kafka_wire.record_batch import has_valid_crc, read_batch_header
 from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory, **config), now_ms=lambda: NOW_MS)
         try:
             await asyncio.wait_for(work(node), 30)
         finally:

@@ -37,7 +37,7 @@ class Disk:
         self.read_by_threads = 0
         self.forgets_at_once = False
         self.fails_threads = False
-        self.never_has = ""  # the folder of files of which nothing stays in memory
+        self.never_has = ""  # the directory of files of which nothing stays in memory
         self._cached: set[tuple[int, int]] | None = None
         self._pread, self._preadv = os.pread, os.preadv
         monkeypatch.setattr(os, "pread", self.pread)
@@ -96,11 +96,11 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def with_topic(folder: Path, partitions: int, work: Callable[[BrokerNode], Awaitable[None]], **configs: str) -> None:
+def with_topic(directory: Path, partitions: int, work: Callable[[BrokerNode], Awaitable[None]], **configs: str) -> None:
     """Of partitions with BATCHES batches of a record each, of some 3 KB, and a millisecond apart."""
 
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         try:
             node.changes.create_topic("t", partitions, configs)
             for index in range(partitions):

@@ -83,8 +83,8 @@ def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLi
     return found.end
 
 
-def filled(folder: Path, count: int, keys: int = 5, codec: int = 0) -> PartitionLog:
-    log = opened(folder, limits=SMALL).log
+def filled(directory: Path, count: int, keys: int = 5, codec: int = 0) -> PartitionLog:
+    log = opened(directory, limits=SMALL).log
     for number in range(count):
         append(log, keyed_batch((b"k%d" % (number % keys), b"value %d" % number), codec=codec))
     return log
@@ -328,8 +328,8 @@ def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(t
 def test_any_history_keeps_the_newest_of_each_key(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    log, start, now_ms = opened(folder, limits=SMALL).log, 0, NOW_MS
+    directory = tmp_path_factory.mktemp("log")
+    log, start, now_ms = opened(directory, limits=SMALL).log, 0, NOW_MS
     written: dict[int, tuple[bytes, bytes | None]] = {}
     values = itertools.count()
     keys = st.sampled_from([b"a", b"b", b"c", b"d" * 40])
@@ -346,7 +346,7 @@ def test_any_history_keeps_the_newest_of_each_key(
                 now_ms += DAY_MS // 2
             case "reopen":
                 end = log.log_end_offset
-                log = opened(folder, limits=SMALL, recovery_point=end).log
+                log = opened(directory, limits=SMALL, recovery_point=end).log
                 assert log.log_end_offset == end
         found = kept(log)
         assert all(written[offset] == (key, value) for offset, key, value in found)
@@ -405,9 +405,9 @@ def test_a_thread_rests_for_as_long_as_it_worked_and_ends_when_it_is_not_wanted(
 # The broker
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder, segment_bytes_max=400, **config), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory, segment_bytes_max=400, **config), now_ms=lambda: NOW_MS)
         try:
             await asyncio.wait_for(work(node), 30)
         finally:
@@ -581,8 +581,8 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
         before = list(log.closed)
         real = node.flusher.sync_names
 
-        async def meanwhile(folder: Path) -> None:
-            await real(folder)
+        async def meanwhile(directory: Path) -> None:
+            await real(directory)
             log.is_being_replaced = True
 
         monkeypatch.setattr(node.flusher, "sync_names", meanwhile)
@@ -592,14 +592,14 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
     with_node(tmp_path, work)
 
 
-def values_after_a_start(folder: Path) -> dict[bytes | None, bytes | None]:
+def values_after_a_start(directory: Path) -> dict[bytes | None, bytes | None]:
     """What topic t has last of each key."""
     found: dict[bytes | None, bytes | None] = {}
 
     async def look(node: BrokerNode) -> None:
         found.update({key: value for _, key, value in kept(node.log("t", 0))})
 
-    with_node(folder, look)
+    with_node(directory, look)
     return found
 
 
@@ -657,7 +657,7 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
             with pytest.raises(OSError, match="No space"):
                 await node.upkeep.clean()
         assert (failures, log.is_being_replaced, kept(log)) == ([], False, before)
-        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
+        assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
         await node.upkeep.clean()
         assert len(kept(log)) < len(before)
         await node.close()
@@ -690,7 +690,7 @@ def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_
             real(path, *rest, **named)
 
         def standing() -> list[Path]:
-            return [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+            return [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", partial(full, ".swap", unlink))
@@ -709,7 +709,7 @@ def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_
         await node.upkeep.keep_house()
         assert kept(log) == []
         await node.close()
-        assert not [*log.folder.glob("*.deleted")]
+        assert not [*log.directory.glob("*.deleted")]
 
     asyncio.run(main())
 
@@ -731,7 +731,7 @@ def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypa
         monkeypatch.setattr(compaction, "force_begun", ends)
         await node.upkeep.clean()
         assert len(log.closed) == 1 and len(kept(log)) < 15
-        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+        assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
     with_node(tmp_path, work)
 
@@ -779,14 +779,14 @@ def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, mon
             with pytest.raises(OSError, match="No space"):
                 await node.upkeep.clean()
         assert kept(log) == before
-        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+        assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
         await node.upkeep.clean()
         assert len(kept(log)) < 15
 
     with_node(tmp_path, work)
 
 
-def test_a_folder_with_no_room_for_a_longer_name_does_not_end_the_broker(
+def test_a_directory_with_no_room_for_a_longer_name_does_not_end_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk: what another segment stands for is removed at once, instead of being renamed first."""
@@ -808,7 +808,7 @@ def test_a_folder_with_no_room_for_a_longer_name_does_not_end_the_broker(
             patch.setattr(Path, "rename", full)
             await node.upkeep.clean()
         assert node.cleaner.compactions == 2 and not log.is_being_replaced
-        assert [segment.base_offset for segment in [*log.closed, log.active]] == base_offsets(log.folder)
+        assert [segment.base_offset for segment in [*log.closed, log.active]] == base_offsets(log.directory)
         assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
         await node.flusher.force(log)
 
@@ -913,7 +913,7 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back(
         await node.upkeep.clean()
         start = log.log_start_offset
         assert start > 0 and [offset for offset, _, _ in kept(log)] == list(range(start, 60))
-        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+        assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
     with_node(tmp_path, work)
 
@@ -929,7 +929,7 @@ def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
                 raw = keyed_batch((b"k", b"v" * 40))
                 log.append(raw, read_batch_header(raw), NOW_MS)
                 if index == 0 and number == 3:
-                    with segment_path(log.folder, 0, LOG).open("r+b") as file:
+                    with segment_path(log.directory, 0, LOG).open("r+b") as file:
                         file.seek(-3, 2)
                         file.write(b"?")
             node.flusher.note(log)

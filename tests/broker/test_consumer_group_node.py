@@ -23,7 +23,7 @@ from headrace.broker.coordinator.consumer_messages import HeartbeatRequest
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.data_directory import CLEAN_MARKER
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
@@ -56,16 +56,16 @@ class Clock:
         return self.ms
 
 
-def run(folder: Path, *works: Callable[[BrokerNode], Coroutine[Any, Any, None]], clock: Clock | None = None) -> None:
-    """Opens a node on `folder` for each of these, and drops it after as a kill would."""
+def run(directory: Path, *works: Callable[[BrokerNode], Coroutine[Any, Any, None]], clock: Clock | None = None) -> None:
+    """Opens a node on `directory` for each of these, and drops it after as a kill would."""
 
     async def main(work: Callable[[BrokerNode], Coroutine[Any, Any, None]]) -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=clock or Clock())
+        node = BrokerNode(BrokerConfig(directory), now_ms=clock or Clock())
         try:
             await work(node)
         finally:
             await node.close()
-            (folder / CLEAN_MARKER).unlink(missing_ok=True)
+            (directory / CLEAN_MARKER).unlink(missing_ok=True)
 
     for work in works:
         asyncio.run(main(work))

@@ -32,9 +32,9 @@ NAMELESS, NO_ID = "", uuid.UUID(int=0)
 RAW = batch(b"value")
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         try:
             await asyncio.wait_for(work(node), 60)
         finally:

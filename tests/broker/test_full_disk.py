@@ -16,7 +16,7 @@ from kafka.protocol.admin import DeleteRecordsRequest
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_folder import CLEAN_MARKER, Removal
+from headrace.broker.data_directory import CLEAN_MARKER, Removal
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import delete_records
 from headrace.broker.handlers.context import RequestContext
@@ -92,7 +92,7 @@ def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, m
 def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_removable: bool
 ) -> None:
-    """A folder that has no room for a longer name grows. A start would take a hole between segments for a loss."""
+    """A directory that has no room for a longer name grows. A start would take a hole between segments for a loss."""
     log = opened(tmp_path, limits=LogLimits(segment_bytes_max=100)).log
     for number in range(6):
         append(log, batch(b"%d" % number))
@@ -154,18 +154,18 @@ def test_house_is_kept_to_the_end_whatever_happens_to_groups(tmp_path: Path, mon
             for path in log.drop_segments(1):
                 with pytest.raises(OSError, match="No space"):
                     await asyncio.wrap_future(node._unlink_later([path]))
-            assert list(log.folder.glob("*.deleted"))
+            assert list(log.directory.glob("*.deleted"))
             with pytest.raises(OSError, match="No space"):
                 await node.upkeep.keep_house()
         await node.upkeep.keep_house()
-        assert not list(log.folder.glob("*.deleted"))
+        assert not list(log.directory.glob("*.deleted"))
 
     with_node(tmp_path, work)
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Any], clock: Callable[[], int] = lambda: NOW_MS) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Any], clock: Callable[[], int] = lambda: NOW_MS) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder, housekeeping_interval_ms=5, flush_interval_ms=5), now_ms=clock)
+        node = BrokerNode(BrokerConfig(directory, housekeeping_interval_ms=5, flush_interval_ms=5), now_ms=clock)
         try:
             await work(node)
         finally:

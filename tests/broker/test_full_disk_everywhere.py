@@ -21,7 +21,7 @@ from headrace.broker.coordinator import coordinator
 from headrace.broker.coordinator import transactions as transactions_module
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.coordinator.transaction import Identity
-from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.data_directory import CLEAN_MARKER
 from headrace.broker.errors import RequestRefused, StartError
 from headrace.broker.log import compaction, files
 from headrace.broker.log.opened import opened as records_of
@@ -303,15 +303,15 @@ class Life:
         if self.node is not None:
             self.check(self.node)
 
-    async def check_start(self, folder: Path, *, is_killed: bool) -> None:
+    async def check_start(self, directory: Path, *, is_killed: bool) -> None:
         """Of another broker on a copy."""
-        shutil.copytree(self.root, folder)
+        shutil.copytree(self.root, directory)
         watched, self.disk.is_watched = self.disk.is_watched, False
         try:
             if is_killed:
-                (folder / CLEAN_MARKER).unlink(missing_ok=True)
+                (directory / CLEAN_MARKER).unlink(missing_ok=True)
             try:
-                node = self.opened(folder)
+                node = self.opened(directory)
             except Exception as error:
                 raise Wrong(f"after a {'kill' if is_killed else 'clean end'} it does not start: {error!r}") from error
             try:
@@ -323,7 +323,7 @@ class Life:
                 abandon(node)
         finally:
             self.disk.is_watched = watched
-            shutil.rmtree(folder)
+            shutil.rmtree(directory)
 
     def check(self, node: BrokerNode) -> None:
         found = {topic.name: topic for topic in node.topics if not topic.is_internal}
@@ -458,26 +458,26 @@ def afterwards(life: Life) -> list[Step]:
     ]
 
 
-async def live(life: Life, folder: Path) -> None:
+async def live(life: Life, directory: Path) -> None:
     """
     Raises:
         Wrong: something is not as it should be.
     """
     for number, step in enumerate([*steps(life), *afterwards(life)]):
         try:
-            await take(life, step, folder)
+            await take(life, step, directory)
         except Exception as error:
             raise Wrong(f"step {number} {getattr(step, '__qualname__', step)}: {error!r}") from error
     await life.check_live()
-    await life.check_start(folder, is_killed=True)
+    await life.check_start(directory, is_killed=True)
     for pattern in LEFTOVERS:
         _expect(not [*life.root.glob(pattern)], f"leftovers: {[*life.root.glob(pattern)]}")
     await life.close()
     _expect((life.root / CLEAN_MARKER).exists(), "it was not closed in order")
-    await life.check_start(folder, is_killed=False)
+    await life.check_start(directory, is_killed=False)
 
 
-async def take(life: Life, step: Step, folder: Path) -> None:
+async def take(life: Life, step: Step, directory: Path) -> None:
     life.disk.is_watched = True
     refusal: Exception | None = None
     try:
@@ -499,7 +499,7 @@ async def take(life: Life, step: Step, folder: Path) -> None:
                 await life.meanwhile(other)
         life.disk.make_space()
         await life.check_live()
-        await life.check_start(folder, is_killed=True)
+        await life.check_start(directory, is_killed=True)
     if refusal is not None:
         await step()
 

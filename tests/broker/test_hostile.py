@@ -120,9 +120,9 @@ def body(data: st.DataObject, key: int, version: int) -> bytes:
     return field_bytes(data, cls._struct, version, cls.flexible_version_q(version))
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory, **config), now_ms=lambda: NOW_MS)
         try:
             await work(node)
         finally:
@@ -438,9 +438,9 @@ def test_more_records_than_bytes_are_refused() -> None:
 # Over sockets, in this process
 
 
-def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
+def with_server(directory: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        server = BrokerServer(BrokerConfig(folder, port=0, **config))
+        server = BrokerServer(BrokerConfig(directory, port=0, **config))
         host, port = await server.start()
         serving = asyncio.create_task(server.wait())
         try:

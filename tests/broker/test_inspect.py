@@ -1,4 +1,4 @@
-"""What `broker dump` and `verify` make of a data folder: every byte that is not as it was is told, and no other."""
+"""What `broker dump` and `verify` make of a data directory: every byte that is not as it was is told, and no other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
-from headrace.broker.data_folder import CLEAN_MARKER, kept_from_brokers
-from headrace.broker.errors import CorruptFile, DataFolderInUse
+from headrace.broker.data_directory import CLEAN_MARKER, kept_from_brokers
+from headrace.broker.errors import CorruptFile, DataDirectoryInUse
 from headrace.broker.inspect.dump import DumpedBatch, DumpedDamage, dump
 from headrace.broker.inspect.verify import FINDINGS_MAX, Verified, verify
 from headrace.broker.inspect.walk import CHUNK_BYTES, Damage, SegmentWalk, segment_files
@@ -44,10 +44,10 @@ class Findings:
     noted: list[tuple[str, str, str]]
 
 
-def looked_at(folder: Path) -> Findings:
+def looked_at(directory: Path) -> Findings:
     found: list[tuple[str, str, str]] = []
     noted: list[tuple[str, str, str]] = []
-    for one in list(verify(folder)):
+    for one in list(verify(directory)):
         for each in one.findings:
             (noted if each.is_note else found).append((one.name, each.check, each.where))
     return Findings(found, noted)
@@ -61,11 +61,11 @@ def fill(node: BrokerNode, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that was closed in order: `orders-0` has several segments and an idempotent producer."""
-    folder = tmp_path_factory.mktemp("whole") / "broker"
+    """A data directory that was closed in order: `orders-0` has several segments and an idempotent producer."""
+    directory = tmp_path_factory.mktemp("whole") / "broker"
 
     async def work() -> None:
-        node = BrokerNode(BrokerConfig(folder, segment_bytes_max=SEGMENT_BYTES), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory, segment_bytes_max=SEGMENT_BYTES), now_ms=lambda: NOW_MS)
         node.changes.create_topic("orders", 1, {})
         node.changes.create_topic("empty", 2, {})
         assert await node.producer_ids.take() < 7
@@ -73,15 +73,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         await node.close()
 
     asyncio.run(work())
-    return folder
+    return directory
 
 
 @pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
+def directory(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "broker"))
 
 
-def test_a_folder_that_was_closed_in_order_is_sound(whole: Path) -> None:
+def test_a_directory_that_was_closed_in_order_is_sound(whole: Path) -> None:
     verified = {one.name: one for one in verify(whole)}
     assert set(verified) == {str(whole), "__consumer_offsets-0", "orders-0", "empty-0", "empty-1"}
     assert looked_at(whole) == Findings([], [])
@@ -100,12 +100,12 @@ def test_a_folder_that_was_closed_in_order_is_sound(whole: Path) -> None:
         ("seven\n", "'seven"),
     ],
 )
-def test_producer_ids_that_would_be_given_twice_are_found(folder: Path, content: str | None, named: str) -> None:
-    path = folder / "producer-ids"
+def test_producer_ids_that_would_be_given_twice_are_found(directory: Path, content: str | None, named: str) -> None:
+    path = directory / "producer-ids"
     path.unlink()
     if content is not None:
         path.write_text(content)
-    around, *partitions = list(verify(folder))
+    around, *partitions = list(verify(directory))
     assert [one.largest_producer_id for one in partitions] == [-1, 7, -1, -1]
     if named:
         (finding,) = around.findings
@@ -115,46 +115,46 @@ def test_producer_ids_that_would_be_given_twice_are_found(folder: Path, content:
         assert around.findings == []
 
 
-def test_an_id_that_a_client_made_up_is_no_finding(folder: Path) -> None:
+def test_an_id_that_a_client_made_up_is_no_finding(directory: Path) -> None:
     async def work() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         append(node.logs["empty", 0], batch(b"x", producer_id=1 << 62, epoch=0, sequence=0))
         await node.close()
 
     asyncio.run(work())
-    assert looked_at(folder) == Findings([], [])
+    assert looked_at(directory) == Findings([], [])
 
 
-def test_so_is_one_whose_broker_was_killed(folder: Path) -> None:
-    (folder / CLEAN_MARKER).unlink()
-    write_checkpoint(folder / RECOVERY_POINTS, {})
-    last = segment_files(folder / "orders-0")[-1].path
+def test_so_is_one_whose_broker_was_killed(directory: Path) -> None:
+    (directory / CLEAN_MARKER).unlink()
+    write_checkpoint(directory / RECOVERY_POINTS, {})
+    last = segment_files(directory / "orders-0")[-1].path
     for suffix in (".index", ".timeindex"):
         last.with_suffix(suffix).unlink()
-    assert looked_at(folder) == Findings([], [])
+    assert looked_at(directory) == Findings([], [])
 
 
-def test_every_flipped_byte_of_a_log_is_found(folder: Path) -> None:
+def test_every_flipped_byte_of_a_log_is_found(directory: Path) -> None:
     """Also those that no CRC covers: the base offset and the leader epoch."""
-    for path in (segment_files(folder / "orders-0")[1].path, segment_files(folder / "orders-0")[-1].path):
+    for path in (segment_files(directory / "orders-0")[1].path, segment_files(directory / "orders-0")[-1].path):
         content = path.read_bytes()
         for at in range(0, len(content), 199):
             changed = bytearray(content)
             changed[at] ^= 0x10
             path.write_bytes(changed)
-            found = looked_at(folder).found
+            found = looked_at(directory).found
             assert found and {name for name, _, _ in found} == {"orders-0"}, f"{path.name} byte {at}"
         for at in range(61):  # of the first header, every one
             changed = bytearray(content)
             changed[at] ^= 0x01
             path.write_bytes(changed)
-            assert looked_at(folder).found, f"{path.name} byte {at}"
+            assert looked_at(directory).found, f"{path.name} byte {at}"
         path.write_bytes(content)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
-def test_every_flipped_byte_beside_a_log_is_found(folder: Path, suffix: str) -> None:
-    paths = sorted((folder / "orders-0").glob(f"*{suffix}"))
+def test_every_flipped_byte_beside_a_log_is_found(directory: Path, suffix: str) -> None:
+    paths = sorted((directory / "orders-0").glob(f"*{suffix}"))
     path = max(paths, key=lambda one: one.stat().st_size) if suffix != ".snapshot" else paths[-1]
     content = path.read_bytes()
     assert content
@@ -162,61 +162,61 @@ def test_every_flipped_byte_beside_a_log_is_found(folder: Path, suffix: str) -> 
         changed = bytearray(content)
         changed[at] ^= 0x20
         path.write_bytes(changed)
-        assert [where for _, _, where in looked_at(folder).found] == [path.name], at
+        assert [where for _, _, where in looked_at(directory).found] == [path.name], at
 
 
-def cut_indexes(folder: Path) -> None:
-    first = segment_files(folder / "orders-0")[0].path
+def cut_indexes(directory: Path) -> None:
+    first = segment_files(directory / "orders-0")[0].path
     first.with_suffix(".timeindex").write_bytes(first.with_suffix(".timeindex").read_bytes()[:-1])
 
 
-def drop_middle(folder: Path) -> None:
-    middle = segment_files(folder / "orders-0")[1].path
+def drop_middle(directory: Path) -> None:
+    middle = segment_files(directory / "orders-0")[1].path
     for suffix in (".log", ".index", ".timeindex"):
         middle.with_suffix(suffix).unlink()
 
 
-def empty_middle(folder: Path) -> None:
+def empty_middle(directory: Path) -> None:
     """As compaction leaves a segment of which nothing is wanted, and a start what was set aside."""
-    _, middle, after, *_ = segment_files(folder / "orders-0")
+    _, middle, after, *_ = segment_files(directory / "orders-0")
     facts = SegmentFacts(middle.base_offset, middle.base_offset)
     batch = filler(after.base_offset - 1, read_batch_header(middle.path.read_bytes()).leader_epoch)
     facts.add(read_batch_header(batch), batch)
     middle.path.write_bytes(batch)
-    write_indexes(folder / "orders-0", facts)
+    write_indexes(directory / "orders-0", facts)
 
 
-def drop_last(folder: Path) -> None:
-    segment_files(folder / "orders-0")[-1].path.unlink()
+def drop_last(directory: Path) -> None:
+    segment_files(directory / "orders-0")[-1].path.unlink()
 
 
-def drop_partition(folder: Path) -> None:
-    shutil.rmtree(folder / "empty-1")
+def drop_partition(directory: Path) -> None:
+    shutil.rmtree(directory / "empty-1")
 
 
-def drop_index(folder: Path) -> None:
-    segment_files(folder / "orders-0")[0].path.with_suffix(".index").unlink()
+def drop_index(directory: Path) -> None:
+    segment_files(directory / "orders-0")[0].path.with_suffix(".index").unlink()
 
 
-def drop_epochs(folder: Path) -> None:
-    (folder / "orders-0" / EPOCHS_FILE).unlink()
+def drop_epochs(directory: Path) -> None:
+    (directory / "orders-0" / EPOCHS_FILE).unlink()
 
 
-def other_epoch(folder: Path) -> None:
-    (folder / "orders-0" / EPOCHS_FILE).write_text("0\n1\n3 0\n")
+def other_epoch(directory: Path) -> None:
+    (directory / "orders-0" / EPOCHS_FILE).write_text("0\n1\n3 0\n")
 
 
-def promise_more(folder: Path) -> None:
-    points = read_checkpoint(folder / RECOVERY_POINTS)
-    write_checkpoint(folder / RECOVERY_POINTS, {**points, ("orders", 0): 1000})
+def promise_more(directory: Path) -> None:
+    points = read_checkpoint(directory / RECOVERY_POINTS)
+    write_checkpoint(directory / RECOVERY_POINTS, {**points, ("orders", 0): 1000})
 
 
-def start_behind_the_end(folder: Path) -> None:
-    write_checkpoint(folder / LOG_STARTS, {("orders", 0): 1000})
+def start_behind_the_end(directory: Path) -> None:
+    write_checkpoint(directory / LOG_STARTS, {("orders", 0): 1000})
 
 
-def no_checkpoint(folder: Path) -> None:
-    (folder / LOG_STARTS).write_text("0\n1\nnonsense\n")
+def no_checkpoint(directory: Path) -> None:
+    (directory / LOG_STARTS).write_text("0\n1\nnonsense\n")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def no_checkpoint(folder: Path) -> None:
         (drop_index, "orders-0", "indexes"),
         (drop_middle, "orders-0", "offsets"),
         (drop_last, "orders-0", "checkpoints"),
-        (drop_partition, "empty-1", "folders"),
+        (drop_partition, "empty-1", "directories"),
         (drop_epochs, "orders-0", "epochs"),
         (other_epoch, "orders-0", "epochs"),
         (promise_more, "orders-0", "checkpoints"),
@@ -235,60 +235,60 @@ def no_checkpoint(folder: Path) -> None:
     ],
 )
 def test_what_is_missing_or_contradicts_is_found(
-    folder: Path, harm: Callable[[Path], None], partition: str | None, check: str
+    directory: Path, harm: Callable[[Path], None], partition: str | None, check: str
 ) -> None:
-    harm(folder)
-    found = looked_at(folder).found
-    assert (partition or str(folder), check) in {(name, kind) for name, kind, _ in found}
-    assert {name for name, _, _ in found} == {partition or str(folder)}
+    harm(directory)
+    found = looked_at(directory).found
+    assert (partition or str(directory), check) in {(name, kind) for name, kind, _ in found}
+    assert {name for name, _, _ in found} == {partition or str(directory)}
 
 
-def test_the_end_that_a_kill_left_is_a_note_and_below_the_recovery_point_a_finding(folder: Path) -> None:
-    (folder / CLEAN_MARKER).unlink()
-    last = segment_files(folder / "orders-0")[-1]
+def test_the_end_that_a_kill_left_is_a_note_and_below_the_recovery_point_a_finding(directory: Path) -> None:
+    (directory / CLEAN_MARKER).unlink()
+    last = segment_files(directory / "orders-0")[-1]
     content = last.path.read_bytes()
     last.path.write_bytes(content[:-5])
     place = read_batch_header(content)
-    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): last.base_offset})
+    write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): last.base_offset})
     where = f"{last.path.name} position {len(content) - place.size}"
-    assert looked_at(folder) == Findings([], [("orders-0", "batches", where)])
-    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): 2 * BATCHES})
-    assert ("orders-0", "batches", where) in looked_at(folder).found
+    assert looked_at(directory) == Findings([], [("orders-0", "batches", where)])
+    write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): 2 * BATCHES})
+    assert ("orders-0", "batches", where) in looked_at(directory).found
 
 
-def test_a_compacted_topic_may_lack_offsets(folder: Path) -> None:
-    document = json.loads((folder / "topics.json").read_bytes())
+def test_a_compacted_topic_may_lack_offsets(directory: Path) -> None:
+    document = json.loads((directory / "topics.json").read_bytes())
     for topic in document["topics"]:
         topic["configs"] = {"cleanup.policy": "compact"}
-    (folder / "topics.json").write_text(json.dumps(document))
-    empty_middle(folder)
-    assert looked_at(folder) == Findings([], [])
-    drop_middle(folder)
-    missing = segment_files(folder / "orders-0")[1].path.name
-    assert looked_at(folder).found == [("orders-0", "offsets", missing)]
+    (directory / "topics.json").write_text(json.dumps(document))
+    empty_middle(directory)
+    assert looked_at(directory) == Findings([], [])
+    drop_middle(directory)
+    missing = segment_files(directory / "orders-0")[1].path.name
+    assert looked_at(directory).found == [("orders-0", "offsets", missing)]
 
 
-def test_a_segment_that_a_kill_let_end_early_is_a_note_above_the_recovery_point(folder: Path) -> None:
-    (folder / CLEAN_MARKER).unlink()
-    drop_middle(folder)
-    first, after, *_ = segment_files(folder / "orders-0")
+def test_a_segment_that_a_kill_let_end_early_is_a_note_above_the_recovery_point(directory: Path) -> None:
+    (directory / CLEAN_MARKER).unlink()
+    drop_middle(directory)
+    first, after, *_ = segment_files(directory / "orders-0")
     content = first.path.read_bytes()
     due = max(placed.header.last_offset for placed in walk_batches(memoryview(content))) + 1
-    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): due})
-    assert looked_at(folder) == Findings([], [("orders-0", "offsets", after.path.name)])
-    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): due + 1})
-    assert ("orders-0", "offsets", after.path.name) in looked_at(folder).found
+    write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): due})
+    assert looked_at(directory) == Findings([], [("orders-0", "offsets", after.path.name)])
+    write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): due + 1})
+    assert ("orders-0", "offsets", after.path.name) in looked_at(directory).found
 
 
-def test_what_was_put_aside_is_a_note(folder: Path) -> None:
-    (folder / "gone-0-stray").mkdir()
-    (folder / "gone-1").mkdir()
-    empty_middle(folder)
-    (folder / "orders-0" / "00000000000000000007.log.corrupt").touch()
-    noted = looked_at(folder)
+def test_what_was_put_aside_is_a_note(directory: Path) -> None:
+    (directory / "gone-0-stray").mkdir()
+    (directory / "gone-1").mkdir()
+    empty_middle(directory)
+    (directory / "orders-0" / "00000000000000000007.log.corrupt").touch()
+    noted = looked_at(directory)
     assert {(name, check) for name, check, _ in noted.noted} == {
-        (str(folder), "folders"),
-        ("orders-0", "folders"),
+        (str(directory), "directories"),
+        ("orders-0", "directories"),
         ("orders-0", "offsets"),
     }
     assert {check for _, check, _ in noted.found} == {"producers"} or not noted.found
@@ -301,7 +301,7 @@ def test_findings_are_bounded() -> None:
     assert (len(verified.findings), verified.more, verified.is_sound) == (FINDINGS_MAX, 5, False)
 
 
-def test_no_folder_of_a_broker(tmp_path: Path) -> None:
+def test_no_directory_of_a_broker(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match=r"topics\.json"):
         list(verify(tmp_path))
 
@@ -313,15 +313,15 @@ def test_no_folder_of_a_broker(tmp_path: Path) -> None:
 def test_batches_on_both_sides_of_damage_are_shown(
     tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    log = opened(folder).log
+    directory = tmp_path_factory.mktemp("log")
+    log = opened(directory).log
     for number in range(6):
         append(log, batch(b"%d" % number))
-    path = segment_files(folder)[0].path
+    path = segment_files(directory)[0].path
     content = path.read_bytes()
     size = len(content) // 6
     path.write_bytes(content[: at * size] + junk + content[at * size :])
-    found = list(dump(folder, 0, None, with_records=False))
+    found = list(dump(directory, 0, None, with_records=False))
     assert [one.header.base_offset for one in found if isinstance(one, DumpedBatch)] == list(range(6))
     lost = [(one.position, one.byte_count) for one in found if isinstance(one, DumpedDamage)]
     assert lost == ([(at * size, len(junk))] if junk else [])
@@ -378,15 +378,17 @@ def test_dump_waits_a_moment_for_a_batch_that_is_being_written(tmp_path: Path, m
 # The commands
 
 
-def test_the_commands_say_by_their_exit_codes_what_they_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--folder", str(folder)]
+def test_the_commands_say_by_their_exit_codes_what_they_found(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--directory", str(directory)]
     assert main(["broker", "verify", *words]) == 0
     assert "40 batches, 80 records" in capsys.readouterr().out
     assert main(["broker", "dump", "orders", "0", "--offset", "10:12", "--records", *words]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("10-11  2 records") and "producer 7:0 sequence 10" in said[0]
     assert said[1].split()[:4] == ["10", "2023-11-14T22:13:20.000Z", "key", "-"]
-    first = segment_files(folder / "orders-0")[0].path
+    first = segment_files(directory / "orders-0")[0].path
     content = bytearray(first.read_bytes())
     content[100] ^= 1
     first.write_bytes(content)
@@ -411,29 +413,29 @@ def test_the_commands_say_by_their_exit_codes_what_they_found(folder: Path, caps
     ],
 )
 def test_what_is_not_there_is_told_in_one_line(
-    folder: Path, tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if words == ["verify"]:
-        (folder / "topics.json").unlink()
-    assert main(["broker", *words, "--folder", str(folder)]) == 2
+        (directory / "topics.json").unlink()
+    assert main(["broker", *words, "--directory", str(directory)]) == 2
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1
 
 
 def test_nothing_is_verified_under_a_running_broker_and_dump_does_not_mind(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def work() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
-        assert main(["broker", "verify", "--folder", str(folder)]) == 2
-        assert str(folder) in capsys.readouterr().err
-        assert main(["broker", "dump", "orders", "0", "--folder", str(folder)]) == 0
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
+        assert main(["broker", "verify", "--directory", str(directory)]) == 2
+        assert str(directory) in capsys.readouterr().err
+        assert main(["broker", "dump", "orders", "0", "--directory", str(directory)]) == 0
         await node.close()
 
     asyncio.run(work())
 
 
-def test_no_broker_starts_while_a_folder_is_verified(folder: Path) -> None:
-    with kept_from_brokers(folder), pytest.raises(DataFolderInUse):
-        BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+def test_no_broker_starts_while_a_directory_is_verified(directory: Path) -> None:
+    with kept_from_brokers(directory), pytest.raises(DataDirectoryInUse):
+        BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)

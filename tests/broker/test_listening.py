@@ -25,9 +25,9 @@ from headrace.settings.values import Duration
 from support.certificates import Authority
 
 
-def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
+def with_server(directory: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        server = BrokerServer(BrokerConfig(folder, port=0, **config))
+        server = BrokerServer(BrokerConfig(directory, port=0, **config))
         host, port = await server.start()
         serving = asyncio.create_task(server.wait())
         try:

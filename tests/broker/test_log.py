@@ -52,8 +52,8 @@ SMALL = LogLimits(segment_bytes_max=400)
 """Some four batches of one short record each."""
 
 
-def filled(folder: Path, count: int, limits: LogLimits = SMALL) -> PartitionLog:
-    log = opened(folder, limits=limits).log
+def filled(directory: Path, count: int, limits: LogLimits = SMALL) -> PartitionLog:
+    log = opened(directory, limits=limits).log
     for number in range(count):
         append(log, batch(b"value %d" % number, timestamp_ms=NOW_MS + number))
     return log
@@ -248,13 +248,13 @@ def test_a_time_index_that_lies_is_noticed_at_the_start(tmp_path: Path) -> None:
 def test_a_log_cut_at_any_byte_recovers_to_a_prefix(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    expected = contents(filled(folder, 12))
-    base = data.draw(st.sampled_from(base_offsets(folder)))
-    path = segment_path(folder, base, LOG)
+    directory = tmp_path_factory.mktemp("log")
+    expected = contents(filled(directory, 12))
+    base = data.draw(st.sampled_from(base_offsets(directory)))
+    path = segment_path(directory, base, LOG)
     raw = path.read_bytes()
     path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
-    log = opened(folder, limits=SMALL).log
+    log = opened(directory, limits=SMALL).log
     recovered = contents(log)
     assert recovered == expected[: len(recovered)]
     if path.stat().st_size < len(raw) and path.stat().st_size:
@@ -268,9 +268,9 @@ def test_a_log_cut_at_any_byte_recovers_to_a_prefix(
 def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    expected = contents(filled(folder, 12))
-    path = segment_path(folder, data.draw(st.sampled_from(base_offsets(folder))), LOG)
+    directory = tmp_path_factory.mktemp("log")
+    expected = contents(filled(directory, 12))
+    path = segment_path(directory, data.draw(st.sampled_from(base_offsets(directory))), LOG)
     raw = bytearray(path.read_bytes())
     if not raw:
         return
@@ -278,7 +278,7 @@ def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(raw)
-    recovered = contents(opened(folder, limits=SMALL).log)
+    recovered = contents(opened(directory, limits=SMALL).log)
     assert recovered == expected[: len(recovered)]
     is_epoch = at - max(start for start in starts if start <= at) in range(12, 16)
     assert is_epoch == (len(recovered) == len(expected)), "the epoch is not covered"
@@ -292,17 +292,17 @@ def test_whatever_byte_of_the_last_batches_is_cut_or_flipped_nothing_goes_but_fr
     expected, size = contents(opened(whole).log), len(raw) // 8
     for at in range(len(raw) - 2 * size, len(raw)):
         for what in ("cut", "flipped"):
-            folder = tmp_path / f"{at}-{what}"
-            folder.mkdir()
+            directory = tmp_path / f"{at}-{what}"
+            directory.mkdir()
             changed = bytearray(raw[:at] if what == "cut" else raw)
             if what == "flipped":
                 changed[at] ^= 1 << at % 8
-            path = segment_path(folder, 0, LOG)
+            path = segment_path(directory, 0, LOG)
             path.write_bytes(changed)
-            log = opened(folder, recovery_point=5).log
+            log = opened(directory, recovery_point=5).log
             is_epoch = what == "flipped" and at % size in range(12, 16)
             assert contents(log) == (expected if is_epoch else expected[: at // size]), (at, what)
-            kept = b"".join(one.read_bytes() for one in folder.glob("*.corrupt"))
+            kept = b"".join(one.read_bytes() for one in directory.glob("*.corrupt"))
             rest = changed[path.stat().st_size :]
             assert kept == rest or (not kept and not any(rest)), (at, what)
             assert append(log, batch(b"new")) == log.log_end_offset - 1 == len(contents(log)) - 1
@@ -330,8 +330,8 @@ def cut_off(path: Path, byte_count: int) -> None:
     path.write_bytes(path.read_bytes()[:-byte_count])
 
 
-def asides(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("*.corrupt")}
+def asides(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.corrupt")}
 
 
 def test_what_was_forced_is_not_read_again_and_stays_whatever_it_is(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_damage_below_the_recovery_point_stops_the_start_or_is_set_aside(
     (tmp_path / FILE_NAME).unlink()  # so that the headers of what is closed are read too
     damaged = flipped(segment_path(tmp_path, 0, LOG), at)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*broker\.damaged") as error:
+    with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*broker\.on_corruption") as error:
         opened(tmp_path, limits=limits, recovery_point=25)
     assert "\n" not in str(error.value)
     assert (error.value.path, error.value.forced_to) == (segment_path(tmp_path, 0, LOG), 25)
@@ -549,20 +549,20 @@ def test_a_bit_that_flipped_in_an_index_hides_nothing(
 ) -> None:
     """Of a closed segment or the last one: readers begin where they would without it, and what they are told of goes
     as far as what they read."""
-    folder = tmp_path_factory.mktemp("log")
+    directory = tmp_path_factory.mktemp("log")
     limits = LogLimits(segment_bytes_max=data.draw(st.sampled_from([15_000, 1 << 30])))
-    log = filled(folder, 600, limits)
+    log = filled(directory, 600, limits)
     for path in log.close():
         assert path.exists()
     path = segment_path(
-        folder, data.draw(st.sampled_from(base_offsets(folder))), data.draw(st.sampled_from([INDEX, TIME_INDEX]))
+        directory, data.draw(st.sampled_from(base_offsets(directory))), data.draw(st.sampled_from([INDEX, TIME_INDEX]))
     )
     raw = bytearray(path.read_bytes())
     if raw:
         bit = data.draw(st.integers(0, len(raw) * 8 - 1))
         raw[bit // 8] ^= 1 << bit % 8
     path.write_bytes(raw)
-    again = opened(folder, is_clean=True, limits=limits).log
+    again = opened(directory, is_clean=True, limits=limits).log
     for number in range(0, 600, 5):
         assert read_batch_header(again.read(number, 1, whole_first=True)).base_offset == number
         found = find_timestamp(again, NOW_MS + number)
@@ -632,9 +632,9 @@ def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: P
     log.flushed(log.flush_job())
     log.roll(NOW_MS)
     assert log.needs_flush
-    *indexes, folder = log.flush_job().paths
+    *indexes, directory = log.flush_job().paths
     assert {path.suffix for path in indexes} == {INDEX, TIME_INDEX, TXN_INDEX}
-    assert folder == tmp_path  # which has the name of the new segment
+    assert directory == tmp_path  # which has the name of the new segment
 
 
 def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) -> None:
@@ -656,7 +656,9 @@ def test_of_segments_that_go_together_the_oldest_are_gone_for_certain_before_the
     log = filled(tmp_path, 30)
     bases = base_offsets(tmp_path)
     certain: list[list[int]] = []
-    monkeypatch.setattr("headrace.broker.log.segments.sync_folder", lambda folder: certain.append(base_offsets(folder)))
+    monkeypatch.setattr(
+        "headrace.broker.log.segments.sync_directory", lambda directory: certain.append(base_offsets(directory))
+    )
     log.drop_segments(3)
     assert certain == [bases[1:], bases[2:]]
     assert base_offsets(tmp_path) == bases[3:]
@@ -671,9 +673,9 @@ def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None
     assert (again.log_start_offset, append(again, batch(b"x"))) == (10, 10)
 
 
-def restarted(folder: Path, leader_epoch: int, values: int, **settings: Any) -> PartitionLog:
+def restarted(directory: Path, leader_epoch: int, values: int, **settings: Any) -> PartitionLog:
     """The log after a start under this epoch, with so many batches more."""
-    log = opened(folder, limits=SMALL, leader_epoch=leader_epoch, **settings).log
+    log = opened(directory, limits=SMALL, leader_epoch=leader_epoch, **settings).log
     for _ in range(values):
         append(log, batch(b"value"))
     return log

@@ -91,9 +91,9 @@ def test_error_codes_are_counted_wherever_an_answer_has_them() -> None:
     assert sum(counted.seconds[PRODUCE].counts) == 2
 
 
-def serving(folder: Path, work: Callable[[BrokerServer, int], Awaitable[None]]) -> None:
+def serving(directory: Path, work: Callable[[BrokerServer, int], Awaitable[None]]) -> None:
     async def run() -> None:
-        server = BrokerServer(BrokerConfig(folder, port=0, metrics_host="127.0.0.1"))
+        server = BrokerServer(BrokerConfig(directory, port=0, metrics_host="127.0.0.1"))
         await server.start()
         assert server.metrics_address is not None
         try:
@@ -206,7 +206,7 @@ def test_who_sends_nothing_takes_no_place_from_others_for_long(tmp_path: Path, m
     serving(tmp_path, work)
 
 
-def test_a_taken_port_ends_the_start_and_gives_the_folder_back(tmp_path: Path) -> None:
+def test_a_taken_port_ends_the_start_and_gives_the_directory_back(tmp_path: Path) -> None:
     async def work(server: BrokerServer, port: int) -> None:
         other = BrokerServer(BrokerConfig(tmp_path / "other", port=0, metrics_host="127.0.0.1", metrics_port=port))
         with pytest.raises(AddressUnusable, match=r"broker\.metrics_listen") as error:
@@ -222,7 +222,7 @@ def test_a_taken_port_ends_the_start_and_gives_the_folder_back(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("listen", "named"),
-    [("0.0.0.0:9404", "broker.open_to"), ("nowhere", "broker.metrics_listen nowhere")],
+    [("0.0.0.0:9404", "broker.allow_unauthenticated_from"), ("nowhere", "broker.metrics_listen nowhere")],
 )
 def test_an_address_that_is_not_meant_is_refused(
     tmp_path: Path, listen: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -37,8 +37,8 @@ from headrace.broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from headrace.broker.data_folder import CLEAN_MARKER, LOCK_FILE
-from headrace.broker.errors import CorruptFile, DataFolderInUse, LogDamaged, RequestRefused
+from headrace.broker.data_directory import CLEAN_MARKER, LOCK_FILE
+from headrace.broker.errors import CorruptFile, DataDirectoryInUse, LogDamaged, RequestRefused
 from headrace.broker.log import opened as opened_module
 from headrace.broker.log.checkpoints import RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.files import OpenFiles
@@ -62,7 +62,7 @@ class Clock:
 
 
 def run(
-    folder: Path,
+    directory: Path,
     work: Callable[[BrokerNode], Coroutine[Any, Any, None]],
     *,
     clock: Callable[[], int] | None = None,
@@ -71,11 +71,11 @@ def run(
     segment_bytes_max: int = 1 << 30,
     sets_damaged_aside: bool = False,
 ) -> None:
-    """Opens a node on `folder`, works with it, and closes it, or drops it as a kill would."""
+    """Opens a node on `directory`, works with it, and closes it, or drops it as a kill would."""
 
     async def main() -> None:
         config = BrokerConfig(
-            folder, fsync=fsync, segment_bytes_max=segment_bytes_max, sets_damaged_aside=sets_damaged_aside
+            directory, fsync=fsync, segment_bytes_max=segment_bytes_max, sets_damaged_aside=sets_damaged_aside
         )
         node = BrokerNode(config, now_ms=clock or Clock())
         try:
@@ -83,7 +83,7 @@ def run(
         finally:
             await node.close()
             if is_killed:
-                (folder / CLEAN_MARKER).unlink()
+                (directory / CLEAN_MARKER).unlink()
 
     asyncio.run(main())
 
@@ -479,9 +479,9 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
     run(tmp_path, again, clock=clock)
 
 
-def without_topic(folder: Path, name: str) -> None:
+def without_topic(directory: Path, name: str) -> None:
     """Takes a topic out of the topic file, as an older copy of it would lack it."""
-    path = folder / "topics.json"
+    path = directory / "topics.json"
     document = json.loads(path.read_text())
     document["topics"] = [row for row in document["topics"] if row["name"] != name]
     path.write_text(json.dumps(document))
@@ -524,11 +524,11 @@ def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, cap
         caplog.clear()
         run(tmp_path, second)
         stray = "t-0-stray" if times == 1 else "t-0-stray.2"
-        assert logged(caplog, "broker.data_folder", "t-0", stray)
-        assert logged(caplog, "broker.data_folder", "backup of May") and "lost+found" not in caplog.text
-    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+        assert logged(caplog, "broker.data_directory", "t-0", stray)
+        assert logged(caplog, "broker.data_directory", "backup of May") and "lost+found" not in caplog.text
+    directories = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     strays = {"t-0-stray", "t-0-stray.2"}
-    assert folders == {"lost+found", "backup of May", "t.old", "t-0", "__consumer_offsets-0"} | strays
+    assert directories == {"lost+found", "backup of May", "t.old", "t-0", "__consumer_offsets-0"} | strays
     assert contents(opened(tmp_path / "t-0-stray").log) == [(0, b"x")]
     assert all((tmp_path / name / "file").exists() for name in ("lost+found", "backup of May", "t.old"))
 
@@ -539,21 +539,21 @@ def test_what_is_named_like_a_partition_and_holds_something_else_is_put_aside_to
 
     kept = {"backup-2024": "topics.json", "t-0": f"{0:020d}.log.corrupt", "t-1": f"{0:020d}.log"}
     run(tmp_path, nothing)
-    for folder, name in kept.items():
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_text("theirs")
+    for directory, name in kept.items():
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / name).write_text("theirs")
     (tmp_path / "t-2").mkdir()
     for name in (f"{0:020d}.index", f"{0:020d}.snapshot", "leader-epoch-checkpoint"):
         (tmp_path / "t-2" / name).write_text("of no record")
     (tmp_path / "t-2" / f"{0:020d}.log").touch()
     run(tmp_path, nothing)
-    assert all((tmp_path / f"{folder}-stray" / name).read_text() == "theirs" for folder, name in kept.items())
+    assert all((tmp_path / f"{directory}-stray" / name).read_text() == "theirs" for directory, name in kept.items())
     assert sorted(path.name for path in tmp_path.glob("t-*")) == ["t-0-stray", "t-1-stray"]
 
 
 @pytest.mark.parametrize("is_deleted_by", ["the broker", "the next start"])
 def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path: Path, is_deleted_by: str) -> None:
-    folder, elsewhere = tmp_path / "broker", tmp_path / "elsewhere"
+    directory, elsewhere = tmp_path / "broker", tmp_path / "elsewhere"
 
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
@@ -567,18 +567,18 @@ def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path
     async def third(node: BrokerNode) -> None:
         assert node.topics.get("t") is None
 
-    run(folder, first)
-    (folder / "t-0").rename(elsewhere)
-    (folder / "t-0").symlink_to(elsewhere)
+    run(directory, first)
+    (directory / "t-0").rename(elsewhere)
+    (directory / "t-0").symlink_to(elsewhere)
     (elsewhere / "beside").mkdir()
-    run(folder, second)
+    run(directory, second)
     if is_deleted_by == "the broker":
         assert not [*elsewhere.iterdir()]
     else:
-        without_topic(folder, "t")
-        (folder / "t-0").rename(folder / f"{'0' * 32}-0-delete")
-    run(folder, third)
-    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["__consumer_offsets-0"]
+        without_topic(directory, "t")
+        (directory / "t-0").rename(directory / f"{'0' * 32}-0-delete")
+    run(directory, third)
+    assert [path.name for path in directory.iterdir() if path.is_dir()] == ["__consumer_offsets-0"]
     assert elsewhere.is_dir() and not [*elsewhere.iterdir()]
 
 
@@ -599,7 +599,7 @@ def test_a_log_that_may_not_be_written_stops_the_start(
     assert refused.value.filename == str(tmp_path / name)
 
 
-def test_a_fresh_volume_is_no_data_folder_that_lost_its_topics(tmp_path: Path) -> None:
+def test_a_fresh_volume_is_no_data_directory_that_lost_its_topics(tmp_path: Path) -> None:
     async def nothing(node: BrokerNode) -> None:
         assert len(node.topics) == 1
 
@@ -895,22 +895,22 @@ def test_every_start_is_another_leader_epoch_whatever_the_clock_says(tmp_path: P
     assert seen == [first, first + 1, first + 2, first + 3, first + 5, first + 6, first + 7]
 
 
-def test_a_folder_put_back_from_a_copy_never_comes_to_the_same_epoch(tmp_path: Path) -> None:
+def test_a_directory_put_back_from_a_copy_never_comes_to_the_same_epoch(tmp_path: Path) -> None:
     clock, seen, copy = Clock(), [], tmp_path / "copy"
 
     async def look(node: BrokerNode) -> None:
         seen.append(node.topics.leader_epoch)
 
-    folder = tmp_path / "data"
-    run(folder, look, clock=clock)
-    shutil.copytree(folder, copy)
+    directory = tmp_path / "data"
+    run(directory, look, clock=clock)
+    shutil.copytree(directory, copy)
     for _ in range(3):
         clock.ms += 3_600_000
-        run(folder, look, clock=clock)
-    shutil.rmtree(folder)
-    copy.rename(folder)
+        run(directory, look, clock=clock)
+    shutil.rmtree(directory)
+    copy.rename(directory)
     clock.ms += 3_600_000
-    run(folder, look, clock=clock)
+    run(directory, look, clock=clock)
     assert seen == sorted(set(seen))
 
 
@@ -927,7 +927,7 @@ def test_a_client_with_another_leader_epoch_is_told_so(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_a_folder_of_the_release_before_epochs_is_taken_over(tmp_path: Path) -> None:
+def test_a_directory_of_the_release_before_epochs_is_taken_over(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
@@ -949,9 +949,9 @@ def test_a_folder_of_the_release_before_epochs_is_taken_over(tmp_path: Path) -> 
     run(tmp_path, second)
 
 
-def test_a_folder_has_one_broker(tmp_path: Path) -> None:
+def test_a_directory_has_one_broker(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        with pytest.raises(DataFolderInUse):
+        with pytest.raises(DataDirectoryInUse):
             BrokerNode(BrokerConfig(tmp_path))
 
     run(tmp_path, work)
@@ -1015,21 +1015,21 @@ def test_a_topic_that_no_request_could_have_made_stops_the_start_and_touches_not
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"x"))
 
-    folder = tmp_path / "broker"
-    run(folder, first)
-    document = json.loads((folder / "topics.json").read_text())
+    directory = tmp_path / "broker"
+    run(directory, first)
+    document = json.loads((directory / "topics.json").read_text())
     other, topic = document["topics"]
     topic.update(changed)
     if not topic["id"]:
         topic["id"] = other["id"]
         named += other["id"]
-    (folder / "topics.json").write_text(json.dumps(document))
-    before = sorted(folder.rglob("*"))
+    (directory / "topics.json").write_text(json.dumps(document))
+    before = sorted(directory.rglob("*"))
     with pytest.raises(CorruptFile) as damaged:
-        run(folder, first)
-    assert damaged.value.path == folder / "topics.json"
+        run(directory, first)
+    assert damaged.value.path == directory / "topics.json"
     assert named in str(damaged.value) and "\n" not in str(damaged.value)
-    assert sorted(folder.rglob("*")) == before and [*tmp_path.iterdir()] == [folder]
+    assert sorted(directory.rglob("*")) == before and [*tmp_path.iterdir()] == [directory]
 
 
 @pytest.mark.parametrize("epoch", [-1, (1 << 31) - 1])
@@ -1127,7 +1127,7 @@ def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
     assert len(logged(caplog, "broker.producer_ids")) == 1 and ids[1] > ids[0]
 
 
-def test_a_new_folder_begins_with_the_first_producer_id_and_notices_when_the_file_goes(
+def test_a_new_directory_begins_with_the_first_producer_id_and_notices_when_the_file_goes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def first(node: BrokerNode) -> None:
@@ -1289,7 +1289,7 @@ def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch
 
 
 def test_open_files_are_bounded(tmp_path: Path) -> None:
-    def open_in_folder() -> set[str]:
+    def open_in_directory() -> set[str]:
         targets = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
         return {Path(target).name for target in targets if Path(target).parent == tmp_path}
 
@@ -1297,13 +1297,13 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     for number in range(10):
         files.fd(tmp_path / str(number))
     files.fd(tmp_path / "7")
-    assert open_in_folder() == {"7", "8", "9"}
+    assert open_in_directory() == {"7", "8", "9"}
     files.fd(tmp_path / "10")
-    assert open_in_folder() == {"7", "9", "10"}
+    assert open_in_directory() == {"7", "9", "10"}
     files.forget(tmp_path / "9")
-    assert open_in_folder() == {"7", "10"}
+    assert open_in_directory() == {"7", "10"}
     files.close()
-    assert not open_in_folder()
+    assert not open_in_directory()
 
 
 def test_checkpoints_have_kafkas_layout(tmp_path: Path) -> None:

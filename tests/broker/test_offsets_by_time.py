@@ -41,9 +41,9 @@ def late_by_its_header(*values: bytes) -> bytes:
     return bytes(raw)
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         try:
             await asyncio.wait_for(work(node), 30)
         finally:

@@ -1,7 +1,7 @@
 """Power is lost at every moment of a broker's life, and no more is left than was forced to disk.
 
-All that brokers do to their files is recorded, write by write. For every prefix of that the data folder is built as it
-may be after a loss of power, and another broker starts on it: without a word, and with all that was promised.
+All that brokers do to their files is recorded, write by write. For every prefix of that the data directory is built as
+it may be after a loss of power, and another broker starts on it: without a word, and with all that was promised.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ async def compacted_life(life: Life) -> None:
     await life.stop()
 
 
-def looked_at(life: Life, folder: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
+def looked_at(life: Life, directory: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
     """
     Returns:
         How many disks were looked at.
@@ -138,8 +138,8 @@ def looked_at(life: Life, folder: Path, *, mixes: int, step: int = 1, first: int
     Raises:
         Lost: one does not hold what it should.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # of a disk on which something was lost
-    return look_at(life.disks(SEED, mixes, step, first=first), folder, life.fsync, check)
+    shutil.rmtree(directory, ignore_errors=True)  # of a disk on which something was lost
+    return look_at(life.disks(SEED, mixes, step, first=first), directory, life.fsync, check)
 
 
 FINISHED = "compaction._finish <partition>"
@@ -163,7 +163,7 @@ def test_no_call_that_forces_something_to_disk_may_be_left_out(memory_path: Path
         shutil.rmtree(memory_path)
         memory_path.mkdir()
         careless = Life(memory_path / "disk", FsyncMode.ALWAYS, without=site).live(lived)
-        if not loses_something(careless, partial(looked_at, folder=memory_path / "left")):
+        if not loses_something(careless, partial(looked_at, directory=memory_path / "left")):
             needless.append(site)
     assert len(sites) > (12 if lived is whole_life else 2)
     assert needless == []
@@ -206,7 +206,7 @@ def test_a_compaction_that_a_kill_cut_short_outlives_the_power_at_any_moment(mem
 @pytest.mark.simulation
 def test_what_ends_a_compaction_at_the_start_may_not_be_left_out_either(memory_path: Path) -> None:
     careless = killed_while_compacting(memory_path, FINISHED)
-    assert loses_something(careless, partial(looked_at, folder=memory_path / "left"))
+    assert loses_something(careless, partial(looked_at, directory=memory_path / "left"))
 
 
 @pytest.mark.parametrize("lived", [whole_life, compacted_life])

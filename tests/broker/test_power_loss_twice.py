@@ -54,14 +54,14 @@ class HarmedLife(Life):
         super().__init__(root, FsyncMode.INTERVAL, without)
         self.harmed = self.promises = HarmedPromises()
 
-    def folder(self, key: Key) -> Path:
+    def directory(self, key: Key) -> Path:
         return self.root / f"{key[0]}-{key[1]}"
 
     def segments(self, key: Key) -> list[tuple[Path, list[bytes]]]:
         """Of each segment its file and its batches."""
         found = []
-        for base in base_offsets(self.folder(key)):
-            path = segment_path(self.folder(key), base, LOG)
+        for base in base_offsets(self.directory(key)):
+            path = segment_path(self.directory(key), base, LOG)
             raw = path.read_bytes()
             found.append((path, [raw[at : at + header.size] for at, header in walk_batches(memoryview(raw))]))
         return found
@@ -105,7 +105,7 @@ async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
     cut_at = read_batch_header(batches[1]).base_offset
     life.lose(KEPT, *lost)
     if not has_snapshots:
-        for snapshot in life.folder(KEPT).glob(f"*{SNAPSHOT}"):
+        for snapshot in life.directory(KEPT).glob(f"*{SNAPSHOT}"):
             snapshot.unlink()
     life.harm(path, b"".join([batches[0], harmed, *batches[2:]]))
     life.harmed.beside = [each[CRC_AT + 4 :] for each in lost]
@@ -211,7 +211,7 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
                 raise Lost(f"{key} takes for stored what is not: {each} of producer {producer_id}")
 
 
-def looked_at(life: HarmedLife, folder: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
+def looked_at(life: HarmedLife, directory: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
     """
     Returns:
         How many disks were looked at.
@@ -219,8 +219,8 @@ def looked_at(life: HarmedLife, folder: Path, *, mixes: int, step: int = 1, firs
     Raises:
         Lost: one does not hold what it should.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # of a disk on which something was lost
-    return look_at(life.disks(SEED, mixes, step, first=first, renames_whole=True), folder, life.fsync, check)
+    shutil.rmtree(directory, ignore_errors=True)  # of a disk on which something was lost
+    return look_at(life.disks(SEED, mixes, step, first=first, renames_whole=True), directory, life.fsync, check)
 
 
 Lived = Callable[[HarmedLife], Coroutine[Any, Any, None]]
@@ -261,6 +261,6 @@ def test_no_call_that_makes_that_certain_may_be_left_out(
         shutil.rmtree(memory_path)
         memory_path.mkdir()
         careless = HarmedLife(memory_path / "disk", without=site).live(lived)
-        if not loses_something(careless, partial(looked_at, folder=memory_path / "left")):
+        if not loses_something(careless, partial(looked_at, directory=memory_path / "left")):
             needless.append(site)
     assert needless == []

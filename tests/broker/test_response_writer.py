@@ -95,8 +95,8 @@ def talk(
     asyncio.run(main())
 
 
-def stored(folder: Path, name: str = "log") -> Path:
-    path = folder / name
+def stored(directory: Path, name: str = "log") -> Path:
+    path = directory / name
     path.write_bytes(CONTENT)
     return path
 

@@ -21,7 +21,7 @@ from headrace.broker import checkpoint_writer, turns, upkeep
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, LOCK_FILE
+from headrace.broker.data_directory import CLEAN_MARKER, DELETED_DIRECTORY, LOCK_FILE
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import create_topics, metadata
 from headrace.broker.handlers.context import RequestContext
@@ -37,9 +37,9 @@ from support.simulation.broker_power_loss import Inline
 PATIENCE_S = 60
 
 
-def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: NOW_MS)
+        node = BrokerNode(BrokerConfig(directory, **config), now_ms=lambda: NOW_MS)
         try:
             await asyncio.wait_for(work(node), PATIENCE_S)
         finally:
@@ -144,9 +144,9 @@ def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     with_node(tmp_path, work)
 
 
-def started(folder: Path) -> dict[str, tuple[int, list[Any]]]:
-    """What a broker has that starts on a copy of a folder: topics with the number of their partitions and the first's
-    records."""
+def started(directory: Path) -> dict[str, tuple[int, list[Any]]]:
+    """What a broker has that starts on a copy of a directory: topics with the number of their partitions and the
+    first's records."""
     found = {}
 
     async def look(node: BrokerNode) -> None:
@@ -156,7 +156,7 @@ def started(folder: Path) -> dict[str, tuple[int, list[Any]]]:
                 found[topic.name] = (topic.partitions, contents(node.log(topic.name, 0)))
                 append(node.log(topic.name, topic.partitions - 1), batch(b"more"))
 
-    with_node(folder, look)
+    with_node(directory, look)
     return found
 
 
@@ -202,7 +202,7 @@ def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_not
 
 
 @pytest.mark.parametrize("fault", ["renamed", "removed", "gone"])
-def test_a_new_topic_has_nothing_of_a_deleted_one_whose_folders_the_disk_did_not_let_go(
+def test_a_new_topic_has_nothing_of_a_deleted_one_whose_directories_the_disk_did_not_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """Neither its records nor what groups had committed in it; "gone" is one that somebody removed by hand."""
@@ -210,7 +210,7 @@ def test_a_new_topic_has_nothing_of_a_deleted_one_whose_folders_the_disk_did_not
     woken: list[int] = []
 
     def renamed(path: Path, target: Path) -> Path:
-        if path.name == "t-1" and target.name.endswith(DELETED_FOLDER):
+        if path.name == "t-1" and target.name.endswith(DELETED_DIRECTORY):
             raise OSError(28, "No space left on device")
         return rename(path, target)
 
@@ -366,7 +366,7 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
 def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, slow: str
 ) -> None:
-    """It was deleted and created anew while an old segment was looked at, or while a folder was forced to disk."""
+    """It was deleted and created anew while an old segment was looked at, or while a directory was forced to disk."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"retention.ms": "1000"})
@@ -392,7 +392,7 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
         assert log is not old
         append(log, batch(b"new"))
         assert contents(log) == [(0, b"new")]
-        assert [path.name for path in log.folder.glob("*.log*")] == [f"{0:020d}.log"]
+        assert [path.name for path in log.directory.glob("*.log*")] == [f"{0:020d}.log"]
 
     with_node(tmp_path, work)
 

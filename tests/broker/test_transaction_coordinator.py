@@ -36,7 +36,7 @@ from headrace.broker.coordinator.transaction import (
     Transaction,
 )
 from headrace.broker.coordinator.transaction_records import decode_transaction, encode_transaction
-from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.data_directory import CLEAN_MARKER
 from headrace.broker.errors import LogDamaged, RequestRefused
 from headrace.broker.handlers import (
     add_offsets_to_txn,
@@ -98,12 +98,12 @@ class World:
         return found.status
 
 
-def run(folder: Path, work: Work, *, clock: list[int] | None = None, is_killed: bool = False, **config: Any) -> None:
+def run(directory: Path, work: Work, *, clock: list[int] | None = None, is_killed: bool = False, **config: Any) -> None:
     """Opens a node with topic t, works with it, and closes it, or drops it as a kill would."""
     clock = clock if clock is not None else [NOW_MS]
 
     async def main() -> None:
-        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: clock[0])
+        node = BrokerNode(BrokerConfig(directory, **config), now_ms=lambda: clock[0])
         if node.topics.get("t") is None:
             node.changes.create_topic("t", 2, {})
         try:
@@ -111,7 +111,7 @@ def run(folder: Path, work: Work, *, clock: list[int] | None = None, is_killed: 
         finally:
             await node.close()
             if is_killed:
-                (folder / CLEAN_MARKER).unlink()
+                (directory / CLEAN_MARKER).unlink()
 
     asyncio.run(main())
 

@@ -238,7 +238,7 @@ def test_a_read_takes_of_an_index_only_what_tells_of_it(tmp_path: Path, monkeypa
 
 
 def _indexes(log: PartitionLog) -> list[Path]:
-    return sorted(log.folder.glob(f"*{TXN_INDEX}"))
+    return sorted(log.directory.glob(f"*{TXN_INDEX}"))
 
 
 def test_without_a_snapshot_what_is_open_is_known_from_the_batches(tmp_path: Path) -> None:
@@ -393,8 +393,8 @@ STEPS = st.lists(
 def test_compaction_keeps_the_table_of_what_was_committed(
     steps: list[tuple[int, int, bool | None]], data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        log = opened(Path(folder), limits=SMALL).log
+    with tempfile.TemporaryDirectory() as directory:
+        log = opened(Path(directory), limits=SMALL).log
         writer = Writer(log)
         for number, (producer_id, key, end) in enumerate(steps):
             writer.send(producer_id, b"value %d" % number, b"k%d" % key)
@@ -407,9 +407,9 @@ def test_compaction_keeps_the_table_of_what_was_committed(
             assert table(log) == expected
             assert log.last_stable_offset == stable
         if data.draw(st.booleans(), "without snapshots"):
-            for base in base_offsets(Path(folder), SNAPSHOT):
-                (Path(folder) / f"{base:020d}{SNAPSHOT}").unlink()
-        again = opened(Path(folder), limits=SMALL, recovery_point=log.log_end_offset).log
+            for base in base_offsets(Path(directory), SNAPSHOT):
+                (Path(directory) / f"{base:020d}{SNAPSHOT}").unlink()
+        again = opened(Path(directory), limits=SMALL, recovery_point=log.log_end_offset).log
         assert table(again) == expected
         assert again.producers.open == log.producers.open
 

@@ -177,21 +177,21 @@ def _check(node: BrokerNode, promises: TransactionPromises) -> None:
                 raise Lost(f"transaction {number} is seen {seen}, and offset {newest} is committed")
 
 
-def looked_at(life: Life, folder: Path, patch: pytest.MonkeyPatch, *, mixes: int, step: int = 1) -> int:
+def looked_at(life: Life, directory: Path, patch: pytest.MonkeyPatch, *, mixes: int, step: int = 1) -> int:
     patch.setattr(node_module, "ThreadPoolExecutor", Inline)
     patch.setattr(files.os, "fsync", lambda fd: None)
     patch.setattr(files.os, "fdatasync", lambda fd: None)
     count = 0
     for name, image, promises in life.disks(SEED, mixes, step):
         assert isinstance(promises, TransactionPromises)
-        folder.mkdir(parents=True)
-        image.write(folder)
+        directory.mkdir(parents=True)
+        image.write(directory)
         patch.setattr(node_module, "boot_id", lambda name=name: "one" if name.endswith("killed") else "two")
         try:
-            check(folder, promises, life.fsync)
+            check(directory, promises, life.fsync)
         except Lost as lost:
             raise Lost(f"{name}: {lost}") from lost
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
         count += 1
     return count
 

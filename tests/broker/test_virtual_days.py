@@ -202,11 +202,11 @@ class Table:
 class Days:
     """All of it, a step of the clock after the other."""
 
-    def __init__(self, folder: Path, chance: random.Random, step_ms: int) -> None:
+    def __init__(self, directory: Path, chance: random.Random, step_ms: int) -> None:
         self.chance, self.step_ms = chance, step_ms
         self.clock = Clock()
         self.latest_ms = 0  # that the wall clock has shown
-        self.broker = VirtualBroker(folder, self.clock)
+        self.broker = VirtualBroker(directory, self.clock)
         # A segment goes when its newest record may, and it was written to for so long.
         slack_ms = SEGMENT_MS + SET_BACK_MS + 2 * step_ms
         self.partitions = {
@@ -293,11 +293,11 @@ class Days:
             assert await broker.commit("steady", "temporary", number) == 0
             if number - self.temporary > 15:
                 assert await broker.delete("temporary") == 0
-                assert not list(broker.folder.glob("temporary-*"))
+                assert not list(broker.directory.glob("temporary-*"))
                 self.temporary = None
 
     async def ends(self, *, is_killed: bool) -> None:
-        """The broker ends, and another one starts on its folder."""
+        """The broker ends, and another one starts on its directory."""
         if is_killed:
             self.broker.kill()
         else:

@@ -100,8 +100,8 @@ def test_a_body_that_nests_without_end_does_not_end_the_process() -> None:
         "        try: decoder(NODE, reader).decode(message(b'\\2' * levels + b'\\0'))\n"
         "        except UndecodableMessage: print('refused')\n"
     )
-    folders = [path for path in sys.path if path.endswith("tests")]
-    command = [sys.executable, "-c", program, __file__.rpartition("/")[0], *folders]
+    directories = [path for path in sys.path if path.endswith("tests")]
+    command = [sys.executable, "-c", program, __file__.rpartition("/")[0], *directories]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "refused\n" * 4), done.stderr
 

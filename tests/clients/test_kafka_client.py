@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace import Consumer, Producer
 from headrace.clients import kafka_client
-from headrace.clients.audit_publisher import spool_folders
+from headrace.clients.audit_publisher import spool_directories
 from headrace.clients.kafka_client import KAFKA_LOGGER, NotReached, error_text, made, merged, reach_brokers
 from headrace.kafka_wire.of_settings import kafka_security
 from headrace.kafka_wire.security import UnusableSecurity
@@ -158,22 +158,22 @@ def test_librdkafka_does_not_say_the_same_for_ever(
     assert len(caplog.records) == 3
 
 
-def test_counts_are_kept_in_the_data_folder_or_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_kept_in_the_data_directory_or_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     default = Settings()
     at_home = tmp_path / "home" / ".local" / "state" / "headrace" / "audit-spool"
     in_data = Path("headrace-data") / "audit-spool"
-    assert spool_folders(default) == (at_home, in_data)
+    assert spool_directories(default) == (at_home, in_data)
     named = dataclasses.replace(default, data_dir=tmp_path / "data")
-    assert spool_folders(named) == (tmp_path / "data" / "audit-spool", at_home)
+    assert spool_directories(named) == (tmp_path / "data" / "audit-spool", at_home)
     (tmp_path / "headrace-data").mkdir()
-    assert spool_folders(default) == (in_data, at_home)
-    monkeypatch.setattr(home, "home_folder", lambda: None)
-    assert spool_folders(default) == (in_data,)
+    assert spool_directories(default) == (in_data, at_home)
+    monkeypatch.setattr(home, "home_directory", lambda: None)
+    assert spool_directories(default) == (in_data,)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert spool_folders(default) == (in_data, tmp_path / "state" / "headrace" / "audit-spool")
+    assert spool_directories(default) == (in_data, tmp_path / "state" / "headrace" / "audit-spool")
 
 
 def test_what_is_missing_for_kerberos_is_said() -> None:

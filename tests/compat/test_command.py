@@ -20,8 +20,8 @@ ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of schemas to work in: v1, v2 that reads it, v3 that adds a field without default, and bad files."""
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of schemas to work in: v1, v2 that reads it, v3 that adds a field without default, and bad files."""
     monkeypatch.chdir(tmp_path)
     files = {
         "v1.avsc": ORDER % "",
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("bom.avsc").write_bytes(b'\xef\xbb\xbf"int"')
     Path("utf16.avsc").write_bytes('"int"'.encode("utf-16"))
     Path("binary.avsc").write_bytes(bytes(range(256)) * 20)
-    Path("folder.avsc").mkdir()
+    Path("directory.avsc").mkdir()
     return tmp_path
 
 
@@ -48,7 +48,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_report_names_level_versions_fields_positions_and_fixes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reports = []
     for code, *arguments in (
@@ -65,7 +65,7 @@ def test_report_names_level_versions_fields_positions_and_fixes(
     assert text == golden("compat/command.txt", text)
 
 
-def test_history_is_given_oldest_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_is_given_oldest_first(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def compared(*arguments: str) -> list[str]:
         _, out, _ = run(capsys, "v3.avsc", *arguments, "--format", "json")
         return [version["name"] for version in json.loads(out)["reports"][0]["compared"]]
@@ -75,12 +75,12 @@ def test_history_is_given_oldest_first(folder: Path, capsys: pytest.CaptureFixtu
     assert compared("--against", "v1.avsc", "--against", "v2.avsc", *transitive) == ["v2.avsc", "v1.avsc"]
 
 
-def test_the_same_problem_in_several_versions_is_told_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_problem_in_several_versions_is_told_once(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "v3.avsc", "--against", "v1.avsc", "v1.avsc", "--level", "BACKWARD_TRANSITIVE")
     assert out.count("error:") == 1
 
 
-def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "v3.avsc", "broken.avsc", "--against", "v1.avsc", "--format", "json")
     value = json.loads(out)
     assert code == 3
@@ -109,7 +109,7 @@ UNUSABLE = [
     ("utf16.avsc", 3, "utf16.avsc:1:1"),
     ("binary.avsc", 3, "binary.avsc:2:118"),
     ("missing.avsc", 2, "missing.avsc"),
-    ("folder.avsc", 2, "folder.avsc"),
+    ("directory.avsc", 2, "directory.avsc"),
     ("v1.avsc/x", 2, "v1.avsc/x"),
     ("", 2, '""'),
     ("a\x00b", 2, "a·b"),
@@ -119,7 +119,7 @@ UNUSABLE = [
 
 
 def test_unusable_file_is_one_line_with_its_place_and_an_exit_code(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, messages = [], []
     for file, _, _ in UNUSABLE:
@@ -135,7 +135,7 @@ def test_unusable_file_is_one_line_with_its_place_and_an_exit_code(
 
 
 def test_a_file_that_cannot_be_read_counts_more_than_one_that_is_invalid(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, "broken.avsc", "missing.avsc", "v3.avsc", "--against", "v1.avsc")
     assert code == 2
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_read_counts_more_than_one_that_is_invalid(
     assert len(err.splitlines()) == 2
 
 
-def test_another_word_is_not_a_level(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_word_is_not_a_level(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "v1.avsc", "--against", "v1.avsc", "--level", "sideways")
     assert code == 2
     assert err.startswith("headrace: --level: 'sideways' ")
@@ -151,7 +151,7 @@ def test_another_word_is_not_a_level(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_schemas_too_large_to_compare(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.compat.resolution.PAIRS_MAX", 0)
     code, out, err = run(capsys, "v3.avsc", "--against", "v2.avsc")
@@ -160,7 +160,9 @@ def test_schemas_too_large_to_compare(
     assert err.count("\n") == 1
 
 
-def test_a_schema_in_one_long_line_is_shown_around_the_column(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schema_in_one_long_line_is_shown_around_the_column(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fields = ",".join(f'{{"name":"f{i}","type":"int"}}' for i in range(100))
     Path("long.avsc").write_text(f'{{"type":"record","name":"Order","fields":[{fields}]}}')
     _, out, _ = run(capsys, "long.avsc", "--against", "v1.avsc")
@@ -176,7 +178,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("variable", "is_coloured"), [("", True), ("NO_COLOR", False)])
 def test_colour_is_for_terminals(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, is_coloured: bool
+    directory: Path, monkeypatch: pytest.MonkeyPatch, variable: str, is_coloured: bool
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -188,7 +190,7 @@ def test_colour_is_for_terminals(
     assert ("\x1b[" in terminal.getvalue()) is is_coloured
 
 
-def test_it_needs_the_standard_library_only(folder: Path) -> None:
+def test_it_needs_the_standard_library_only(directory: Path) -> None:
     """Without site packages, as in a bare install; nothing but our own rooms comes from elsewhere."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.cli import main; code = main(sys.argv[1:]); "
@@ -208,13 +210,13 @@ def test_it_needs_the_standard_library_only(folder: Path) -> None:
         "--against",
         "v1.avsc",
     ]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=folder)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=directory)
     assert done.returncode == 1, done.stderr
     assert done.stderr == "['headrace']\n"
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_names_and_terminals_that_are_not_unicode(folder: Path, style: str) -> None:
+def test_names_and_terminals_that_are_not_unicode(directory: Path, style: str) -> None:
     name = os.fsdecode(b"\xff\xe9.avsc")
     Path(name).write_text(Path("v3.avsc").read_text())
     command = [sys.executable, "-m", "headrace", "compat", "check", name, "--against", "v1.avsc", "--format", style]

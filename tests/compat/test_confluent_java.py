@@ -23,8 +23,8 @@ SEED = 20
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
-    folder = tmp_path_factory.mktemp("java")
-    with java_oracle("CompatMessagesOracle", folder, confluent_classpath()) as oracle:
+    directory = tmp_path_factory.mktemp("java")
+    with java_oracle("CompatMessagesOracle", directory, confluent_classpath()) as oracle:
         yield oracle
 
 

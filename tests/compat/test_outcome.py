@@ -209,7 +209,7 @@ def test_a_baseline_file_reads_like_a_list() -> None:
     ],
 )
 def test_subjects(path: str, strategy: str, subject: str) -> None:
-    rules = [SubjectRule("special/*", "{folder}-{name}")]
+    rules = [SubjectRule("special/*", "{directory}-{name}")]
     assert subject_of(SchemaPlace(path, "shop.Order"), strategy, rules) == subject
 
 

@@ -62,12 +62,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "clone"
 
 
-def shell(script: str, folder: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
+def shell(script: str, directory: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
     """As the runners start it: bash that ends at the first command that fails."""
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(
         command,
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -80,7 +80,7 @@ def filled(text: str, values: dict[str, str]) -> str:
     return re.sub(r"\$\{\{ *([\w.]+) *\}\}", lambda match: values[match[1]], text)
 
 
-def run_action(folder: Path, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
+def run_action(directory: Path, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
     action = load(EXAMPLES / "github-action" / "action.yml")
     assert set(inputs) <= set(action["inputs"])
     inputs = {"package": PINNED, **inputs}
@@ -92,7 +92,7 @@ def run_action(folder: Path, **inputs: str) -> list[subprocess.CompletedProcess[
             environment = {name: filled(text, values) for name, text in step.get("env", {}).items()}
             assert "${{" not in step["run"], "an input inside a script would be run as a command"
             where = filled(step.get("working-directory", "."), values)
-            done.append(shell(step["run"], where, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), **environment))
+            done.append(shell(step["run"], where, GITHUB_STEP_SUMMARY=str(directory / "summary.md"), **environment))
             if done[-1].returncode:
                 break
     return done

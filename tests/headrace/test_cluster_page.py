@@ -87,7 +87,7 @@ def test_the_page_shows_the_unit_of_the_load_and_the_settings_of_the_registry() 
     shown = block(PAGE, "# /etc/headrace/headrace.toml on the registry's machine")
     assert shown == (CLUSTER / "registry.toml").read_text(encoding="utf-8")
     settings = load_settings(config=CLUSTER / "registry.toml").registry
-    assert (settings.listen.port, settings.open_to) == (8081, "network")
+    assert (settings.listen.port, settings.allow_unauthenticated_from) == (8081, "network")
     assert f":{settings.listen.port}" in load_settings(config=CLUSTER / "headrace.toml").registry.url
 
 
@@ -106,7 +106,7 @@ def test_the_units_are_those_of_one_machine_and_what_a_cluster_needs() -> None:
 def test_the_load_is_started_with_where_yarn_and_hdfs_are() -> None:
     service = service_of(unit("headrace-load.service"), Path("/var/lib/headrace"))
     assert _parser(service.start[1:]).parse_args(service.start[1:]).config == Path("/etc/headrace/headrace.toml")
-    assert (service.start[:2], service.before, service.folder) == ((PROGRAM, "load"), (), Path("/"))
+    assert (service.start[:2], service.before, service.directory) == ((PROGRAM, "load"), (), Path("/"))
     assert set(service.environment) == {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "HADOOP_CONF_DIR"}
     workflow = (CLUSTER / "oozie" / "workflow.xml").read_text(encoding="utf-8")
     assert f"HADOOP_CONF_DIR={service.environment['HADOOP_CONF_DIR']}<" in workflow
@@ -118,7 +118,7 @@ def test_the_registry_is_started_after_its_database_was_brought_on() -> None:
         assert _parser(words[1:]).parse_args(words[1:]).config == Path("/etc/headrace/headrace.toml")
     assert [words[1:3] for words in service.before] == [("registry", "db")]
     assert service.start[1:3] == ("registry", "serve")
-    assert service.folder == Path("/var/lib/headrace")
+    assert service.directory == Path("/var/lib/headrace")
     assert "HADOOP_CONF_DIR" not in service.environment
 
 

@@ -16,7 +16,7 @@ from support.loader.shelf import Shelf
 from support.registry.served_registry import served
 from support.terminals import Terminal
 
-BUCKET = "dt=2026-01-01/hr=05"
+TIME_PARTITION = "dt=2026-01-01/hr=05"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 NOBODY = "--bootstrap-servers 127.0.0.1:1"
 
@@ -52,21 +52,23 @@ REPORTS = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a load, schemas, an export of a registry and SQL."""
-    folder = tmp_path_factory.mktemp("colours")
-    Shelf(folder / "data").load({BUCKET: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={BUCKET: [(0, 2)]})
-    (folder / "a.avsc").write_text(ORDER_V1)
-    (folder / "b.avsc").write_text(ORDER_V2.replace("long", "string", 1))
-    with sql_of_up(folder / "data"), served(f"sqlite:///{folder / 'full.db'}") as full:
+    """A directory with a load, schemas, an export of a registry and SQL."""
+    directory = tmp_path_factory.mktemp("colours")
+    Shelf(directory / "data").load(
+        {TIME_PARTITION: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={TIME_PARTITION: [(0, 2)]}
+    )
+    (directory / "a.avsc").write_text(ORDER_V1)
+    (directory / "b.avsc").write_text(ORDER_V2.replace("long", "string", 1))
+    with sql_of_up(directory / "data"), served(f"sqlite:///{directory / 'full.db'}") as full:
         full.client.register("orders-value", ORDER_V1)
-        assert main(["registry", "export", str(folder / "export.jsonl"), "--registry-url", full.url]) == 0
-        with served(f"sqlite:///{folder / 'empty.db'}") as empty:
-            (folder / "empty").write_text(empty.url)
-            yield folder
+        assert main(["registry", "export", str(directory / "export.jsonl"), "--registry-url", full.url]) == 0
+        with served(f"sqlite:///{directory / 'empty.db'}") as empty:
+            (directory / "empty").write_text(empty.url)
+            yield directory
 
 
 @pytest.fixture(autouse=True)
-def settled(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def reconciled(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("HEADRACE__DATA_DIR", str(place / "data"))
     monkeypatch.setenv("TERM", "xterm")

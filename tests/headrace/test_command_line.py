@@ -146,12 +146,12 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["load", "load plan", "load status", "quarantine list", "audit report", "registry serve", "broker serve"]
 )
-def test_a_data_folder_that_is_a_file_is_one_line_and_code_2(
+def test_a_data_directory_that_is_a_file_is_one_line_and_code_2(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for server in ("REGISTRY", "BROKER"):
         monkeypatch.setenv(f"HEADRACE__{server}__LISTEN", "127.0.0.1:0")
-    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "file").write_text("not a directory")
     assert main([*command.split(), "--data-dir", str(tmp_path / "file")]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1

@@ -21,7 +21,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return path
 
 
-def offered(script: Path, *words: str) -> list[str]:
+def commit_result(script: Path, *words: str) -> list[str]:
     """What is offered for the last word."""
     line = " ".join(f"'{word}'" for word in ("headrace", *words))
     asked = f'. {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _headrace; printf "%s\\n" "${{COMPREPLY[@]}}"'
@@ -45,7 +45,7 @@ def offered(script: Path, *words: str) -> list[str]:
     ],
 )
 def test_what_fits_is_offered(script: Path, words: list[str], some: list[str], others: list[str]) -> None:
-    found = offered(script, *words)
+    found = commit_result(script, *words)
     assert {*some} <= {*found}
     assert not {*others} & {*found}
     assert all(one.startswith(words[-1]) for one in found)

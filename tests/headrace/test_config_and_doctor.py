@@ -1,4 +1,4 @@
-"""`headrace config` and `headrace doctor`, in a folder of their own."""
+"""`headrace config` and `headrace doctor`, in a directory of their own."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     ("spoil", "flags", "need", "found", "cure"),
     [
         (no_java, "", "Java", "PATH", "JAVA_HOME"),
-        (almost_no_room, "", "data folder", "1.0 GiB", ""),
+        (almost_no_room, "", "data directory", "1.0 GiB", ""),
         (no_hard_links, "", HARD_LINKS, "Operation not permitted", "loader.warehouse"),
         (nothing, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "kafka.bootstrap_servers"),
         (loaded_elsewhere, "--bootstrap-servers 127.0.0.1:1", LOADS, "/srv/warehouse", "--new-warehouse"),

@@ -14,8 +14,8 @@ from support.pages import page
 ROOMS = ("audit", "avro_schema", "broker", "compat", "hive_ddl", "loader", "pipeline", "registry")
 
 
-def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, check=False)
 
 
 def test_public_names_are_imported_when_used(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_errors_can_be_caught_by_their_public_roots() -> None:
 
 
 def test_an_application_keeps_its_own_names(tmp_path: Path) -> None:
-    """Modules, packages and empty folders of the names that our rooms have in the checkout."""
+    """Modules, packages and empty directories of the names that our rooms have in the checkout."""
     for room in ROOMS:
         if room in ("audit", "pipeline"):
             (tmp_path / f"{room}.py").write_text("MINE = True")

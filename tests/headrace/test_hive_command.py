@@ -125,7 +125,7 @@ def test_error_of_one_topic_does_not_keep_others_from_being_repaired(
     assert printed == golden("headrace/hive_repair.txt", printed)
 
 
-def test_plan_as_json_has_every_topic_and_looks_into_no_folder(
+def test_plan_as_json_has_every_topic_and_looks_into_no_directory(
     two_topics: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two_topics.hive.parts["headrace", "orders"] = {

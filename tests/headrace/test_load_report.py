@@ -43,11 +43,11 @@ def test_reports(capsys: pytest.CaptureFixture[str]) -> None:
     reports = {
         "nothing new": RunReport(),
         "messages held back": RunReport(held_back=1200, waiting={"a": "no schema"}),
-        "one task and a message held back": RunReport(slot=3, tasks=1, held_back=1),
-        "an imbalance": RunReport(slot=3, tasks=4, imbalance_measured=1.26),
-        "changes of columns": RunReport(slot=1, tasks=1, loaded=(changed, loaded)),
-        "a problem of one topic of two": RunReport(problems={"a": (DOWN,)}, followed=("a", "b")),
-        "a problem of the only topic": RunReport(problems={"a": (DOWN,)}, followed=("a",)),
+        "one task and a message held back": RunReport(commit_number=3, tasks=1, held_back=1),
+        "an imbalance": RunReport(commit_number=3, tasks=4, imbalance_measured=1.26),
+        "changes of columns": RunReport(commit_number=1, tasks=1, loaded=(changed, loaded)),
+        "a problem of one topic of two": RunReport(problems={"a": (DOWN,)}, applied=("a", "b")),
+        "a problem of the only topic": RunReport(problems={"a": (DOWN,)}, applied=("a",)),
     }
     printed = []
     for name, report in reports.items():

@@ -45,20 +45,22 @@ class PaperSession:
 class Serving:
     """`headrace load serve` in this process; `at_load` is what its loads do, and their exit code."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.config = folder / "headrace.toml"
-        self.set(spark_kept="30m")
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.config = directory / "headrace.toml"
+        self.set(spark_idle_timeout="30m")
         self.loads = 0
         self.heard: list[str] = []
         self.at_load: Callable[[], int] = self.with_spark
         self.session: PaperSession
-        self._folder, self._monkeypatch = folder, monkeypatch
+        self._directory, self._monkeypatch = directory, monkeypatch
         monkeypatch.setattr(load_session, "LoadSession", self._open)
         monkeypatch.setattr(load, "run_once", self._run_once)
         monkeypatch.setattr(load_serving, "_import_all", lambda: None)
 
-    def set(self, *, spark_kept: str) -> None:
-        self.config.write_text(f'[loader]\nspark_kept = "{spark_kept}"\n[hive]\nmetastore = "thrift://m:9083"\n')
+    def set(self, *, spark_idle_timeout: str) -> None:
+        self.config.write_text(
+            f'[loader]\nspark_kept = "{spark_idle_timeout}"\n[hive]\nmetastore = "thrift://m:9083"\n'
+        )
 
     def settings(self) -> Settings:
         return load_settings(config=self.config)
@@ -78,7 +80,7 @@ class Serving:
             self.heard = [line for line in heard if line]
 
         with (
-            (self._folder / "log").open("w") as log,
+            (self._directory / "log").open("w") as log,
             os.fdopen(read[0]) as asked,
             os.fdopen(written[1], "w") as answers,
             self._monkeypatch.context() as patched,
@@ -116,7 +118,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
 
 
 def test_loads_are_done_one_after_the_other_with_one_session(serving: Serving, tmp_path: Path) -> None:
-    serving.set(spark_kept="365d")
+    serving.set(spark_idle_timeout="365d")
     assert serving.ask(3) == 0
     assert (serving.loads, serving.session.times_reached, serving.session.times_tidied) == (3, 3, 3)
     assert serving.session.is_closed
@@ -138,7 +140,7 @@ def test_a_load_that_could_not_run_ends_the_process(serving: Serving) -> None:
 
 def test_other_settings_are_for_another_process(serving: Serving) -> None:
     def changed() -> int:
-        serving.set(spark_kept="31m")
+        serving.set(spark_idle_timeout="31m")
         return 0
 
     serving.at_load = changed
@@ -200,13 +202,13 @@ def test_spark_goes_when_no_load_has_needed_it_for_long_enough(
 
 def test_a_process_without_spark_waits_for_ever(serving: Serving) -> None:
     serving.at_load = lambda: 0
-    serving.set(spark_kept="0s")
+    serving.set(spark_idle_timeout="0s")
     assert serving.ask(2) == 0
     assert serving.loads == 2
 
 
 def test_spark_that_is_not_to_be_kept_goes_after_its_load(serving: Serving) -> None:
-    serving.set(spark_kept="9m")  # loads are ten minutes apart
+    serving.set(spark_idle_timeout="9m")  # loads are ten minutes apart
     assert serving.ask(1, ends=False) == EXIT_RENEW
     assert serving.session.is_closed
 
@@ -261,7 +263,7 @@ def test_sigterm_is_heard_while_garbage_is_collected(serving: Serving) -> None:
         ({**METASTORE, "spark.master": "yarn"}, False),
         ({**METASTORE, "loader.interval": "30m"}, True),
         ({**METASTORE, "loader.interval": "31m"}, False),
-        ({**METASTORE, "loader.spark_kept": "0s"}, False),
+        ({**METASTORE, "loader.spark_idle_timeout": "0s"}, False),
     ],
 )
 def test_what_idles_must_cost_nobody_anything(tmp_path: Path, flags: dict[str, str], is_kept: bool) -> None:

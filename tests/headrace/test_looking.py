@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.run import run_load
-from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from support.loader.loader_fakes import ORDER_V1, World
 
 NOBODY = "127.0.0.1:1"
@@ -40,7 +40,7 @@ def test_nothing_is_written_to_show_it(
         raise OSError(errno.EROFS, "Name node is in safe mode")
 
     for name in ("prepare", "put_if_absent", "keep", "replace", "remove"):
-        monkeypatch.setattr(LocalSlots, name, refuse)
+        monkeypatch.setattr(LocalCommitStorage, name, refuse)
     code = main([*words, "--warehouse", str(world.warehouse), "--data-dir", str(tmp_path / "data")])
     said = capsys.readouterr()
     assert code in (0, 1), said.err

@@ -20,7 +20,7 @@ import pytest
 from headrace.audit import store as audit_store
 from headrace.broker import topics as broker_topics
 from headrace.cli import _parser
-from headrace.loader.commit import document as decision_document
+from headrace.loader.commit import document as commit_document
 from headrace.settings import load_settings
 from support.checkout import ROOT
 from support.pages import block, page
@@ -42,7 +42,7 @@ def test_the_settings_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "known"),
     [
-        ("the decision log is", decision_document.FORMAT),
+        ("the decision log is", commit_document.FORMAT),
         ("`topics.json` of the broker", broker_topics.FORMAT),
         ("`audit.db`", audit_store.FORMAT),
     ],
@@ -158,9 +158,9 @@ def test_oozie_runs_the_load() -> None:
     controls = ElementTree.parse(OOZIE / "coordinator.xml").getroot().find("{*}controls")
     assert controls is not None
     assert (controls.findtext("{*}concurrency"), controls.findtext("{*}execution")) == ("1", "LAST_ONLY")
-    for folder in (OOZIE, CLUSTER / "oozie"):
-        given = set(re.findall(r"^([\w.]+)=", (folder / "job.properties").read_text(), re.MULTILINE))
-        for file in (*folder.iterdir(), OOZIE / "coordinator.xml"):
+    for directory in (OOZIE, CLUSTER / "oozie"):
+        given = set(re.findall(r"^([\w.]+)=", (directory / "job.properties").read_text(), re.MULTILINE))
+        for file in (*directory.iterdir(), OOZIE / "coordinator.xml"):
             assert set(re.findall(r"\$\{(\w+)\}", file.read_text())) <= given, file
 
 

@@ -15,17 +15,17 @@ from support.hive.sql_of_up import sql_of_up
 from support.loader.shelf import Shelf
 
 NOBODY_THERE = "127.0.0.1:1"
-BUCKET = "dt=2026-01-01/hr=05"
+TIME_PARTITION = "dt=2026-01-01/hr=05"
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pipes")
-    shelf = Shelf(folder)
-    shelf.load({BUCKET: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={BUCKET: [(0, 2)]})
-    (folder / "a.avsc").write_text('{"type": "record", "name": "A", "fields": []}')
-    (folder / "a.sql").write_text("SHOW TABLES")
-    return folder
+    directory = tmp_path_factory.mktemp("pipes")
+    shelf = Shelf(directory)
+    shelf.load({TIME_PARTITION: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={TIME_PARTITION: [(0, 2)]})
+    (directory / "a.avsc").write_text('{"type": "record", "name": "A", "fields": []}')
+    (directory / "a.sql").write_text("SHOW TABLES")
+    return directory
 
 
 @pytest.mark.parametrize(

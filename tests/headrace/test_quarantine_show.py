@@ -17,18 +17,18 @@ from headrace.loader.work_unit import FileKind
 from support.golden import golden
 from support.loader.shelf import Shelf
 
-BUCKET = "dt=2026-01-01/hr=05"
+TIME_PARTITION = "dt=2026-01-01/hr=05"
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
     shelf = Shelf(tmp_path)
-    shelf.load({}, (0, None, 0, 3), quarantined={BUCKET: [(0, n) for n in range(3)]})
+    shelf.load({}, (0, None, 0, 3), quarantined={TIME_PARTITION: [(0, n) for n in range(3)]})
     return shelf
 
 
-def show(folder: Path, *arguments: str, code: int = 0) -> int:
-    return main(["quarantine", "show", "orders", *arguments, "--data-dir", str(folder)])
+def show(directory: Path, *arguments: str, code: int = 0) -> int:
+    return main(["quarantine", "show", "orders", *arguments, "--data-dir", str(directory)])
 
 
 def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +70,7 @@ def test_text_that_is_cut_within_a_letter_is_still_text() -> None:
 def test_a_message_that_was_replaced_is_not_shown_twice(
     shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shelf.rewrite(BUCKET, [(0, 1)], FileKind.QUARANTINE)
+    shelf.rewrite(TIME_PARTITION, [(0, 1)], FileKind.QUARANTINE)
     for verb in ("show", "list"):
         assert main(["quarantine", verb, "orders", "--format", "json", "--data-dir", str(tmp_path)]) == 0
         assert [one["offset"] for one in json.loads(capsys.readouterr().out)["messages"]] == [1]

@@ -110,7 +110,10 @@ def test_compaction_of_real_files(
             (0, 3),
         ]
     (file_of_six,) = [
-        file for decided in [shelf.log.decision(3)] for file in decided.topics["orders"].files if file.bucket == SIX
+        file
+        for decided in [shelf.log.commit(3)]
+        for file in decided.topics["orders"].files
+        if file.time_partition == SIX
     ]
     assert (file_of_six.kind, file_of_six.ranges) == (FileKind.DATA, (FileRange(0, 0, 3, 3),))
     assert run(shelf, "verify", "orders", "--checksums") == 0

@@ -28,9 +28,9 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def java_options(folder: Path) -> str:
+def java_options(directory: Path) -> str:
     return session_properties(
-        app_name="x", master="local", metastore_uri=None, data_dir=folder, warehouse_uri=f"file://{folder}"
+        app_name="x", master="local", metastore_uri=None, data_dir=directory, warehouse_uri=f"file://{directory}"
     )["spark.driver.extraJavaOptions"]
 
 

@@ -36,12 +36,12 @@ def test_scripts() -> None:
 
 
 def script(case: str) -> str:
-    folder = GOLDEN / "hive_ddl" / case
+    directory = GOLDEN / "hive_ddl" / case
     topic = f"shop.{case}"
     current = None
-    if (folder / "current.avsc").exists():
-        current = table((folder / "current.avsc").read_text(encoding="utf-8"), topic, 1)
-    desired = table((folder / "desired.avsc").read_text(encoding="utf-8"), topic, 2)
+    if (directory / "current.avsc").exists():
+        current = table((directory / "current.avsc").read_text(encoding="utf-8"), topic, 1)
+    desired = table((directory / "desired.avsc").read_text(encoding="utf-8"), topic, 2)
     day, prefix = "2026-01-31", desired.location
     there = {(day, "06"): f"{prefix}/dt={day}/hr=06"} if current is not None else {}
     asked = {(day, hour): f"{prefix}/dt={day}/hr={hour}" for hour in ("07", "08")}

@@ -1,4 +1,4 @@
-"""Names of tables and folders, and quoting."""
+"""Names of tables and directories, and quoting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.hive_ddl.names import (
     TABLE_NAME_CHARS_MAX,
-    folder_name,
+    directory_name,
     is_reserved_word,
     quote_identifier,
     quote_literal,
@@ -64,16 +64,16 @@ def test_table_names_are_valid_short_and_free(topic: str, taken: set[str]) -> No
         ("a/b c%é", "a%2Fb%20c%25%C3%A9"),
     ],
 )
-def test_folder_name(topic: str, expected: str) -> None:
-    assert folder_name(topic) == expected
+def test_directory_name(topic: str, expected: str) -> None:
+    assert directory_name(topic) == expected
 
 
 @given(st.text(min_size=1, max_size=60).filter(lambda text: text not in (".", "..")))
-def test_folder_names_are_visible_and_tell_topics_apart(topic: str) -> None:
-    folder = folder_name(topic)
-    assert unquote(folder) == topic
-    assert folder[0] not in "._"
-    assert len(PurePosixPath(folder).parts) == 1
+def test_directory_names_are_visible_and_tell_topics_apart(topic: str) -> None:
+    directory = directory_name(topic)
+    assert unquote(directory) == topic
+    assert directory[0] not in "._"
+    assert len(PurePosixPath(directory).parts) == 1
 
 
 def test_reserved_words() -> None:

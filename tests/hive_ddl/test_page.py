@@ -32,7 +32,7 @@ def test_the_tables_of_types_and_changes_are_what_engines_answered(module: Modul
 
 @pytest.fixture
 def answered(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where every engine has answered one case alike."""
+    """A directory where every engine has answered one case alike."""
     monkeypatch.setattr(module, "GOLDEN", tmp_path)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     for name in module.ENGINES:

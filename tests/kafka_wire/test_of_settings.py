@@ -78,11 +78,11 @@ EVIL = f'[kafka]\n{SASL}\nbootstrap_servers = "evil.example:9093"'
 PASSWORD = {"kafka.user": "ci", "kafka.password": "s3cret"}
 
 
-def of_folder(folder: Path, text: str, elsewhere: dict[str, str], *, config: Path | None = None) -> Settings:
+def of_directory(directory: Path, text: str, elsewhere: dict[str, str], *, config: Path | None = None) -> Settings:
     """The settings of a checkout with such a file, beside others from the environment."""
-    (folder / "headrace.toml").write_text(text)
+    (directory / "headrace.toml").write_text(text)
     environment = {f"HEADRACE__{key.upper().replace('.', '__')}": value for key, value in elsewhere.items()}
-    return load_settings(working_dir=folder, environment=environment, config=config)
+    return load_settings(working_dir=directory, environment=environment, config=config)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_checkout_does_not_say_who_gets_the_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, elsewhere: dict[str, str], kept: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = of_folder(tmp_path, text, elsewhere)
+    settings = of_directory(tmp_path, text, elsewhere)
     for build in (kafka_security, client_options):
         with pytest.raises(SettingsError, match=rf"\bheadrace\.toml\b.*\b{kept}\b") as no:
             build(settings)
@@ -127,9 +127,9 @@ def test_credentials_go_where_their_source_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, elsewhere: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    kafka_security(of_folder(tmp_path, text, elsewhere))
+    kafka_security(of_directory(tmp_path, text, elsewhere))
 
 
 def test_who_names_the_settings_file_answers_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    kafka_security(of_folder(tmp_path, EVIL, PASSWORD, config=tmp_path / "headrace.toml"))
+    kafka_security(of_directory(tmp_path, EVIL, PASSWORD, config=tmp_path / "headrace.toml"))

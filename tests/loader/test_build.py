@@ -15,15 +15,15 @@ from headrace.loader import build
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A room of its own that the build is made of."""
-    folder = tmp_path / "room"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "one.py").write_text("1\n")
-    (folder / "deep" / "two.py").write_text("2\n")
+    directory = tmp_path / "room"
+    (directory / "deep").mkdir(parents=True)
+    (directory / "one.py").write_text("1\n")
+    (directory / "deep" / "two.py").write_text("2\n")
     module = ModuleType("headrace.room")
-    module.__path__ = [str(folder)]
+    module.__path__ = [str(directory)]
     monkeypatch.setattr(build, "ROOMS", (module,))
     build._sources.cache_clear()
-    yield folder
+    yield directory
     build._sources.cache_clear()
 
 

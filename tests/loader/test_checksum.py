@@ -1,4 +1,4 @@
-"""Checksums of files, beside those of the libraries, and those of decisions from before."""
+"""Checksums of files, beside those of the libraries, and those of commits from before."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def fail_at(case: Case, number: int, fault: Fault, act: Callable[..., Any]) -> N
         raise Lost(f"call {number}, {faults.calls[number]}: {fault}") from error
 
 
-def changes_of(case: Case, act: Callable[..., Any], fault: Fault) -> list[int]:
+def fetch_changes(case: Case, act: Callable[..., Any], fault: Fault) -> list[int]:
     """The numbers of the calls at which the fault makes a difference."""
     undisturbed = Faults()
     under(undisturbed, case.fresh(), act)
@@ -46,7 +46,7 @@ def test_after_any_fault_at_some_calls_of_a_load_the_next_loads_complete_it(
 ) -> None:
     """The small case for every hour; the test below goes through all calls."""
     case, faults = quick_case(memory_path, monkeypatch), [*Fault]
-    for turn, number in enumerate(changes_of(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
+    for turn, number in enumerate(fetch_changes(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
         fail_at(case, number, faults[turn % len(faults)], Case.load)
 
 
@@ -57,5 +57,5 @@ def test_whatever_goes_wrong_at_any_call_the_next_loads_make_it_whole(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, act: Callable[..., Any]
 ) -> None:
     case = quick_case(memory_path, monkeypatch, is_loaded=act is Case.backfill)
-    for number in changes_of(case, act, fault):
+    for number in fetch_changes(case, act, fault):
         fail_at(case, number, fault, act)

@@ -2,7 +2,7 @@
 
 All that loads do to the files of a warehouse is recorded. For every prefix of that the disk is built as it may be
 after a loss of power, with no more on it than was forced there, and a new driver goes on with it. What was said to be
-decided must still be decided, nothing else may be visible, no load may refuse, and at the end every offset is in one
+committed must still be committed, nothing else may be visible, no load may refuse, and at the end every offset is in one
 published row. The metastore, the audit's database and the brokers keep what they were told.
 """
 

@@ -24,16 +24,16 @@ from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.apply.schema import SchemaFollower
-from headrace.loader.commit import conflict, decision_log
-from headrace.loader.commit.decision import Decision
-from headrace.loader.commit.decision_log import DecisionLog, Offered
-from headrace.loader.commit.settle import ROOM_NEEDED
+from headrace.loader.apply.schema import SchemaApplier
+from headrace.loader.commit import commit_log, conflict
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.commit_log import CommitLog, CommitResult
+from headrace.loader.commit.reconcile import ROOM_NEEDED
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
-from headrace.loader.inspect.decided_chain import read_chain
+from headrace.loader.inspect.commit_chain import read_chain
 from headrace.loader.inspect.history import table_history
-from headrace.loader.offsets.choose import Choice, decision_of, skip, starts
+from headrace.loader.offsets.choose import Choice, commit_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
@@ -68,7 +68,7 @@ def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
     assert world.cluster.committed == {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 5}
     assert sum(row.count for row in world.audit("orders")) == 15
     (loaded,) = report.loaded
-    assert (loaded.rows, loaded.new, report.slot, report.problems) == (15, True, 1, {})
+    assert (loaded.rows, loaded.new, report.commit_number, report.problems) == (15, True, 1, {})
     assert world.log().storage.children("staging") == ()
 
 
@@ -96,7 +96,7 @@ def test_a_table_whose_files_are_elsewhere_keeps_a_load_from_beginning_anew(worl
     with pytest.raises(EarlierWarehouse, match=r"file:///srv/first/orders\b.*\b2\b") as refused:
         load(world)
     assert refused.value.topics == ["orders", "sales"]
-    assert load(world, may_begin=True).slot == 1
+    assert load(world, may_begin=True).commit_number == 1
 
 
 @pytest.mark.parametrize("case", ["here", "of another topic", "no metastore"])
@@ -109,7 +109,7 @@ def test_nothing_else_does(world: World, tmp_path: Path, case: str) -> None:
     )
     world.hive.tables[("headrace", "orders")] = table
     world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused") if case == "no metastore" else None
-    assert load(world).slot == 1
+    assert load(world).commit_number == 1
 
 
 def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(world: World, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(worl
     world.topic("sales", [1])
     world.hive.refused["headrace", "orders"] = "the SerDe cannot be made"
     report = load(world)
-    assert report.slot == 1
+    assert report.commit_number == 1
     assert list(report.problems) == ["orders"] and "the SerDe cannot be made" in str(report.problems["orders"])
     assert ("headrace", "sales") in world.hive.tables
     # The others are looked at all the same.
@@ -132,7 +132,7 @@ def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
     load(world)
     executed = len(world.hive.executed)
     report = load(world)
-    assert report.slot == 0
+    assert report.commit_number == 0
     assert world.log().head() == 1
     assert world.pool.runs == 1
     assert len(world.hive.executed) == executed
@@ -143,15 +143,15 @@ def test_no_decision_is_read_twice_in_a_run(world: World, monkeypatch: pytest.Mo
     """Those of a large load are large, and the one that a run makes is followed in the same run."""
     load(world)
     read: list[bytes] = []
-    read_document = decision_log.read_document
+    read_document = commit_log.read_document
     monkeypatch.setattr(
-        decision_log, "read_document", lambda content, wanted: read.append(content) or read_document(content, wanted)
+        commit_log, "read_document", lambda content, wanted: read.append(content) or read_document(content, wanted)
     )
     load(world)
     assert len(read) == len(set(read)) == 1
     world.cluster.topics["orders"].logs[0] += [1]
     read.clear()
-    assert load(world).slot == 2
+    assert load(world).commit_number == 2
     assert len(read) == len(set(read)) == 1, "the one before"
     assert world.rows("orders") == world.produced("orders")
 
@@ -196,7 +196,7 @@ def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None
     history = table_history(log, "orders")
     assert [(one.version, one.changes) for one in history][1:] == [(2, ("+ note string",))]
     assert history[0].changes[0] == "+ id bigint"
-    assert [one.slot for one in history] == [1, report.slot]
+    assert [one.commit_number for one in history] == [1, report.commit_number]
 
 
 def test_what_the_brokers_hold_and_no_decision_has_is_counted(world: World) -> None:
@@ -205,7 +205,7 @@ def test_what_the_brokers_hold_and_no_decision_has_is_counted(world: World) -> N
     world.topic("without-schema", [None] * 4)
     world.cluster.topics["orders"].logs[0] += [1, 1]
     report = load(world, topics_only=("without-schema",))
-    assert (report.slot, report.held_back) == (0, 4)
+    assert (report.commit_number, report.held_back) == (0, 4)
     assert load(world).held_back == 4
 
 
@@ -227,7 +227,7 @@ def test_topics_that_were_asked_for_are_loaded_alone(world: World) -> None:
 
 
 def test_tasks_are_told_the_routes_of_the_subjects_versions_and_of_no_other_schema(world: World) -> None:
-    """Folded in one load after the other, so that the decision log carries them."""
+    """Folded in one load after the other, so that the commit log carries them."""
     order = '{"type":"record","name":"Order","fields":[%s]}'
     name, moved = '{"name":"name","type":"string"}', '{"name":"title","type":"string","aliases":["name"]}'
     world.registry.register("songs-value", 11, order % name)
@@ -311,7 +311,7 @@ def test_a_registered_id_that_the_plan_does_not_know_stops_a_range_once(world: W
     assert any("schema id 50, 51" in note for note in first.notes)
     load(world)
     assert world.rows("orders") == world.produced("orders")
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
 
 
 def test_messages_of_ids_that_do_not_exist_are_quarantined_in_the_run_that_meets_them(world: World) -> None:
@@ -321,7 +321,7 @@ def test_messages_of_ids_that_do_not_exist_are_quarantined_in_the_run_that_meets
     assert world.rows("orders") == [(0, 0), (0, 2), (0, 5), (1, 1)]
     assert world.quarantined("orders") == [(0, 1), (0, 3), (0, 4), (1, 0)]
     assert ("headrace_quarantine", "orders") in world.hive.tables
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
 
 
 def test_an_id_that_did_not_exist_is_asked_for_again_when_it_is_met_again(world: World) -> None:
@@ -348,12 +348,12 @@ def test_a_version_registered_while_the_load_runs_is_folded_before_its_messages_
 
 def test_a_topic_of_garbage_is_passed_in_one_load_however_many_ids_it_has(world: World) -> None:
     world.pool.unknown_ids_max = 7  # told of by one task at a time
-    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
+    world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=1.0)
     world.topic("orders", [*range(1_000, 1_100), 1], [*range(1_050, 1_150), 1])
     (loaded,) = load(world).loaded
     assert (loaded.rows, loaded.quarantined) == (2, 200)
     assert sorted(world.rows("orders") + world.quarantined("orders")) == world.produced("orders")
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
 
 
 def test_a_load_asks_in_vain_for_so_many_ids_only_and_the_next_goes_on(
@@ -402,7 +402,7 @@ def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> N
     assert "500 of 500 messages cannot be loaded" in report.problems["bad"][0]
     assert world.rows("orders") == world.produced("orders")
     assert world.rows("bad") == []
-    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
+    world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=1.0)
     assert load(world).loaded[0].quarantined == 500
 
 
@@ -656,7 +656,7 @@ def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World
     load(world)
     world.topic("orders", [1] * 2, topic_id="id-2")
     assert re.search(r"\bid-2\b.*\bid-1\b", load(world).problems["orders"][0])
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     report = load(world)
     assert report.loaded[0].rows == 2
     assert len(world.rows("orders")) == 17
@@ -664,17 +664,17 @@ def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World
     assert [path.name[:4] for path in (world.warehouse / "orders").rglob("0-2-*.avro")] == ["0-2-"]
 
 
-def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
+def test_data_loss_is_recorded_as_a_gap_with_on_data_loss_skip(world: World) -> None:
     load(world)
     topic = world.topic("orders", [1] * 2, [1] * 5)
     topic.first = 14
     assert re.match(r"partition 0: .*\b10\b.*\b13\b", load(world).problems["orders"][0])
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     assert load(world).loaded[0].gaps == 4 + 9
 
 
 def taking_up(world: World) -> None:
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
 
 
 def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_it_diverged(world: World) -> None:
@@ -684,8 +684,8 @@ def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_
     topic.cut_back(0, 80, *[1] * 70)
     held = load(world)
     (problem,) = held.problems["orders"]
-    assert re.match(r"partition 0: .*\b80\b.*\b99\b.*\b1\b.*\b0\b.*loader\.lost_ground=earliest\b.*\b80$", problem)
-    assert held.slot == 0
+    assert re.match(r"partition 0: .*\b80\b.*\b99\b.*\b1\b.*\b0\b.*loader\.on_data_loss=skip\b.*\b80$", problem)
+    assert held.commit_number == 0
     taking_up(world)
     report = load(world)
     assert report.problems == {}
@@ -701,14 +701,14 @@ def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_
         "orders before 0-2- were read from a log that is no more, and stay; what took their place is in files from "
         "0-2- on",
     )
-    decided = world.log().decision(2).topics["orders"].ranges[0]
-    assert (decided.previous, decided.start, decided.end, decided.replaced) == (100, 80, 150, (80, 100))
-    assert (decided.incarnation, decided.epochs) == (1, ReadEpochs(((1, 80),), 150))
+    committed = world.log().commit(2).topics["orders"].ranges[0]
+    assert (committed.previous, committed.start, committed.end, committed.replaced) == (100, 80, 150, (80, 100))
+    assert (committed.incarnation, committed.epochs) == (1, ReadEpochs(((1, 80),), 150))
     state = world.log().read_state().topics["orders"].partitions[0]
     assert (state.next_offset, state.incarnation) == (150, 1)
     assert state.epochs == ReadEpochs(((0, 0), (1, 80)), 150)
     assert sum(row.count for row in world.audit("orders")) == counted + 70
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
 
 
 def test_offsets_that_come_twice_are_counted_twice(world: World) -> None:
@@ -752,7 +752,7 @@ def test_a_log_that_ends_before_us_is_taken_up_at_its_end_where_nobody_knows_epo
     topic = world.cluster.topics["orders"]
     topic.cut_back(0, 4)
     (problem,) = load(world).problems["orders"]
-    assert re.match(r"partition 0: .*\b4\b.*\b9\b.*loader\.lost_ground=earliest\b.*\b4$", problem)
+    assert re.match(r"partition 0: .*\b4\b.*\b9\b.*loader\.on_data_loss=skip\b.*\b4$", problem)
     taking_up(world)
     assert any("the rows of its offsets 4 to 9" in note for note in load(world).notes)
     topic.logs[0] += [1] * 9
@@ -783,7 +783,7 @@ def test_a_topic_whose_id_is_told_at_last_is_the_one_it_was(world: World) -> Non
     topic.logs[0] += [1] * 3
     assert load(world).loaded[0].rows == 3
     assert world.rows("orders") == world.produced("orders")
-    assert not load(world).slot
+    assert not load(world).commit_number
     # From here on another id is another topic.
     world.topic("orders", [1], topic_id="id-10")
     assert re.search(r"\bid-10\b.*\bid-9\b", load(world).problems["orders"][0])
@@ -804,9 +804,9 @@ def test_a_topic_made_again_while_ids_are_not_told_is_loaded_once(world: World) 
     assert report.loaded[0].rows == 2
     old = [(0, offset) for offset in range(10)] + [(number, offset) for number in (1, 2) for offset in range(4)]
     assert world.rows("orders") == sorted([*old, *world.produced("orders")])
-    assert not load(world).slot
+    assert not load(world).commit_number
     log = world.log()
-    assert not read_chain(log, "orders", log.read_state().slot).findings
+    assert not read_chain(log, "orders", log.read_state().commit_number).findings
 
 
 def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None:
@@ -817,8 +817,8 @@ def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None
     taking_up(world)
     report = load(world)
     assert (report.loaded[0].rows, report.loaded[0].gaps) == (60, 10)
-    decided = world.log().decision(2).topics["orders"].ranges[0]
-    assert (decided.replaced, decided.start, decided.gaps) == ((80, 100), 90, ((80, 90),))
+    committed = world.log().commit(2).topics["orders"].ranges[0]
+    assert (committed.replaced, committed.start, committed.gaps) == ((80, 100), 90, ((80, 90),))
     assert re.search(r"\b80\b.*\b89\b", report.notes[0])
 
 
@@ -857,12 +857,16 @@ def load_once_each(root: Path, steps: list[tuple[str, int, int]]) -> None:
     world.pool.broken = {}
     load(world)
     owner: dict[int, int] = {}
-    for slot in range(1, world.log().head() + 1):
-        for decided in world.log().decision(slot).topics["orders"].ranges if world.log().decision(slot).topics else ():
-            if decided.diverged_at is not None:
-                owner = {offset: epoch for offset, epoch in owner.items() if offset < decided.diverged_at}
-            epochs = decided.epochs.starts
-            for offset in range(decided.start, decided.end):
+    for commit_number in range(1, world.log().head() + 1):
+        for committed in (
+            world.log().commit(commit_number).topics["orders"].ranges
+            if world.log().commit(commit_number).topics
+            else ()
+        ):
+            if committed.diverged_at is not None:
+                owner = {offset: epoch for offset, epoch in owner.items() if offset < committed.diverged_at}
+            epochs = committed.epochs.starts
+            for offset in range(committed.start, committed.end):
                 assert offset not in owner, "decided twice"
                 owner[offset] = [epoch for epoch, start in epochs if start <= offset][-1]
     starts = topic.starts.get(0, [(0, 0)])
@@ -878,7 +882,7 @@ def test_a_transaction_that_does_not_end_is_told_and_the_rest_is_loaded(world: W
     second = load(world)
     (note,) = second.notes
     assert re.match(r"orders: partition 1: .*\b3 offsets\b", note)
-    assert not second.has_findings and second.slot == 0
+    assert not second.has_findings and second.commit_number == 0
     world.cluster.topics["orders"].open_from = {}
     assert load(world).notes == ()
     assert world.rows("orders") == world.produced("orders")
@@ -894,11 +898,11 @@ def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
         return results
 
     report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
-    assert report.slot == 0
+    assert report.commit_number == 0
     assert (report.conflict or "").endswith(": orders")
     assert not report.has_findings
     assert world.rows("orders") == world.produced("orders")
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
 
 
 def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_decided(world: World) -> None:
@@ -922,24 +926,28 @@ def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_deci
 
 
 @pytest.fixture
-def small_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Every topic has a decision of its own."""
-    monkeypatch.setattr("headrace.loader.commit.chunks.DECISION_BYTES_MAX", 1)
+def small_commits(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Every topic has a commit of its own."""
+    monkeypatch.setattr("headrace.loader.commit.chunks.COMMIT_BYTES_MAX", 1)
     for topic in ("clicks", "users"):
         world.topic(topic, [1, 1, 1], [1])
         world.registry.register(f"{topic}-value", 1, ORDER_V1)
     return world
 
 
-def test_a_large_run_is_decided_in_chunks(small_decisions: World) -> None:
-    world = small_decisions
+def test_a_large_run_is_decided_in_chunks(small_commits: World) -> None:
+    world = small_commits
     report = load(world)
-    assert report.slot == 3
+    assert report.commit_number == 3
     assert [one.topic for one in report.loaded] == ["clicks", "orders", "users"]
     assert report.conflict == ""
     log = world.log()
-    assert [list(log.decision(slot).topics) for slot in (1, 2, 3)] == [["clicks"], ["orders"], ["users"]]
-    assert len({log.decision(slot).work_id for slot in (1, 2, 3)}) == 3
+    assert [list(log.commit(commit_number).topics) for commit_number in (1, 2, 3)] == [
+        ["clicks"],
+        ["orders"],
+        ["users"],
+    ]
+    assert len({log.commit(commit_number).run_id for commit_number in (1, 2, 3)}) == 3
     for topic in ("clicks", "orders", "users"):
         assert world.rows(topic) == world.produced(topic)
     assert log.storage.children("staging") == ()
@@ -947,21 +955,21 @@ def test_a_large_run_is_decided_in_chunks(small_decisions: World) -> None:
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_run_killed_between_its_chunks_leaves_the_rest_to_the_next(
-    small_decisions: World, nth: int, monkeypatch: pytest.MonkeyPatch
+    small_commits: World, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = small_decisions
-    offers = itertools.count(1)
-    plain = DecisionLog.offer
+    world = small_commits
+    commit_results = itertools.count(1)
+    plain = CommitLog.proposal
 
-    def killed(log: DecisionLog, proposal: Decision) -> Offered:
-        if next(offers) == nth:
+    def killed(log: CommitLog, proposal: Commit) -> CommitResult:
+        if next(commit_results) == nth:
             raise KeyboardInterrupt
         return plain(log, proposal)
 
-    monkeypatch.setattr(DecisionLog, "offer", killed)
+    monkeypatch.setattr(CommitLog, "try_commit", killed)
     with pytest.raises(KeyboardInterrupt):
         load(world)
-    monkeypatch.setattr(DecisionLog, "offer", plain)
+    monkeypatch.setattr(CommitLog, "try_commit", plain)
     report = load(world)
     assert [one.topic for one in report.loaded] == ["clicks", "orders", "users"][nth - 1 :]
     for topic in ("clicks", "orders", "users"):
@@ -971,8 +979,8 @@ def test_a_run_killed_between_its_chunks_leaves_the_rest_to_the_next(
     assert world.log().storage.children("staging") == (), "nothing of the chunks that were never offered is left"
 
 
-def test_a_chunk_that_another_load_was_faster_with_leaves_the_others(small_decisions: World) -> None:
-    world = small_decisions
+def test_a_chunk_that_another_load_was_faster_with_leaves_the_others(small_commits: World) -> None:
+    world = small_commits
     slow = world.ports()
     pool = slow.run_units
 
@@ -1008,7 +1016,7 @@ def test_staging_that_no_offer_names_goes_at_once(world: World) -> None:
         return results
 
     report = run_load(dataclasses.replace(ports, run_units=lost), world.settings)  # type: ignore[arg-type]
-    assert report.slot == 0 and "orders" in report.problems
+    assert report.commit_number == 0 and "orders" in report.problems
     assert world.log().storage.children("staging") == ()
 
 
@@ -1023,34 +1031,34 @@ def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -
         return results
 
     report = run_load(dataclasses.replace(slow, run_units=voided), world.settings)  # type: ignore[arg-type]
-    assert report.slot == 0
+    assert report.commit_number == 0
     assert world.rows("orders") == []
-    assert world.log().decision(1).planned_after == 0, "so says the voiding"
+    assert world.log().commit(1).planned_after == 0, "so says the voiding"
     world.settings = dataclasses.replace(world.settings, topics_exclude=(), staging_age_ms=10**15)
-    assert load(world).slot == 2
+    assert load(world).commit_number == 2
     assert world.rows("orders") == world.produced("orders")
-    assert world.log().decision(2).planned_after == 1
+    assert world.log().commit(2).planned_after == 1
 
 
 def test_a_plan_of_long_ago_is_refused_and_the_next_load_reads_it_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the log need not remember for ever whose work was voided."""
-    monkeypatch.setattr(conflict, "PLAN_SLOTS_MAX", 1)
+    monkeypatch.setattr(conflict, "PLAN_COMMITS_MAX", 1)
     slow = world.ports()
     pool = slow.run_units
 
     def slept(units: object) -> object:
         results = pool(units)  # type: ignore[arg-type]
         for number in range(2):
-            world.log().offer(clean(f"c{number}", f"w{number}"))
+            world.log().try_commit(clean(f"c{number}", f"w{number}"))
         return results
 
     report = run_load(dataclasses.replace(slow, run_units=slept), world.settings)  # type: ignore[arg-type]
-    assert report.slot == 0
+    assert report.commit_number == 0
     assert report.conflict
     assert not report.has_findings
-    assert load(world).slot == 3
+    assert load(world).commit_number == 3
     assert world.rows("orders") == world.produced("orders")
 
 
@@ -1149,16 +1157,16 @@ def test_colliding_topics_get_tables_of_their_own(world: World) -> None:
 
 
 def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
-    """A driver that stops before its followers and wakes up when the table has moved on."""
+    """A driver that stops before its appliers and wakes up when the table has moved on."""
     load(world)
     log = world.log()
-    late = step_of(log.read_state(), "orders", (log.decision(1),))
+    late = step_of(log.read_state(), "orders", (log.commit(1),))
     world.registry.register("orders-value", 3, ORDER_V2)
     world.cluster.topics["orders"].logs[0] += [3]
     load(world)
     executed = len(world.hive.executed)
-    follower = SchemaFollower(lambda: world.hive, world.tables(), world.log().head)
-    follower.apply(late)
+    applier = SchemaApplier(lambda: world.hive, world.tables(), world.log().head)
+    applier.apply(late)
     assert len(world.hive.executed) == executed
 
 
@@ -1176,11 +1184,11 @@ def test_loads_keep_the_view_of_the_newest_schema(world: World) -> None:
     world.registry.register("orders-value", 3, ORDER_V2)
     world.cluster.topics["orders"].logs[0] += [3]
     log = world.log()
-    late = step_of(log.read_state(), "orders", (log.decision(3),))
+    late = step_of(log.read_state(), "orders", (log.commit(3),))
     load(world)
     second = world.hive.tables[("headrace", "orders_latest")]
     assert [column.name for column in second.columns if column not in first.columns] == ["note"]
-    SchemaFollower(lambda: world.hive, world.tables(), log.head).apply(late)
+    SchemaApplier(lambda: world.hive, world.tables(), log.head).apply(late)
     assert world.hive.tables[("headrace", "orders_latest")] == second
 
 
@@ -1199,7 +1207,7 @@ def test_a_view_of_somebody_else_is_left_alone_and_hinders_no_load(world: World)
 
 
 def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:
-    """Its revision is of a slot that this log does not have, so it says nothing about who is late."""
+    """Its revision is of a commit that this log does not have, so it says nothing about who is late."""
     for _ in range(3):
         world.cluster.topics["orders"].logs[0] += [1]
         load(world)
@@ -1256,7 +1264,7 @@ def test_the_kafka_column_grows_in_table_and_files_and_never_shrinks(world: Worl
     load(world)
     assert "kafka" not in columns()
     world.policy = dataclasses.replace(POLICY, kafka_column="full")
-    assert load(world).slot == 0 and "kafka" not in columns()  # no row has it yet
+    assert load(world).commit_number == 0 and "kafka" not in columns()  # no row has it yet
     one_more(world, "orders")
     assert load(world).notes == () and '"headers"' in columns()
     world.policy = dataclasses.replace(POLICY, kafka_column="position")
@@ -1275,35 +1283,35 @@ def test_a_topic_may_go_on_where_others_wait(world: World) -> None:
     for name in ("orders", "clicks"):
         topic = world.topic(name, *([1] * 2 for _ in world.cluster.topics[name].logs))
         topic.first = 100
-    world.policies["clicks"] = dataclasses.replace(POLICY, lost_ground="earliest")
+    world.policies["clicks"] = dataclasses.replace(POLICY, on_data_loss="skip")
     report = load(world)
     assert [one.topic for one in report.loaded] == ["clicks"] and list(report.problems) == ["orders"]
 
 
 def test_topics_have_limits_of_bad_messages_of_their_own(world: World) -> None:
     world.topic("orders", [99] * 50 + [1] * 50)
-    world.policies["orders"] = dataclasses.replace(POLICY, quarantine_share_max=0.5)
+    world.policies["orders"] = dataclasses.replace(POLICY, quarantine_ratio_max=0.5)
     assert load(world).problems == {}
     world.cluster.topics["orders"].logs[0] += [99] * 200 + [1] * 100
-    assert "loader.quarantine_share_max (50%)" in load(world).problems["orders"][0]
-    world.policies["orders"] = dataclasses.replace(POLICY, quarantine_share_max=0.7)
+    assert "loader.quarantine_ratio_max (50%)" in load(world).problems["orders"][0]
+    world.policies["orders"] = dataclasses.replace(POLICY, quarantine_ratio_max=0.7)
     assert load(world).loaded[0].quarantined == 200
 
 
-def decide_offsets(world: World, choice: Choice, work_id: str = "op") -> int:
+def commit_offsets_choice(world: World, choice: Choice, run_id: str = "op") -> int:
     log = world.log()
     log.open()
-    offered = log.offer(decision_of(choice, log.read_state(), work_id=work_id, now_ms=world.clock_ms, build="b"))
-    assert offered.decision is not None and not offered.refused
-    return offered.decision.slot
+    commit_result = log.try_commit(commit_of(choice, log.read_state(), run_id=run_id, now_ms=world.clock_ms, build="b"))
+    assert commit_result.commit is not None and not commit_result.refused
+    return commit_result.commit.commit_number
 
 
 def test_offsets_passed_over_unstick_a_partition_and_the_audit_knows(world: World) -> None:
     world.pool.broken = {TopicPartition("orders", 0): 4}
     assert load(world).problems["orders"] and len(world.rows("orders")) == 9
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
     state = world.log().read_state()
-    decide_offsets(world, skip(state, "orders", 0, 4, 6, "ticket 4711", None))
+    commit_offsets_choice(world, skip(state, "orders", 0, 4, 6, "ticket 4711", None))
     world.pool.broken = {}
     report = load(world)
     assert report.problems == {}
@@ -1315,7 +1323,7 @@ def test_offsets_passed_over_unstick_a_partition_and_the_audit_knows(world: Worl
 
 def test_a_topic_begins_where_an_operator_said(world: World) -> None:
     wanted = {"orders": {0: 7, 1: 5}, "clicks": {0: 2}}
-    decide_offsets(world, starts(world.log().read_state(), wanted, "imported"))
+    commit_offsets_choice(world, starts(world.log().read_state(), wanted, "imported"))
     report = load(world)
     assert report.problems == {} and report.notes == ()
     assert world.rows("orders") == [(0, 7), (0, 8), (0, 9)]
@@ -1326,13 +1334,13 @@ def test_a_topic_begins_where_an_operator_said(world: World) -> None:
 
 
 def test_a_start_that_the_log_has_no_more_or_not_yet_is_lost_ground(world: World) -> None:
-    decide_offsets(world, starts(world.log().read_state(), {"orders": {0: 7, 1: 9}}, "imported"))
+    commit_offsets_choice(world, starts(world.log().read_state(), {"orders": {0: 7, 1: 9}}, "imported"))
     world.cluster.topics["orders"].first = 8
     world.cluster.topics["orders"].logs = [[1] * 3, [1] * 0]
     first, second = load(world).problems["orders"]
     assert re.match(r"partition 0: .*\b7\b.*\b7\b", first)
     assert re.match(r"partition 1: .*\b8\b.*\b9\b", second)
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     (loaded,) = load(world).loaded
     assert (loaded.rows, loaded.gaps) == (3, 1)
     assert world.log().read_state().next_offset("orders", 1) == 8
@@ -1345,7 +1353,7 @@ def test_a_load_that_did_not_know_of_a_start_is_refused_for_that_topic(world: Wo
     run_units = ports.run_units
 
     def meanwhile(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
-        decide_offsets(world, starts(world.log().read_state(), {"orders": {0: 7}}, "imported"))
+        commit_offsets_choice(world, starts(world.log().read_state(), {"orders": {0: 7}}, "imported"))
         return run_units(units)
 
     report = run_load(dataclasses.replace(ports, run_units=meanwhile), world.settings)

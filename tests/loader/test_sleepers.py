@@ -37,9 +37,9 @@ def loads_beside(case: Case, world: SmallWorld) -> None:
 
 
 def voids_beside(case: Case, world: SmallWorld) -> None:
-    """Whatever is staged and not decided, and nothing else: what a load would do beside hides the loss."""
+    """Whatever is staged and not committed, and nothing else: what a load would do beside hides the loss."""
     ports = world.ports()
-    clean(ports.log, ports.staging, work_id="cleaning", build="test", now_ms=world.clock_ms, age_ms=AT_ONCE_MS)
+    clean(ports.log, ports.staging, run_id="cleaning", build="test", now_ms=world.clock_ms, age_ms=AT_ONCE_MS)
 
 
 def compacts_beside(case: Case, world: SmallWorld) -> None:

@@ -25,7 +25,7 @@ from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOf
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
-from headrace.loader.commit.settle import SettledTopic, settle
+from headrace.loader.commit.reconcile import ReconciledTopic, reconcile
 from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
@@ -46,7 +46,7 @@ from headrace.loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from headrace.loader.write.buckets import Buckets
+from headrace.loader.write.time_partitions import Buckets
 from support.broker.record_batches import make_batch
 from support.loader.compiled_core import required_core
 from support.loader.loader_samples import POLICY
@@ -167,7 +167,7 @@ def test_messages_become_rows_of_their_hour(run: Run, cluster: Cluster, tmp_path
     cluster.put(0, {n: message(n, T0 + n * HOUR_MS // 2) for n in range(4)})
     result = run(offsets(0, 4))
     assert result.error == "" and result.task == 3 and result.build == current_build()
-    assert [file.bucket for file in result.files] == ["dt=2013-01-01/hr=01", "dt=2013-01-01/hr=02"]
+    assert [file.time_partition for file in result.files] == ["dt=2013-01-01/hr=01", "dt=2013-01-01/hr=02"]
     first = rows(tmp_path, result.files[0])
     assert [row["n"] for row in first] == [0, 1]
     assert (first[1]["kafka"]["partition"], first[1]["kafka"]["offset"]) == (0, 1)
@@ -190,7 +190,7 @@ def test_bad_messages_go_to_the_quarantine_by_record_time(run: Run, cluster: Clu
     cluster.put(0, {0: b"junk", 1: message(1, schema_id=404), 2: message(2) + b"x"}, headers=[("h", b"v")])
     result = run(offsets(0, 3))
     (file,) = result.files
-    assert (file.kind, file.bucket, file.records) == (FileKind.QUARANTINE, "dt=1970-01-01/hr=00", 3)
+    assert (file.kind, file.time_partition, file.records) == (FileKind.QUARANTINE, "dt=1970-01-01/hr=00", 3)
     with (tmp_path / "staging" / "w" / file.path).open("rb") as opened:
         found = list(read_rows(opened))
     assert [row.code for row in found] == ["framing", "absent_schema", "malformed"]
@@ -229,7 +229,7 @@ def test_audit_counts_by_window_of_message_time(run: Run, cluster: Cluster) -> N
 def test_an_absurd_time_is_filed_by_record_time_and_audited_as_such(run: Run, cluster: Cluster, absurd: int) -> None:
     cluster.put(0, {0: message(0, absurd)})
     result = run(offsets(0, 1))
-    assert result.files[0].bucket == "dt=1970-01-01/hr=00"
+    assert result.files[0].time_partition == "dt=1970-01-01/hr=00"
     assert result.ranges[0].time_sources == {"record (absurd field)": 1}
     assert {row.window_start_ms for row in result.ranges[0].audit} == {OUT_OF_RANGE_MS}
     assert result.ranges[0].odd_times == (OddTimes(TimeOddity.OUT_OF_RANGE, "timestamp", "millis", 1, absurd),)
@@ -325,14 +325,14 @@ def test_a_changed_log_drops_the_whole_range(run: Run, cluster: Cluster) -> None
     assert found.error == "the topic was re-created" and result.files == ()
 
 
-def settled(units: Sequence[WorkUnit]) -> SettledTopic:
-    """What of these units is decided, of partitions that begin at 0 and were never read."""
+def reconciled(units: Sequence[WorkUnit]) -> ReconciledTopic:
+    """What of these units is committed, of partitions that begin at 0 and were never read."""
     ends: dict[int, int] = defaultdict(int)
     for one in (one for unit in units for one in unit.ranges):
         ends[one.topic_partition.partition] = max(ends[one.topic_partition.partition], one.end)
     ranges = tuple(PlannedRange(partition, None, 0, end, 5, 100) for partition, end in ends.items())
     planned = {"orders": TopicRanges("0e1f", False, ranges, ())}
-    return settle(planned, units, [run_work_unit(unit) for unit in units], {})["orders"]
+    return reconcile(planned, units, [run_work_unit(unit) for unit in units], {})["orders"]
 
 
 @pytest.mark.parametrize("is_spread", [True, False], ids=["two tasks", "one task"])
@@ -347,7 +347,7 @@ def test_a_corrupt_batch_stops_its_partition_there_and_nothing_else(
     whole = [replace(offsets(0, 30), bytes_estimate=300), replace(offsets(0, 30, partition=1), bytes_estimate=300)]
     first, second, third, *healthy = [piece for one in whole for piece in split(one, 100)]
     tasks = [[first, second], [third, *healthy]] if is_spread else [[first, second, third, *healthy]]
-    found = settled([unit(*ranges, task=number) for number, ranges in enumerate(tasks)])
+    found = reconciled([unit(*ranges, task=number) for number, ranges in enumerate(tasks)])
     assert {one.partition: one.end for one in found.ranges} == {0: 4, 1: 30}
     (problem,) = found.problems
     assert re.search(r"\borders\b.*\b0\b.*\b4: .*\bchecksum\b", problem)
@@ -369,11 +369,11 @@ def test_a_corrupt_batch_is_passed_over_where_policy_says_so(
     log = cluster.logs[TopicPartition("orders", 0)]
     log[2] = (9, log[2][1][:-1] + bytes([log[2][1][-1] ^ 1]))
     pieces = split(replace(offsets(0, 30), bytes_estimate=30), 30 // parts)
-    found = settled([unit(*pieces, corrupt_batches=fate)])
-    (decided,) = found.ranges
-    assert (decided.end, decided.counts, found.problems) == (30, RangeCounts(records=27, corrupt=3), ())
-    assert decided.gaps == ()
-    passed = decided.passed_over
+    found = reconciled([unit(*pieces, corrupt_batches=fate)])
+    (committed,) = found.ranges
+    assert (committed.end, committed.counts, found.problems) == (30, RangeCounts(records=27, corrupt=3), ())
+    assert committed.gaps == ()
+    passed = committed.passed_over
     assert (passed[0].start, passed[-1].end, sum(one.end - one.start for one in passed)) == (6, 9, 3)
     assert {one.is_kept for one in passed} == {fate == "quarantine"}
     assert re.search(r"\b6: .*\bchecksum\b.*\b0x", passed[0].reason)
@@ -419,7 +419,7 @@ def test_a_header_that_names_an_absurd_day_keeps_its_batch_where_times_out_of_ra
     log[0] = (1, bytes(batch))
     result = run(offsets(0, 2), corrupt_batches="quarantine")
     (kept,) = [file for file in result.files if file.kind is FileKind.QUARANTINE]
-    assert kept.bucket == "dt=1970-01-01/hr=00"
+    assert kept.time_partition == "dt=1970-01-01/hr=00"
 
 
 def test_a_range_that_follows_another_shares_no_file(run: Run, cluster: Cluster, tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ def test_a_load_schema_that_no_file_can_have_fails_its_topic_and_not_the_others(
 def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, tmp_path: Path, column: str) -> None:
     cluster.put(0, {0: message(0)}, headers=[("h", b"v")])
     result = run(offsets(0, 1), kafka_column=column, partition_by="day")
-    assert result.files[0].bucket == "dt=2013-01-01"
+    assert result.files[0].time_partition == "dt=2013-01-01"
     (row,) = rows(tmp_path, result.files[0])
     if column == "none":
         assert list(row) == ["timestamp", "n"]
@@ -521,14 +521,14 @@ def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, t
 def test_a_message_of_the_future_is_filed_by_its_arrival_where_policy_says_so(run: Run, cluster: Cluster) -> None:
     cluster.put(0, {0: message(0, T0 + 3 * HOUR_MS), 1: message(1, T0 + 5 * HOUR_MS)})  # records of 1970
     (file,) = run(offsets(0, 1), now_ms=T0).files
-    assert file.bucket == "dt=2013-01-01/hr=04"
+    assert file.time_partition == "dt=2013-01-01/hr=04"
     result = run(offsets(0, 2), now_ms=T0, future_ms_max=HOUR_MS)
-    assert [one.bucket for one in result.files] == ["dt=1970-01-01/hr=00"]
+    assert [one.time_partition for one in result.files] == ["dt=1970-01-01/hr=00"]
     (found,) = result.ranges
     assert found.time_sources == {FUTURE_TIME: 2}
     windows = {count.window_start_ms for count in found.audit}
     assert windows == {T0 + 3 * HOUR_MS, T0 + 5 * HOUR_MS}
-    assert [one.bucket for one in run(offsets(0, 2), now_ms=T0, future_ms_max=10**15).files] == [
+    assert [one.time_partition for one in run(offsets(0, 2), now_ms=T0, future_ms_max=10**15).files] == [
         "dt=2013-01-01/hr=04",
         "dt=2013-01-01/hr=06",
     ]
@@ -544,7 +544,7 @@ def test_topics_of_one_task_have_files_of_their_own_kinds(
     )
     both = unit(offsets(0, 1), OffsetRange(TopicPartition("clicks", 0), 0, 1))
     found = {file.topic: file for file in run_work_unit(replace(both, topics={**both.topics, "clicks": clicks})).files}
-    assert {topic: file.bucket for topic, file in found.items()} == {
+    assert {topic: file.time_partition for topic, file in found.items()} == {
         "orders": "dt=2013-01-01/hr=01",
         "clicks": "dt=2013-01-01",
     }
@@ -580,7 +580,7 @@ def test_files_name_their_work_and_task(run: Run, cluster: Cluster, tmp_path: Pa
     (file,) = run(offsets(0, 1)).files
     with (tmp_path / "staging" / "w" / file.path).open("rb") as handle:
         metadata = fastavro.reader(handle).metadata
-    assert (metadata["headrace.work_id"], metadata["headrace.task"]) == ("w", "3")
+    assert (metadata["headrace.run_id"], metadata["headrace.task"]) == ("w", "3")
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])

@@ -1,6 +1,6 @@
 """A generated year of loads: what is produced, what goes wrong with topics and brokers, and what operators do about it.
 
-Everything acknowledged is a row, is quarantined or is in a gap that a decision declares, all tiers of the audit agree
+Everything acknowledged is a row, is quarantined or is in a gap that a commit declares, all tiers of the audit agree
 but for what the brokers lost, whatever the metastore names can be read between any two loads, each problem was caused
 and each cause is named. `PYTHONPATH=tests python -m support.simulation.year` goes through a year of 200 topics.
 """
@@ -59,7 +59,7 @@ def check_flat(sizes: Sequence[Size]) -> None:
     for one in sizes:
         assert one.state_bytes <= BYTES_PER_PARTITION_MAX * (one.topics + one.partitions), one
         assert one.works <= WORKS_MAX, one
-        assert one.files["archive"] <= one.slots // 100 + 1, one
+        assert one.files["archive"] <= one.commits // 100 + 1, one
         assert one.files["log"] <= 300, one
         assert one.files["checkpoint"] <= 2, one
         assert one.files["staging"] <= 100, one

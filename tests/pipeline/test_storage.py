@@ -1,4 +1,4 @@
-"""Where the settings say that the warehouse and the decision log are; that one is not used with another's."""
+"""Where the settings say that the warehouse and the commit log are; that one is not used with another's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.hadoop.staging import HadoopStaging
-from headrace.loader.storage.local.slots import LocalSlots
-from headrace.pipeline.load import decision_log
+from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.pipeline.load import commit_log
 from headrace.pipeline.storage import check_pair, lease_path, location_of, prepare_environment, warehouse_storage
 from headrace.settings import LoaderSettings, Settings
-from headrace.settings.addresses import RemoteFolder
+from headrace.settings.addresses import RemoteDirectory
 
 
 def settings_of(root: Path, warehouse: str = "w", state: str = "") -> Settings:
@@ -26,7 +26,7 @@ def settings_of(root: Path, warehouse: str = "w", state: str = "") -> Settings:
 
 def opened(settings: Settings, *, is_dry: bool = False) -> None:
     """As a load does it."""
-    decision_log(settings).open()
+    commit_log(settings).open()
     check_pair(settings, warehouse_storage(settings), is_dry=is_dry)
 
 
@@ -52,7 +52,7 @@ def test_a_warehouse_whose_log_is_elsewhere_is_not_begun_anew(tmp_path: Path) ->
     with pytest.raises(StorageError, match=r"file://.*/w .*file://.*/s\b"):
         check_pair(settings_of(tmp_path), warehouse_storage(settings_of(tmp_path)), is_dry=False)
     with pytest.raises(StorageError, match=r"loader\.state"):
-        decision_log(settings_of(tmp_path))
+        commit_log(settings_of(tmp_path))
     with pytest.raises(StorageError, match=r"/w .*file://.*/s\b.*loader\.state .*file://.*/other"):
         opened(settings_of(tmp_path, state="other"))
 
@@ -73,7 +73,7 @@ def test_a_warehouse_that_has_its_own_log_keeps_it(tmp_path: Path) -> None:
 def test_what_is_remote_is_not_looked_at_before_it_is_used(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, loader=LoaderSettings(warehouse="s3a://bucket/w", state=str(tmp_path / "s")))
     storage = warehouse_storage(settings)
-    assert isinstance(storage.slots, LocalSlots)
+    assert isinstance(storage.commits, LocalCommitStorage)
     assert isinstance(storage.staging, HadoopStaging)
     assert storage.staging.location("1") == "s3a://bucket/w/_headrace/staging/1"
     assert storage.files.location("t/dt=1") == "s3a://bucket/w/t/dt=1"
@@ -91,7 +91,7 @@ def test_the_lease_of_a_remote_log_is_on_this_machine(tmp_path: Path) -> None:
 
 def test_places_in_hadoops_spelling(tmp_path: Path) -> None:
     assert location_of(tmp_path) == f"file://{tmp_path}"
-    assert location_of(RemoteFolder("hdfs://nn/w")) == "hdfs://nn/w"
+    assert location_of(RemoteDirectory("hdfs://nn/w")) == "hdfs://nn/w"
 
 
 @pytest.mark.parametrize(

@@ -262,9 +262,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 INTERVAL_MS = 600_000
 
 
-def every(interval_ms: int, folder: Path) -> tuple[Schedule, int]:
+def every(interval_ms: int, directory: Path) -> tuple[Schedule, int]:
     """A schedule, and when its first load is due."""
-    schedule = Schedule(PartCommand("load", ("this",), is_asked=True), Duration(interval_ms), folder, {})
+    schedule = Schedule(PartCommand("load", ("this",), is_asked=True), Duration(interval_ms), directory, {})
     return schedule, next_aligned_ms(int(time.time() * 1000), interval_ms)
 
 

@@ -43,8 +43,8 @@ class Verdict:
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
-    folder = tmp_path_factory.mktemp("java")
-    with java_oracle("ContentOracle", folder, confluent_classpath()) as oracle:
+    directory = tmp_path_factory.mktemp("java")
+    with java_oracle("ContentOracle", directory, confluent_classpath()) as oracle:
         yield oracle
 
 

@@ -40,8 +40,8 @@ def schema(content: int) -> str:
 @cache
 def empty_database() -> bytes:
     """A migrated database without anything in it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "registry.db"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "registry.db"
         database = Database(sqlite_url(path))
         database.upgrade()
         database.close()
@@ -50,8 +50,8 @@ def empty_database() -> bytes:
 
 @contextmanager
 def opened() -> Iterator[Services]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "registry.db"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "registry.db"
         path.write_bytes(empty_database())
         database = Database(sqlite_url(path), lease_s=0)
         yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")

@@ -220,12 +220,12 @@ def test_the_access_log_follows_rotation(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = tmp_path / "logs"
-    folder.mkdir()
+    directory = tmp_path / "logs"
+    directory.mkdir()
     now = 0.0
-    log = AccessLog(str(folder / "access.log"), clock=lambda: now)
-    (folder / "access.log").unlink()
-    folder.rmdir()
+    log = AccessLog(str(directory / "access.log"), clock=lambda: now)
+    (directory / "access.log").unlink()
+    directory.rmdir()
     now += 1.1
     log.write(scope(), 200, 1, 0.1, "", cached=False)
     log.write(scope(), 200, 1, 0.1, "", cached=False)

@@ -12,14 +12,14 @@ import pytest
 from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError, load_settings
 from headrace.settings.addresses import (
     LiveAddresses,
-    RemoteFolder,
+    RemoteDirectory,
     live_addresses,
     resolve_bootstrap_servers,
     resolve_metastore,
     resolve_registry_url,
-    state_folder,
+    state_directory,
     warehouse_dir,
-    warehouse_folder,
+    warehouse_location,
 )
 
 LIVE = LiveAddresses(
@@ -82,16 +82,16 @@ def test_other_file_systems_are_refused(text: str) -> None:
     for key in ("warehouse", "state"):
         settings = Settings(loader=LoaderSettings(**{key: text}))
         with pytest.raises(SettingsError, match=rf"loader\.{key}\b.*{re.escape(repr(text))}"):
-            warehouse_folder(settings) if key == "warehouse" else state_folder(settings)
+            warehouse_location(settings) if key == "warehouse" else state_directory(settings)
 
 
 @pytest.mark.parametrize("text", ["hdfs://nn:8020/warehouse", "hdfs://nameservice/w/x", "s3a://bucket/x"])
 def test_warehouse_and_state_may_be_on_a_cluster_or_in_a_bucket(text: str, tmp_path: Path) -> None:
     settings = Settings(loader=LoaderSettings(warehouse=f"{text}/", state=str(tmp_path)))
-    assert warehouse_folder(settings) == RemoteFolder(text)
-    assert state_folder(settings) == tmp_path
-    assert state_folder(Settings(loader=LoaderSettings(state=text))) == RemoteFolder(text)
-    assert state_folder(Settings()) is None
+    assert warehouse_location(settings) == RemoteDirectory(text)
+    assert state_directory(settings) == tmp_path
+    assert state_directory(Settings(loader=LoaderSettings(state=text))) == RemoteDirectory(text)
+    assert state_directory(Settings()) is None
     with pytest.raises(SettingsError, match=re.escape(text)):
         warehouse_dir(settings)
 

@@ -1,4 +1,4 @@
-"""A user without a home folder, as in containers that run as any number."""
+"""A user without a home directory, as in containers that run as any number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.settings import SettingsError, home_folder, load_settings, state_folder
+from headrace.settings import SettingsError, home_directory, load_settings, state_directory
 from headrace.settings.loading import COMMAND_LINE
 
 
@@ -23,17 +23,17 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_has_a_home_keeps_things_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert home_folder() == tmp_path
-    assert state_folder() == tmp_path / ".local" / "state"
+    assert home_directory() == tmp_path
+    assert state_directory() == tmp_path / ".local" / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert state_folder() == tmp_path / "state"
+    assert state_directory() == tmp_path / "state"
 
 
 @pytest.mark.usefixtures("nobody")
 def test_nobody_needs_a_home(tmp_path: Path) -> None:
-    assert home_folder() is None
-    assert state_folder() is None
-    assert load_settings(working_dir=tmp_path, home=home_folder()).data_dir == Path("headrace-data")
+    assert home_directory() is None
+    assert state_directory() is None
+    assert load_settings(working_dir=tmp_path, home=home_directory()).data_dir == Path("headrace-data")
 
 
 @pytest.mark.usefixtures("nobody")

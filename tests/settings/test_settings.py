@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.settings import Address, Duration, LoaderSettings, Settings, SettingsError, known_keys, load_settings
-from headrace.settings.addresses import warehouse_folder
+from headrace.settings.addresses import warehouse_location
 from headrace.settings.loading import COMMAND_LINE
 
 
@@ -55,8 +55,8 @@ UNUSABLE = [
     ("loader.interval", "10", "'10'"),
     ("loader.partition_by", "week", "hour, day"),
     ("registry.api_profile", "9", "7, 8"),
-    ("registry.rules", "dro", "keep, drop"),
-    ("loader.quarantine_share_max", "1.5", "'1.5'"),
+    ("registry.rule_sets", "dro", "keep, drop"),
+    ("loader.quarantine_ratio_max", "1.5", "'1.5'"),
     ("data_dir", "", "''"),
 ]
 """A setting, a value that it cannot have, and what its error contains beside the setting and its origin: the nearest
@@ -93,13 +93,13 @@ def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_pa
     (tmp_path / "headrace.toml").write_text(
         '[loader]\ncodec = "null"\n'
         '[[loader.topic]]\npattern = "clicks|page\\\\..*"\npartition_by = "day"\ntime_fields = ["at"]\n'
-        '[[loader.topic]]\npattern = ".*s"\npartition_by = "hour"\nlost_ground = "earliest"\nfuture_max = "2h"\n'
+        '[[loader.topic]]\npattern = ".*s"\npartition_by = "hour"\non_data_loss = "skip"\nfuture_max = "2h"\n'
     )
     loader = load_settings(working_dir=tmp_path, flags={"loader.tasks": "3"}).loader
     clicks = loader.of_topic("clicks")
-    assert (clicks.partition_by, clicks.time_fields, clicks.lost_ground) == ("day", ("at",), "earliest")
+    assert (clicks.partition_by, clicks.time_fields, clicks.on_data_loss) == ("day", ("at",), "skip")
     assert (clicks.future_max, clicks.codec, clicks.tasks) == (Duration(7_200_000), "null", 3)
-    assert loader.of_topic("page.views").lost_ground == "earliest"
+    assert loader.of_topic("page.views").on_data_loss == "skip"
     assert loader.of_topic("orders").partition_by == "hour"
     for of_none in ("clicks2", "my clicks!", "pagex"):
         assert loader.of_topic(of_none) == loader
@@ -114,7 +114,7 @@ UNUSABLE_TABLES = [
     ('pattern = "x"\ncodex = "null"', "'codex'", "codec"),
     ('pattern = "x"\ntasks = 3', "'tasks'"),
     ('pattern = "x"\ncodec = "zip"', "loader.codec", "'zip'"),
-    ('pattern = "x"\nquarantine_share_max = 2', "loader.quarantine_share_max"),
+    ('pattern = "x"\nquarantine_share_max = 2', "loader.quarantine_ratio_max"),
     ('pattern = "x"\ntime_fields = 3', "loader.time_fields"),
     ('pattern = "x"\nsubject = "{record}"', "loader.subject", "'{record}'"),
     ('pattern = "x"\nsubject = "a\\nb"', "loader.subject"),
@@ -293,10 +293,10 @@ def test_error_of_a_value_masks_its_password(key: str, value: Any) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("uri", ["s3a://me:hunter2@bucket", "ftp://me:hunter2@host/folder"])
+@pytest.mark.parametrize("uri", ["s3a://me:hunter2@bucket", "ftp://me:hunter2@host/directory"])
 def test_error_of_a_warehouse_masks_its_password(uri: str) -> None:
     with pytest.raises(SettingsError, match=r"'\w+://me:\*\*\*@") as caught:
-        warehouse_folder(load_settings(flags={"loader.warehouse": uri}))
+        warehouse_location(load_settings(flags={"loader.warehouse": uri}))
     assert "hunter2" not in str(caught.value)
 
 
@@ -319,7 +319,7 @@ def test_every_key_is_known_once() -> None:
     assert {"data_dir", "registry.listen", "loader.partition_by", "hive.metastore", "sql.listen"} <= set(keys)
 
 
-def test_paths_of_a_file_are_taken_from_its_folder(tmp_path: Path) -> None:
+def test_paths_of_a_file_are_taken_from_its_directory(tmp_path: Path) -> None:
     """The same command means the same wherever it is started."""
     file = tmp_path / "srv" / "headrace.toml"
     file.parent.mkdir()
@@ -339,21 +339,21 @@ def test_paths_of_a_file_are_taken_from_its_folder(tmp_path: Path) -> None:
     assert load_settings(working_dir=tmp_path).data_dir == Path("headrace-data")
 
 
-def test_what_the_working_folder_says_is_known_as_its_own(tmp_path: Path) -> None:
+def test_what_the_working_directory_says_is_known_as_its_own(tmp_path: Path) -> None:
     """A checkout may be anybody's; a file that was named, or that is the user's own, is not."""
     here, home = tmp_path / "here", tmp_path / "home"
     for file in (here / "headrace.toml", home / ".config" / "headrace" / "headrace.toml"):
         file.parent.mkdir(parents=True)
         file.write_text('[registry]\nurl = "http://r"\n')
     where = {"working_dir": here, "home": home}
-    assert load_settings(**where).of_working_folder == {"registry.url"}
-    assert load_settings(**where, flags={"registry.url": "http://f"}).of_working_folder == frozenset()
-    assert load_settings(**where, config=here / "headrace.toml").of_working_folder == frozenset()
+    assert load_settings(**where).keys_from_working_directory == {"registry.url"}
+    assert load_settings(**where, flags={"registry.url": "http://f"}).keys_from_working_directory == frozenset()
+    assert load_settings(**where, config=here / "headrace.toml").keys_from_working_directory == frozenset()
     named = {"HEADRACE_CONFIG": str(here / "headrace.toml")}
-    assert load_settings(**where, environment=named).of_working_folder == frozenset()
+    assert load_settings(**where, environment=named).keys_from_working_directory == frozenset()
     (here / "headrace.toml").unlink()
     assert load_settings(**where).registry.url == "http://r"
-    assert load_settings(**where).of_working_folder == frozenset()
+    assert load_settings(**where).keys_from_working_directory == frozenset()
 
 
 MISSPELT_VARIABLES = {

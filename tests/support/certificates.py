@@ -23,14 +23,14 @@ END = datetime.datetime(2200, 1, 1, tzinfo=datetime.UTC)
 class Authority:
     """`ca_file` is its own certificate."""
 
-    def __init__(self, folder: Path, name: str = "test authority") -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, directory: Path, name: str = "test authority") -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         certificate = self._builder(self._name, self._key).add_extension(constraints, critical=True)
-        self.ca_file = folder / "ca.pem"
+        self.ca_file = directory / "ca.pem"
         self.ca_file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def certificate(
@@ -41,7 +41,7 @@ class Authority:
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         certificate = self._builder(subject, key).add_extension(names, critical=False)
-        certificate_file, key_file = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        certificate_file, key_file = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         certificate_file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         protection = BestAvailableEncryption(key_password.encode()) if key_password else NoEncryption()
         key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))

@@ -1,4 +1,4 @@
-"""Clients of Go: the programs of a folder of `tests/support`, compiled once for each content of it, and run."""
+"""Clients of Go: the programs of a directory of `tests/support`, compiled once for each content of it, and run."""
 
 from __future__ import annotations
 

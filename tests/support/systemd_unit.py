@@ -24,13 +24,13 @@ class UnitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one service starts: each command of `before`, then `start`, in `folder`, with `environment` and nothing
+    """What one service starts: each command of `before`, then `start`, in `directory`, with `environment` and nothing
     else of it."""
 
     before: tuple[tuple[str, ...], ...]
     start: tuple[str, ...]
     environment: Mapping[str, str]
-    folder: Path
+    directory: Path
 
 
 def sections_of(text: str) -> Sections:
@@ -58,7 +58,7 @@ def service_of(text: str, home: Path) -> Service:
 
     Args:
         text: of the file, whose paths are those of this machine already.
-        home: the home folder of the user of the unit, for which whoever runs this stands.
+        home: the home directory of the user of the unit, for which whoever runs this stands.
 
     Raises:
         UnitError: it has something that this does not do as systemd does.
@@ -73,9 +73,9 @@ def service_of(text: str, home: Path) -> Service:
     environment = {"PATH": PATH, "HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": "/bin/sh"}
     for line in given.get("Environment", ()):
         environment |= dict(word.split("=", 1) for word in _words(line))
-    folder = Path(given.get("WorkingDirectory", ("/",))[-1])
+    directory = Path(given.get("WorkingDirectory", ("/",))[-1])
     before = tuple(_words(line) for line in given.get("ExecStartPre", ()))
-    return Service(before, _words(start[0]), MappingProxyType(environment), folder)
+    return Service(before, _words(start[0]), MappingProxyType(environment), directory)
 
 
 def _words(line: str) -> tuple[str, ...]:

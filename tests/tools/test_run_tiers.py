@@ -31,9 +31,9 @@ stubborn:
 """
 
 
-def start(folder: Path, tiers: list[Tier], *arguments: str, grace_s: float = 0) -> subprocess.Popen[str]:
+def start(directory: Path, tiers: list[Tier], *arguments: str, grace_s: float = 0) -> subprocess.Popen[str]:
     """Starts the runner with SIGINT ignored, as a shell starts a background job."""
-    (folder / "Makefile").write_text(MAKEFILE, encoding="utf-8")
+    (directory / "Makefile").write_text(MAKEFILE, encoding="utf-8")
     program = f"""
 import sys, pathlib, run_tiers
 from run_tiers import Tier
@@ -42,15 +42,15 @@ run_tiers.TIERS = {tuple(tiers)}
 sys.exit(run_tiers.main(sys.argv[1:]))"""
     return subprocess.Popen(
         ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", program, *arguments],
-        cwd=folder,
+        cwd=directory,
         stdout=subprocess.PIPE,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "tools")},
     )
 
 
-def run(folder: Path, tiers: list[Tier], *arguments: str) -> tuple[int, str]:
-    process = start(folder, tiers, *arguments)
+def run(directory: Path, tiers: list[Tier], *arguments: str) -> tuple[int, str]:
+    process = start(directory, tiers, *arguments)
     output, _ = process.communicate(timeout=DEADLINE_S)
     return process.returncode, output
 

@@ -10,7 +10,7 @@ from headrace.avro_schema import SchemaParseError
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.inputs import is_json_name, is_schema_name, read_texts
 from headrace.compat.checking.scope import Scope
-from headrace.compat.checking.siblings import WorkingFolder
+from headrace.compat.checking.siblings import WorkingDirectory
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.outcome import Failure, FailureKind
 
@@ -27,7 +27,7 @@ class FilesBaseline:
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         texts, unreadable = read_texts(dict.fromkeys(self._paths), comments=self._comments)
         failures = [_with_advice(failure) for failure in unreadable]
-        types = TypeSet(texts, around=WorkingFolder(self._comments))
+        types = TypeSet(texts, around=WorkingDirectory(self._comments))
         for path in texts:
             try:
                 types.schema(path)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.compat.checking.baselines.folder import Layout
+from headrace.compat.checking.baselines.directory import Layout
 from headrace.compat.checking.git import Change, GitFailed, Repository
 from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
 from headrace.compat.checking.scope import Scope, gone_from_git
@@ -36,7 +36,7 @@ class GitBaseline:
     """
     Args:
         revision: a branch, tag or commit.
-        place: a file or folder in the revision, "" for the same paths as in the working tree.
+        place: a file or directory in the revision, "" for the same paths as in the working tree.
         tip: the newest commit of a branch, and not the one that this branch left it at.
     """
 
@@ -110,7 +110,7 @@ class _Revision:
 
     def require(self, place: str) -> None:
         if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
-            raise GitFailed(f"{self.name} has no file or folder {place!r}")
+            raise GitFailed(f"{self.name} has no file or directory {place!r}")
 
     def gone(self, scope: Scope, place: str) -> Sequence[tuple[str, str]]:
         """Path and text of the files that the arguments mean and the working tree no longer has."""
@@ -158,7 +158,9 @@ class _Revision:
             return path
         submodule = self._all.submodule_of(path)
         if submodule is not None:
-            raise GitFailed(f"{wanted.file.path} lies in the submodule {submodule}; run the check inside that folder")
+            raise GitFailed(
+                f"{wanted.file.path} lies in the submodule {submodule}; run the check inside that directory"
+            )
         same = self._likely(path, wanted)
         if len(same) > 1:
             likely = ", ".join(same[:3])
@@ -208,12 +210,12 @@ class _Revision:
                 self._types.texts[path] = text
 
     def beside(self, path: str) -> Sequence[str]:
-        folder = path.rpartition("/")[0]
-        return [other for other in self._schemas if other.rpartition("/")[0] == folder]
+        directory = path.rpartition("/")[0]
+        return [other for other in self._schemas if other.rpartition("/")[0] == directory]
 
-    def below(self, path: str, folder: str) -> Sequence[str]:
+    def below(self, path: str, directory: str) -> Sequence[str]:
         schemas = self._schemas_and_json if is_json_name(path) else self._schemas
-        return [other for other in schemas if folder == "." or other.startswith(f"{folder}/")]
+        return [other for other in schemas if directory == "." or other.startswith(f"{directory}/")]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:
         self.fetch(paths)

@@ -76,7 +76,7 @@ MEANINGS: tuple[Meaning, ...] = (
     Meaning(_named("SafeModeException"), errno.EROFS, SAFE_MODE, is_outage=True),
     Meaning(_named(r"\w*Quota\w*ExceededException"), errno.EDQUOT),
     Meaning(r"java\.io\.IOException", errno.ENOSPC, NO_DATA_NODE, r"^File /.* could only be written to \d+ of the "),
-    # Of a local disk on the way: from what writes, what opens a file to write it, and what chooses a folder for it.
+    # Of a local disk on the way: from what writes, what opens a file to write it, and what chooses a directory for it.
     Meaning(r"java\.io\.IOException", errno.ENOSPC, text=r"^No space left on device$"),
     Meaning(r"java\.io\.FileNotFoundException", errno.ENOSPC, text=r"^/.* \(No space left on device\)$"),
     Meaning(_named("DiskErrorException"), errno.ENOSPC, text=r"^No space available in any of the local directories"),
@@ -105,7 +105,7 @@ MEANINGS: tuple[Meaning, ...] = (
 def failure(error: Py4JError, path: str) -> OSError:
     """The error to raise; its class is the one that goes with its number, or `StorageUnavailable`."""
     if isinstance(error, Py4JNetworkError):
-        return StorageUnavailable(errno.EPIPE, "Spark's JVM has ended; see logs/spark.log in the data folder", path)
+        return StorageUnavailable(errno.EPIPE, "Spark's JVM has ended; see logs/spark.log in the data directory", path)
     if not isinstance(error, Py4JJavaError):
         return OSError(errno.EIO, _cut(_one_line(str(error))), path)
     chain = list(_chain(error.java_exception))

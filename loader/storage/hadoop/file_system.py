@@ -28,7 +28,7 @@ class RemoteFileSystem(Protocol):
         """Makes a file that is whole from the first moment; False, and nothing done, when the name is taken.
 
         Args:
-            scratch: a folder that may be used on the way.
+            scratch: a directory that may be used on the way.
 
         Raises:
             NoPutIfAbsent: it cannot do that.
@@ -39,14 +39,14 @@ class RemoteFileSystem(Protocol):
         """Makes a file, or puts another in its place; a reader sees the old or the new."""
         ...
 
-    def settle(self, path: str) -> None:
+    def reconcile(self, path: str) -> None:
         """Makes a name that was found survive, and whatever was done in the file system before it: somebody else may
         have done it, and not have been told yet."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Gives a file, or a folder with all in it, another name, with the folders above it; who is killed at it may
-        leave both.
+        """Gives a file, or a directory with all in it, another name, with the directories above it; who is killed at it
+        may leave both.
 
         Raises:
             FileNotFoundError: there is no source. FileExistsError: the target is taken.
@@ -80,23 +80,23 @@ class RemoteFileSystem(Protocol):
         """Of a file in bytes, None when there is none."""
         ...
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder, sorted; none when there is no such folder."""
+    def children(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted; none when there is no such directory."""
         ...
 
-    def files_below(self, folder: str) -> tuple[FoundFile, ...]:
-        """Those in a folder and all below it; none when there is no such folder."""
+    def files_below(self, directory: str) -> tuple[FoundFile, ...]:
+        """Those in a directory and all below it; none when there is no such directory."""
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """When a file or folder was changed, None when it is not there; an object store, which has no folders, may say
-        that it was now."""
+        """When a file or directory was changed, None when it is not there; an object store, which has no directories,
+        may say that it was now."""
         ...
 
     def delete(self, path: str, *, tree: bool = False) -> None:
-        """Removes a file, or a folder with all in it; fine when it is gone."""
+        """Removes a file, or a directory with all in it; fine when it is gone."""
         ...
 
-    def delete_if_empty(self, folder: str) -> bool:
-        """Whether a folder was there, and had nothing in it, and is gone now."""
+    def delete_if_empty(self, directory: str) -> bool:
+        """Whether a directory was there, and had nothing in it, and is gone now."""
         ...

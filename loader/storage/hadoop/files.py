@@ -15,7 +15,7 @@ from headrace.loader.storage.protocols import Publication
 
 
 class HadoopFiles:
-    """A `WarehouseFiles` in the folder `warehouse`."""
+    """A `WarehouseFiles` in the directory `warehouse`."""
 
     def __init__(self, file_system: RemoteFileSystem, warehouse: str, staging: HadoopStaging) -> None:
         self._files = file_system
@@ -41,12 +41,12 @@ class HadoopFiles:
 
         at_once(publish_one, files)
         if found:
-            self._files.settle(self.describe(found[-1].name))
+            self._files.reconcile(self.describe(found[-1].name))
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
         """Whether this call has given the file its name."""
-        staged, final = self._staging.path(file.work_id, file.staged), self.describe(file.name)
+        staged, final = self._staging.path(file.run_id, file.staged), self.describe(file.name)
         length = self._files.length(staged)
         if length is None:
             return False
@@ -59,7 +59,7 @@ class HadoopFiles:
             return False
         except FileExistsError:
             self._check_same(file, staged, final)
-            self._files.settle(final)
+            self._files.reconcile(final)
             self._files.delete(staged)
             return False
         return True
@@ -85,11 +85,11 @@ class HadoopFiles:
             except FileNotFoundError as error:
                 raise PublishedFileLost(topic, first, "it is not there") from error
         else:
-            self._files.settle(final)
+            self._files.reconcile(final)
 
     def set_aside(self, source: str, target: str) -> bool:
         final = self.describe(target)
-        # A rename on S3A puts a file into a folder that has the name.
+        # A rename on S3A puts a file into a directory that has the name.
         if self._files.modified_ms(final) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
         try:
@@ -104,17 +104,17 @@ class HadoopFiles:
         if self._files.read(path) != content:
             self._files.replace(path, content, self._staging.scratch)
         else:
-            self._files.settle(path)
+            self._files.reconcile(path)
 
     def remove(self, names: Sequence[str]) -> None:
         at_once(lambda name: self._files.delete(self.describe(name)), names)
-        for folder in sorted({_above(name) for name in names}, reverse=True):
-            self._remove_empty(folder)
+        for directory in sorted({_above(name) for name in names}, reverse=True):
+            self._remove_empty(directory)
 
-    def _remove_empty(self, folder: str) -> None:
-        """A folder and those above it, as long as they are empty."""
-        while folder and self._files.delete_if_empty(self.describe(folder)):
-            folder = _above(folder)
+    def _remove_empty(self, directory: str) -> None:
+        """A directory and those above it, as long as they are empty."""
+        while directory and self._files.delete_if_empty(self.describe(directory)):
+            directory = _above(directory)
 
     def length(self, name: str) -> int | None:
         return self._files.length(self.describe(name))
@@ -122,8 +122,8 @@ class HadoopFiles:
     def open(self, name: str) -> IO[bytes]:
         return self._files.open(self.describe(name))
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        return self._files.children(self.describe(folder))
+    def children(self, directory: str) -> tuple[str, ...]:
+        return self._files.children(self.describe(directory))
 
     @property
     def reach(self) -> str:

@@ -45,7 +45,7 @@ class _HadoopFileSystem:
 
     Args:
         gateway: to a running JVM; asked each time, since another may have followed one that was closed.
-        uri: of a folder of the file system.
+        uri: of a directory of the file system.
     """
 
     def __init__(self, gateway: Callable[[], Gateway], uri: str) -> None:
@@ -93,26 +93,26 @@ class _HadoopFileSystem:
         status = self._status(path)
         return None if status is None else int(status.getModificationTime())
 
-    def children(self, folder: str) -> tuple[str, ...]:
+    def children(self, directory: str) -> tuple[str, ...]:
         try:
-            with _told(folder):
-                found = self._fs.listStatus(self._path(folder))
-                if len(found) == 1 and self.length(folder) is not None:
+            with _told(directory):
+                found = self._fs.listStatus(self._path(directory))
+                if len(found) == 1 and self.length(directory) is not None:
                     return ()  # it is a file, and lists itself
                 return tuple(sorted(str(one.getPath().getName()) for one in found))
         except FileNotFoundError:
             return ()
 
-    def files_below(self, folder: str) -> tuple[FoundFile, ...]:
+    def files_below(self, directory: str) -> tuple[FoundFile, ...]:
         found = []
         try:
-            with _told(folder):
-                above = str(self._fs.makeQualified(self._path(folder)))
-                files = self._fs.listFiles(self._path(folder), True)
+            with _told(directory):
+                above = str(self._fs.makeQualified(self._path(directory)))
+                files = self._fs.listFiles(self._path(directory), True)
                 while files.hasNext():
                     one = files.next()
                     path = str(one.getPath()).removeprefix(above)
-                    found.append(FoundFile(f"{folder}{path}", int(one.getLen()), int(one.getModificationTime())))
+                    found.append(FoundFile(f"{directory}{path}", int(one.getLen()), int(one.getModificationTime())))
         except FileNotFoundError:
             return ()
         return tuple(found)
@@ -121,10 +121,10 @@ class _HadoopFileSystem:
         with _told(path):
             self._fs.delete(self._path(path), tree)
 
-    def delete_if_empty(self, folder: str) -> bool:
+    def delete_if_empty(self, directory: str) -> bool:
         try:
-            with _told(folder):
-                return bool(self._fs.delete(self._path(folder), False))
+            with _told(directory):
+                return bool(self._fs.delete(self._path(directory), False))
         except OSError as error:
             if error.errno in NOT_EMPTY_ERRORS:
                 return False
@@ -191,7 +191,7 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def replace(self, path: str, content: bytes, scratch: str) -> None:
         temporary = self._write_temporary(content, scratch)
-        self._make_folder_above(path)
+        self._make_directory_above(path)
         self._rename(temporary, path, "OVERWRITE")
 
     def settle(self, path: str) -> None:
@@ -204,13 +204,13 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def move(self, source: str, target: str) -> None:
         while True:
-            self._make_folder_above(target)
+            self._make_directory_above(target)
             try:
                 self._rename(source, target, "NONE")
             except FileNotFoundError:
                 if self._status(source) is None:
                     raise
-                continue  # the folder was empty and somebody removed it
+                continue  # the directory was empty and somebody removed it
             return
 
     def copy(self, source: str, target: str, scratch: str) -> None:
@@ -237,10 +237,10 @@ class HdfsFileSystem(_HadoopFileSystem):
                 stream.close()
         return temporary
 
-    def _make_folder_above(self, path: str) -> None:
-        folder = path.rpartition("/")[0]
-        with _told(folder):
-            self._fs.mkdirs(self._path(folder))
+    def _make_directory_above(self, path: str) -> None:
+        directory = path.rpartition("/")[0]
+        with _told(directory):
+            self._fs.mkdirs(self._path(directory))
 
     def _rename(self, source: str, target: str, option: str) -> None:
         rename = self._gateway().jvm.org.apache.hadoop.fs.Options.Rename

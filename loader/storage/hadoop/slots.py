@@ -1,4 +1,4 @@
-"""Files of the decision log on HDFS or S3."""
+"""Files of the commit log on HDFS or S3."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 CURES: Mapping[int, str] = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there",
-    errno.EACCES: "make the folder writable for this user or set loader.warehouse",
+    errno.EACCES: "make the directory writable for this user or set loader.warehouse",
     errno.EROFS: "",
     errno.EPERM: "",
     errno.ENOSYS: "",
 }
 """What to do about what a file system answers; "" where the answer says it."""
 
-TEMPORARY_FOLDER = "tmp"
+TEMPORARY_DIRECTORY = "tmp"
 
 
-class HadoopSlots:
-    """A `SlotStorage` in the folder `root`."""
+class HadoopCommitStorage:
+    """A `CommitStorage` in the directory `root`."""
 
     def __init__(self, file_system: RemoteFileSystem, root: str) -> None:
         self._files = file_system
         self.root = root
 
     def prepare(self) -> None:
-        """See `SlotStorage`.
+        """See `CommitStorage`.
 
         Raises:
             UnwritableWarehouse: it cannot be made or written to.
             NoPutIfAbsent: a name that was taken could be taken again.
         """
-        probe = f"{self.root}/{TEMPORARY_FOLDER}/probe-{secrets.token_hex(8)}"
+        probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
             is_first_made = self._files.put_if_absent(probe, b"1", self._scratch)
             is_second_made = self._files.put_if_absent(probe, b"2", self._scratch)
@@ -52,10 +52,10 @@ class HadoopSlots:
         return self._files.put_if_absent(self.describe(name), content, self._scratch)
 
     def keep(self, name: str) -> None:
-        self._files.settle(self.describe(name))
+        self._files.reconcile(self.describe(name))
 
     def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
-        """See `SlotStorage`; there is nothing to be saved here by not forcing it."""
+        """See `CommitStorage`; there is nothing to be saved here by not forcing it."""
         self._files.replace(self.describe(name), content, self._scratch)
 
     def read(self, name: str) -> bytes | None:
@@ -67,8 +67,8 @@ class HadoopSlots:
     def remove(self, name: str) -> None:
         self._files.delete(self.describe(name))
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        return self._files.children(self.describe(folder))
+    def children(self, directory: str) -> tuple[str, ...]:
+        return self._files.children(self.describe(directory))
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
         for file in self._files.files_below(self._scratch):
@@ -81,4 +81,4 @@ class HadoopSlots:
 
     @property
     def _scratch(self) -> str:
-        return f"{self.root}/{TEMPORARY_FOLDER}"
+        return f"{self.root}/{TEMPORARY_DIRECTORY}"

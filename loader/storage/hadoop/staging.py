@@ -1,7 +1,7 @@
 """Files of work in progress in `staging/<work id>/` on HDFS or S3, on the file system of the warehouse.
 
 Tasks do not write here themselves: what they return as rows is written by Spark (`loader.job`), which alone knows the
-names of what its committer took, one folder `file=<name>` for each file.
+names of what its committer took, one directory `file=<name>` for each file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Staged
 
-STAGING_FOLDER = "staging"
-TEMPORARY_FOLDER = "tmp"  # the same as that of the log, which sweeps it
-FILE_KEY = "file"  # of the folders that Spark's sink makes
+STAGING_DIRECTORY = "staging"
+TEMPORARY_DIRECTORY = "tmp"  # the same as that of the log, which sweeps it
+FILE_KEY = "file"  # of the directories that Spark's sink makes
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 16  # each is a round trip or several, and waits more than it works
@@ -37,44 +37,44 @@ def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 class HadoopStaging:
-    """A `Staging` in a folder of `root`."""
+    """A `Staging` in a directory of `root`."""
 
     def __init__(self, file_system: RemoteFileSystem, root: str) -> None:
         self._files = file_system
-        self._folder = f"{root}/{STAGING_FOLDER}"
-        self._scratch = f"{root}/{TEMPORARY_FOLDER}"
+        self._directory = f"{root}/{STAGING_DIRECTORY}"
+        self._scratch = f"{root}/{TEMPORARY_DIRECTORY}"
 
     @property
     def scratch(self) -> str:
-        """A folder for files on their way to a name."""
+        """A directory for files on their way to a name."""
         return self._scratch
 
-    def path(self, work_id: str, staged: str) -> str:
-        return f"{self._folder}/{work_id}/{staged}"
+    def path(self, run_id: str, staged: str) -> str:
+        return f"{self._directory}/{run_id}/{staged}"
 
-    def location(self, work_id: str) -> str:
-        return f"{self._folder}/{work_id}"
+    def location(self, run_id: str) -> str:
+        return f"{self._directory}/{run_id}"
 
-    def sink(self, work_id: str) -> HadoopSink:
-        return HadoopSink(self._files, self.location(work_id))
+    def sink(self, run_id: str) -> HadoopSink:
+        return HadoopSink(self._files, self.location(run_id))
 
-    def written(self, folder: str) -> Mapping[str, str]:
-        """Where Spark has put the files of one write, below `folder`: by name, the path below that folder."""
+    def written(self, directory: str) -> Mapping[str, str]:
+        """Where Spark has put the files of one write, below `directory`: by name, the path below that directory."""
         found = {}
-        for file in self._files.files_below(folder):
-            below = file.path.removeprefix(f"{folder}/")
+        for file in self._files.files_below(directory):
+            below = file.path.removeprefix(f"{directory}/")
             key, _, name = below.partition("/")[0].partition("=")
-            # What is left of attempts that nobody took lies in a folder of another name.
+            # What is left of attempts that nobody took lies in a directory of another name.
             if key == FILE_KEY:
                 found[name] = below
         return found
 
-    def note(self, work_id: str, name: str, content: bytes) -> None:
-        self._files.replace(self.path(work_id, name), content, self._scratch)
+    def note(self, run_id: str, name: str, content: bytes) -> None:
+        self._files.replace(self.path(run_id, name), content, self._scratch)
 
-    def keep(self, work_id: str, files: Sequence[Staged]) -> None:
+    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
         """See `Staging`. The names are Spark's or ours, and it and we were told that they are made."""
-        at_once(lambda file: self._check(self.path(work_id, file.path), file.length), files)
+        at_once(lambda file: self._check(self.path(run_id, file.path), file.length), files)
 
     def _check(self, path: str, length: int) -> None:
         found = self._files.length(path)
@@ -83,39 +83,40 @@ class HadoopStaging:
         if found != length:
             raise StorageError(f"the staged file {path} has {found} bytes and should have {length}")
 
-    def move(self, work_id: str, files: Sequence[Staged], to_work_id: str) -> None:
-        at_once(lambda file: self._files.move(self.path(work_id, file.path), self.path(to_work_id, file.path)), files)
-        self.keep(to_work_id, files)
+    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
+        at_once(lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files)
+        self.keep(to_run_id, files)
 
     def works(self) -> frozenset[str]:
-        return frozenset(self._files.children(self._folder))
+        return frozenset(self._files.children(self._directory))
 
-    def is_older(self, work_id: str, now_ms: int, age_ms: int) -> bool:
-        times = [file.modified_ms for file in self._files.files_below(self.location(work_id))]
-        newest = max(times) if times else self._files.modified_ms(self.location(work_id))
+    def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
+        times = [file.modified_ms for file in self._files.files_below(self.location(run_id))]
+        newest = max(times) if times else self._files.modified_ms(self.location(run_id))
         return newest is not None and now_ms - newest > age_ms
 
-    def drop(self, work_id: str) -> None:
-        self._files.delete(self.location(work_id), tree=True)
+    def drop(self, run_id: str) -> None:
+        self._files.delete(self.location(run_id), tree=True)
 
 
 class HadoopSink:
-    """A `BlockSink` of the driver: files grow in a local folder that goes with the sink, and are brought over whole."""
+    """A `BlockSink` of the driver: files grow in a local directory that goes with the sink, and are brought over
+    whole."""
 
     def __init__(self, file_system: RemoteFileSystem, location: str) -> None:
         self._files = file_system
         self._location = location
         self._kept = tempfile.TemporaryDirectory(prefix="headrace-")
         self._local = LocalSink(self._kept.name, 0)
-        self.folder = f"driver-{secrets.token_hex(8)}"
+        self.directory = f"driver-{secrets.token_hex(8)}"
 
     def append(self, file: str, data: bytes) -> None:
         self._local.append(file, data)
 
     def finish(self, files: Sequence[str]) -> None:
         self._local.abandon()
-        local = Path(self._kept.name) / self._local.folder
-        at_once(lambda file: self._files.upload(local / file, f"{self._location}/{self.folder}/{file}"), files)
+        local = Path(self._kept.name) / self._local.directory
+        at_once(lambda file: self._files.upload(local / file, f"{self._location}/{self.directory}/{file}"), files)
 
     def abandon(self) -> None:
         self._local.abandon()

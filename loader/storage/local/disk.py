@@ -1,7 +1,8 @@
 """The few calls on files that durability rests on; each says what survives a loss of power when it returns.
 
-A file's content survives when the file was forced, its name when the folder that holds the name was, and a folder's own
-name likewise. So a new file in a new folder takes three: itself, its folder, and the folder above.
+A file's content survives when the file was forced, its name when the directory that holds the name was, and a
+directory's own
+name likewise. So a new file in a new directory takes three: itself, its directory, and the directory above.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 
 def force(path: Path) -> None:
-    """The content of a file, or the names in a folder."""
+    """The content of a file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -21,21 +22,21 @@ def force(path: Path) -> None:
         os.close(descriptor)
 
 
-def force_names_above(folder: Path) -> None:
-    """The name of a folder and of all above it, up to the top of its file system: any of them may be new."""
-    device = folder.stat().st_dev
-    for above in folder.resolve().parents:
+def force_names_above(directory: Path) -> None:
+    """The name of a directory and of all above it, up to the top of its file system: any of them may be new."""
+    device = directory.stat().st_dev
+    for above in directory.resolve().parents:
         if above.stat().st_dev != device:
             return
-        # In a folder that this user may not list, he has not just made another one.
+        # In a directory that this user may not list, he has not just made another one.
         with contextlib.suppress(PermissionError):
             force(above)
 
 
-def write_temporary(folder: Path, content: bytes, *, forced: bool) -> Path:
+def write_temporary(directory: Path, content: bytes, *, forced: bool) -> Path:
     """A new file of a name that nobody else has, with its content forced or not. The name begins with a dot, which
-    hides it from readers of the folder."""
-    temporary = folder / f".{os.getpid()}-{secrets.token_hex(8)}"
+    hides it from readers of the directory."""
+    temporary = directory / f".{os.getpid()}-{secrets.token_hex(8)}"
     with temporary.open("wb") as file:
         file.write(content)
         if forced:
@@ -52,10 +53,10 @@ def length_of(path: Path) -> int | None:
         return None
 
 
-def children_of(folder: Path) -> tuple[str, ...]:
-    """The names in a folder, sorted; none when there is no such folder."""
+def children_of(directory: Path) -> tuple[str, ...]:
+    """The names in a directory, sorted; none when there is no such directory."""
     try:
-        return tuple(sorted(entry.name for entry in folder.iterdir()))
+        return tuple(sorted(entry.name for entry in directory.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
         return ()
 
@@ -73,4 +74,6 @@ def is_older(path: Path, now_ms: int, age_ms: int) -> bool:
 
 
 def _below(path: Path) -> list[Path]:
-    return [Path(folder) / name for folder, folders, files in os.walk(path) for name in (*folders, *files)]
+    return [
+        Path(directory) / name for directory, directories, files in os.walk(path) for name in (*directories, *files)
+    ]

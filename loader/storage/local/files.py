@@ -1,4 +1,4 @@
-"""The published files of a warehouse that is a folder, on the file system of its staging."""
+"""The published files of a warehouse that is a directory, on the file system of its staging."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.loader.storage.protocols import Publication
 
 
 class LocalFiles:
-    """A `WarehouseFiles` in the folder `warehouse`."""
+    """A `WarehouseFiles` in the directory `warehouse`."""
 
     def __init__(self, warehouse: Path, staging: LocalStaging) -> None:
         self._warehouse = warehouse
@@ -33,7 +33,7 @@ class LocalFiles:
         missing = []
         both: list[tuple[Publication, Path]] = []
         for file in files:
-            staged = self._staging.path(file.work_id, file.staged)
+            staged = self._staging.path(file.run_id, file.staged)
             was_staged = self._link(file, staged)
             if was_staged is None:
                 missing.append(file)
@@ -61,10 +61,10 @@ class LocalFiles:
         return in_staging is not None
 
     def _force_names(self, names: Iterable[str]) -> None:
-        """Those in the folders of the files, and the folders' own up to that of the warehouse."""
-        folders = {parent for name in names for parent in Path(name).parents}
-        for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
-            force(self._warehouse / folder)
+        """Those in the directories of the files, and the directories' own up to that of the warehouse."""
+        directories = {parent for name in names for parent in Path(name).parents}
+        for directory in sorted(directories, key=lambda directory: len(directory.parts), reverse=True):
+            force(self._warehouse / directory)
 
     def bring(self, topic: str, source: str, target: str) -> None:
         first, final = self._warehouse / source, self._warehouse / target
@@ -75,7 +75,7 @@ class LocalFiles:
             except FileExistsError:
                 pass
             except FileNotFoundError as error:
-                # Otherwise the folder was empty and somebody removed it.
+                # Otherwise the directory was empty and somebody removed it.
                 if length_of(first) is None and length_of(final) is None:
                     raise PublishedFileLost(topic, str(first), "it is not there") from error
         self._force_names([target])
@@ -83,15 +83,16 @@ class LocalFiles:
     def set_aside(self, source: str, target: str) -> bool:
         first, final = self._warehouse / source, self._warehouse / target
         try:
-            is_folder = stat.S_ISDIR(first.lstat().st_mode)
+            is_directory = stat.S_ISDIR(first.lstat().st_mode)
         except FileNotFoundError:
             return False
-        self._reserve(final, is_folder=is_folder)
+        self._reserve(final, is_directory=is_directory)
         try:
-            # Not a link and an unlink, which would remove what somebody has put there in between; folders have none.
+            # Not a link and an unlink, which would remove what somebody has put there in between; directories have
+            # none.
             first.rename(final)
         except OSError as error:
-            final.rmdir() if is_folder else final.unlink()
+            final.rmdir() if is_directory else final.unlink()
             self._remove_empty(Path(target).parent)
             if isinstance(error, FileNotFoundError):  # somebody else was faster
                 return False
@@ -101,12 +102,12 @@ class LocalFiles:
             self._force_names([source])
         return True
 
-    def _reserve(self, final: Path, *, is_folder: bool) -> None:
-        """Makes an empty file or folder, which a rename replaces, so that nobody else takes its name."""
+    def _reserve(self, final: Path, *, is_directory: bool) -> None:
+        """Makes an empty file or directory, which a rename replaces, so that nobody else takes its name."""
         while True:
-            with contextlib.suppress(FileNotFoundError):  # the folder was empty and somebody removed it
+            with contextlib.suppress(FileNotFoundError):  # the directory was empty and somebody removed it
                 final.parent.mkdir(parents=True, exist_ok=True)
-                final.mkdir() if is_folder else final.touch(exist_ok=False)
+                final.mkdir() if is_directory else final.touch(exist_ok=False)
                 return
 
     def put(self, name: str, content: bytes) -> None:
@@ -123,21 +124,21 @@ class LocalFiles:
     def remove(self, names: Sequence[str]) -> None:
         for name in names:
             (self._warehouse / name).unlink(missing_ok=True)
-        for folder in sorted({Path(name).parent for name in names}, reverse=True):
-            self._remove_empty(folder)
+        for directory in sorted({Path(name).parent for name in names}, reverse=True):
+            self._remove_empty(directory)
 
-    def _remove_empty(self, folder: Path) -> None:
-        """A folder and those above it, as long as they are empty; that they and the files are gone is forced."""
-        while folder.parts:
+    def _remove_empty(self, directory: Path) -> None:
+        """A directory and those above it, as long as they are empty; that they and the files are gone is forced."""
+        while directory.parts:
             try:
-                (self._warehouse / folder).rmdir()
+                (self._warehouse / directory).rmdir()
             except OSError:
                 break
-            folder = folder.parent
-        while folder.parts and not (self._warehouse / folder).exists():  # somebody else was faster
-            folder = folder.parent
+            directory = directory.parent
+        while directory.parts and not (self._warehouse / directory).exists():  # somebody else was faster
+            directory = directory.parent
         with contextlib.suppress(FileNotFoundError):
-            force(self._warehouse / folder)
+            force(self._warehouse / directory)
 
     def length(self, name: str) -> int | None:
         return length_of(self._warehouse / name)
@@ -145,8 +146,8 @@ class LocalFiles:
     def open(self, name: str) -> IO[bytes]:
         return (self._warehouse / name).open("rb")
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        return children_of(self._warehouse / folder)
+    def children(self, directory: str) -> tuple[str, ...]:
+        return children_of(self._warehouse / directory)
 
     @property
     def reach(self) -> str:
@@ -172,7 +173,7 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
             _check_same(file, staged, final)
         except FileNotFoundError:
             if length_of(staged) is not None:
-                continue  # the folder was empty and somebody removed it
+                continue  # the directory was empty and somebody removed it
             # Otherwise another process published the file between our two looks, or it is lost: the caller sees.
         return
 

@@ -1,7 +1,7 @@
 """Politeness between two loads on one machine: the second yields at once instead of doing the same work again.
 
 The lease is an exclusive `flock` on `lease.json`, which ends with its holder however that dies. Nothing depends on
-it: two loads at once waste work and change nothing, because only the decision log decides.
+it: two loads at once waste work and change nothing, because only the commit log decides.
 """
 
 from __future__ import annotations

@@ -17,18 +17,18 @@ FORCE_THREADS = 16  # files forced to disk at once: a journal commits them toget
 
 
 class LocalSink:
-    """A `BlockSink` for one attempt of a task: a folder of its own in `staging/<work id>`, at most `OPEN_FILES_MAX` of
-    whose files are open at once.
+    """A `BlockSink` for one attempt of a task: a directory of its own in `staging/<work id>`, at most `OPEN_FILES_MAX`
+    of whose files are open at once.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the directory cannot be made.
     """
 
     def __init__(self, location: str, task: int) -> None:
         # A random token, so that attempts of one task never share a path.
-        self.folder = f"task-{task:05d}-{secrets.token_hex(8)}"
+        self.directory = f"task-{task:05d}-{secrets.token_hex(8)}"
         self._staging = Path(location)
-        self._path = self._staging / self.folder
+        self._path = self._staging / self.directory
         self._handles: OrderedDict[str, IO[bytes]] = OrderedDict()
         self._path.mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""Files of the decision log on a local file system.
+"""Files of the commit log on a local file system.
 
 The one primitive that exactly-once rests on is `put_if_absent`: of any number of threads, processes and machines
 that put the same name, exactly one wins, and the file is whole from the first moment it exists. It is a temporary
@@ -22,28 +22,28 @@ NO_LINK_ERRORS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-TEMPORARY_FOLDER = "tmp"  # on the file system of everything else, since hard links do not cross file systems
+TEMPORARY_DIRECTORY = "tmp"  # on the file system of everything else, since hard links do not cross file systems
 
 
-class LocalSlots:
-    """A `SlotStorage` in the folder `root`."""
+class LocalCommitStorage:
+    """A `CommitStorage` in the directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def prepare(self) -> None:
-        """Makes the folder and proves that put-if-absent works here.
+        """Makes the directory and proves that put-if-absent works here.
 
         Raises:
             UnwritableWarehouse: it cannot be made or written to.
             NoHardLinks: the file system has none, or lets a second link of the same name succeed.
         """
-        probe = f"{TEMPORARY_FOLDER}/probe-{secrets.token_hex(8)}"
+        probe = f"{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
-            (self.root / TEMPORARY_FOLDER).mkdir(parents=True, exist_ok=True)
+            (self.root / TEMPORARY_DIRECTORY).mkdir(parents=True, exist_ok=True)
             if not self._link(probe, b"1", forced=False) or self._link(probe, b"2", forced=False):
                 raise NoHardLinks(str(self.root), "a name could be linked twice")
-            force_names_above(self.root)  # what is decided in a new warehouse must not go with its name
+            force_names_above(self.root)  # what is committed in a new warehouse must not go with its name
         except OSError as error:
             is_full = error.errno in NO_ROOM_ERRORS
             raise UnwritableWarehouse(str(self.root), error.strerror or str(error), is_full=is_full) from error
@@ -53,7 +53,7 @@ class LocalSlots:
                 (self.root / probe).unlink(missing_ok=True)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """See `SlotStorage`.
+        """See `CommitStorage`.
 
         Raises:
             NoHardLinks: see there.
@@ -65,7 +65,7 @@ class LocalSlots:
         return made
 
     def keep(self, name: str) -> None:
-        """The content was forced before it got the name; here it is about that, and that of its folder, which may be
+        """The content was forced before it got the name; here it is about that, and that of its directory, which may be
         new, whoever made it."""
         force((self.root / name).parent)
         force(self.root)
@@ -87,15 +87,15 @@ class LocalSlots:
     def remove(self, name: str) -> None:
         (self.root / name).unlink(missing_ok=True)
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        return children_of(self.root / folder)
+    def children(self, directory: str) -> tuple[str, ...]:
+        return children_of(self.root / directory)
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
-        folder = self.root / TEMPORARY_FOLDER
-        for name in children_of(folder):
+        directory = self.root / TEMPORARY_DIRECTORY
+        for name in children_of(directory):
             # Whoever still wants such a file finds it gone, and its put fails without having made anything.
-            if is_older(folder / name, now_ms, age_ms):
-                (folder / name).unlink(missing_ok=True)
+            if is_older(directory / name, now_ms, age_ms):
+                (directory / name).unlink(missing_ok=True)
 
     def describe(self, name: str) -> str:
         return str(self.root / name)
@@ -118,6 +118,6 @@ class LocalSlots:
         return True
 
     def _write_temporary(self, content: bytes, *, forced: bool) -> Path:
-        folder = self.root / TEMPORARY_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        return write_temporary(folder, content, forced=forced)
+        directory = self.root / TEMPORARY_DIRECTORY
+        directory.mkdir(parents=True, exist_ok=True)
+        return write_temporary(directory, content, forced=forced)

@@ -48,16 +48,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    folder = tmp_path / "repo"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    directory = tmp_path / "repo"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
     git("init", "-q", "-b", "main", ".")
     git("config", "user.email", "a@example.com")
     git("config", "user.name", "a")
     commit(
         "first", schemas__order=ORDER % ("long", ""), schemas__shop__header=HEADER % "long", schemas__pay=USES_HEADER
     )
-    return folder
+    return directory
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_file_means_the_same_in_any_company(repository: Path, check: Check) ->
     assert "HEAD:a/shop" in finding["sentence"]
     commit("both", a__shop__orders__pay=USES_HEADER.replace("[{", '[{"name": "n", "type": "null"}, {'))
     code, _, err = check("a/shop/orders/pay.avsc", "--against", "git:HEAD", "--level", "FULL_TRANSITIVE")
-    assert (code, err) == (1, ""), "older versions take the types of their own folders too"
+    assert (code, err) == (1, ""), "older versions take the types of their own directories too"
 
 
 def test_before_the_first_commit_everything_is_new(
@@ -232,7 +232,7 @@ def test_a_place_in_the_revision(repository: Path, check: Check) -> None:
     assert (code, err.count("\n"), "'elsewhere'" in err) == (2, 1, True)
 
 
-def test_from_a_folder_inside_and_from_standard_input(
+def test_from_a_directory_inside_and_from_standard_input(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository / "schemas" / "shop")
@@ -386,7 +386,7 @@ def test_schemas_in_json_have_their_history(repository: Path, check: Check) -> N
         assert reports(out)[str(path)]["known_versions"] == 2
 
 
-def test_a_folder_that_a_link_leads_to_is_compared(repository: Path, check: Check) -> None:
+def test_a_directory_that_a_link_leads_to_is_compared(repository: Path, check: Check) -> None:
     commit("shared", shared__order=ORDER % ("long", ""))
     Path("schemas/linked").symlink_to("../shared")
     commit("linked")
@@ -467,7 +467,7 @@ def test_a_suppression_for_what_is_not_checked_is_not_said_to_match_nothing(repo
     Path("schemas/pay.avsc").write_text(ORDER % ("long", ""))
     assert check("schemas/pay.avsc", "--against", "git:main")[0] == 0, "it holds all the same"
     absolute = str(Path("schemas").absolute())
-    assert check(absolute, "--against", "git:main")[0] == 0, "a file is known by its place in the working folder"
+    assert check(absolute, "--against", "git:main")[0] == 0, "a file is known by its place in the working directory"
 
 
 def test_known_findings_of_a_legacy_repository(repository: Path, check: Check) -> None:
@@ -503,7 +503,7 @@ def test_several_outputs_at_once(repository: Path, check: Check) -> None:
 def test_annotations_name_files_from_the_top_of_the_repository(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a repository of several services the check runs in the folder that has its settings."""
+    """In a repository of several services the check runs in the directory that has its settings."""
     monkeypatch.chdir("schemas")
     Path("order.avsc").write_text(ORDER % ("long", NOTE))
     Path("broken.avsc").write_text("{")
@@ -718,7 +718,7 @@ def test_deleted_of_a_place_in_the_revision(repository: Path, check: Check) -> N
     code, out, _ = check("schemas", "--against", "git:main:released")
     assert (code, deletions(out), "schemas/order.avsc: error: " in out) == (1, 1, True)
     assert check("schemas/shop", "--against", "git:main:released/shop")[0] == 0
-    assert check("schemas/shop", "--against", "git:main:released")[0] == 0, "the folder has another layout"
+    assert check("schemas/shop", "--against", "git:main:released")[0] == 0, "the directory has another layout"
     assert check("schemas", "--against", "git:main:released/order.avsc", "--level", "NONE")[0] == 0
 
 

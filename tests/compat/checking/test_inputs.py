@@ -31,7 +31,7 @@ RECORD = '{"type": "record", "name": "%s", "fields": [{"name": "f", "type": "%s"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("s/b.avsc", "s/a.avsc", "s/sub/c.avsc", "s/.hidden/d.avsc", "s/node_modules/e.avsc", "s/f.txt"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def paths(*arguments: str) -> list[str]:
     return [file.path for file in find_files(arguments).files]
 
 
-def test_folders_patterns_and_files(folder: Path) -> None:
+def test_directories_patterns_and_files(directory: Path) -> None:
     assert paths("s") == paths("s/") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert paths(".") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert paths("s/*.avsc") == ["s/a.avsc", "s/b.avsc"]
@@ -56,14 +56,14 @@ def test_folders_patterns_and_files(folder: Path) -> None:
     assert paths("[x].avsc") == ["[x].avsc"], "a file that is called like a pattern"
 
 
-def test_folders_that_a_link_leads_to(folder: Path) -> None:
+def test_directories_that_a_link_leads_to(directory: Path) -> None:
     """Schemas that several projects share are linked into each, and may be linked back."""
-    (folder / "shared").mkdir()
-    (folder / "shared/x.avsc").write_text('"int"')
+    (directory / "shared").mkdir()
+    (directory / "shared/x.avsc").write_text('"int"')
     Path("s/linked").symlink_to("../shared")
     Path("shared/back").symlink_to("../s")
     Path("s/self").symlink_to(".")
-    Path("s/sub/up").symlink_to(folder, target_is_directory=True)
+    Path("s/sub/up").symlink_to(directory, target_is_directory=True)
     Path("s/.hidden-link").symlink_to("../shared")
     assert paths("s") == ["s/a.avsc", "s/b.avsc", "s/linked/x.avsc", "s/sub/c.avsc"]
     assert paths("s/linked") == ["s/linked/x.avsc", *(f"s/linked/back/{name}.avsc" for name in ("a", "b", "sub/c"))]
@@ -90,13 +90,13 @@ def test_folders_that_a_link_leads_to(folder: Path) -> None:
         "s/[].avsc",
     ],
 )
-def test_what_was_deleted_is_meant_by_the_patterns_that_would_have_found_it(folder: Path, pattern: str) -> None:
+def test_what_was_deleted_is_meant_by_the_patterns_that_would_have_found_it(directory: Path, pattern: str) -> None:
     everything = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
     found = set(paths(pattern))
     assert {path for path in everything if Scope((pattern,)).covers(path)} == found - {pattern}
 
 
-def test_names_in_other_cases_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_other_cases_and_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("old").mkdir()
     broken = (RECORD % ("Broken", "int"))[:-1]
     for name, text in {
@@ -125,7 +125,7 @@ def test_names_in_other_cases_and_json(folder: Path, capsys: pytest.CaptureFixtu
     assert [error["file"] for error in document["errors"]] == ["s/broken.JSON"]
 
 
-def test_paths_of_windows_have_forward_slashes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_windows_have_forward_slashes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Subjects and git know a file so; with others the whole path would be the subject."""
     monkeypatch.setattr(inputs, "PurePath", PureWindowsPath)
     walk = os.walk
@@ -139,13 +139,13 @@ def test_paths_of_windows_have_forward_slashes(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("argument", ["s/*.json", "empty"])
-def test_argument_without_schema_files_is_an_error(folder: Path, argument: str) -> None:
+def test_argument_without_schema_files_is_an_error(directory: Path, argument: str) -> None:
     Path("empty").mkdir()
     (failure,) = find_files([argument]).failures
     assert (failure.file, failure.exit_code) == (argument, 2)
 
 
-def test_pipes_in_a_folder_are_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_in_a_directory_are_left_alone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("s/pipe.avsc")
     Path("s/loop.avsc").symlink_to("loop.avsc")
     Path("s/a.avsc").write_text(RECORD % ("A", "Missing"))
@@ -170,8 +170,8 @@ def test_pipes_in_a_folder_are_left_alone(folder: Path, capsys: pytest.CaptureFi
         (["schemas"], ["web/renamed"], "web/renamed"),
     ],
 )
-def test_where_a_folder_holds_the_earlier_version(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], released: list[str], earlier: str
+def test_where_a_directory_holds_the_earlier_version(
+    directory: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], released: list[str], earlier: str
 ) -> None:
     Path("schemas/shop").mkdir(parents=True)
     Path("schemas/shop/order.avsc").write_text(RECORD % ("Order", "long"))
@@ -186,8 +186,8 @@ def test_where_a_folder_holds_the_earlier_version(
 
 
 @pytest.mark.parametrize("baseline", [".", "./", "..//new/../released", "./released"])
-def test_folders_in_other_spellings(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, baseline: str
+def test_directories_in_other_spellings(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, baseline: str
 ) -> None:
     for name in ("released/shop/order.avsc", "released/released/shop/order.avsc", "new/shop/order.avsc"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def test_folders_in_other_spellings(
     assert "NAME_MISMATCH" in capsys.readouterr().out
 
 
-def test_files_that_could_each_be_the_earlier_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_could_each_be_the_earlier_version(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("released/a/order.avsc", "released/b/order.avsc", "order.avsc"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text('"int"')
@@ -205,7 +205,9 @@ def test_files_that_could_each_be_the_earlier_version(folder: Path, capsys: pyte
     assert capsys.readouterr().err.startswith("order.avsc: error: a/order.avsc, b/order.avsc ")
 
 
-def test_a_file_that_was_moved_in_a_folder_keeps_its_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_was_moved_in_a_directory_keeps_its_subject(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, text in {
         "old/a/x.avsc": "Old",
         "old/b/x.avsc": "Other",
@@ -224,7 +226,7 @@ def test_a_file_that_was_moved_in_a_folder_keeps_its_subject(folder: Path, capsy
     assert incompatible("--subject-strategy", "record") == {"new/a/x.avsc": ["old/a/x.avsc"]}
 
 
-def test_what_a_folder_has_and_the_new_one_has_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_directory_has_and_the_new_one_has_not(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in (
         "old/a.avsc",
         "old/kept/1.avsc",
@@ -251,11 +253,11 @@ def test_what_a_folder_has_and_the_new_one_has_not(folder: Path, capsys: pytest.
     assert main(["compat", "check", "elsewhere", "--against", "old"]) == 2
 
 
-def test_a_new_file_is_not_compared_with_another_topics(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_file_is_not_compared_with_another_topics(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, record in (("released/orders/value.avsc", "Order"), ("schemas/users/value.avsc", "User")):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(RECORD % (record, "long"))
-    arguments = ("schemas", "--against", "released", "--subject={folder}-value", "--format=json")
+    arguments = ("schemas", "--against", "released", "--subject={directory}-value", "--format=json")
     assert main(["compat", "check", *arguments]) == 0
     assert [row["new"] for row in json.loads(capsys.readouterr().out)["reports"]] == [True]
 
@@ -287,7 +289,7 @@ def test_the_nearest_definition_is_taken() -> None:
 
 
 def test_types_that_were_given_go_before_those_that_happen_to_be_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, kind in (("types/h", "long"), ("h", "Missing"), ("x/h", "Missing"), ("x/y/h", "long")):
         Path(f"{name}.avsc").parent.mkdir(parents=True, exist_ok=True)
@@ -301,7 +303,7 @@ def test_types_that_were_given_go_before_those_that_happen_to_be_named(
     assert re.search(r"^u/use\.avsc:1:68: .*\bh\.avsc", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_a_stale_copy_is_as_near_as_what_was_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_copy_is_as_near_as_what_was_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, kind in (("types/h", "long"), ("target/h", "string")):
         Path(f"{name}.avsc").parent.mkdir()
         Path(f"{name}.avsc").write_text(RECORD % ("Header", kind))
@@ -449,13 +451,13 @@ def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_a_bare_install_runs_it(folder: Path, arguments: list[str], code: int) -> None:
+def test_a_bare_install_runs_it(directory: Path, arguments: list[str], code: int) -> None:
     """Without site packages; nothing but our own rooms comes from elsewhere."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); import headrace.registry.client.transport as t; "
         "t.PAUSE_FIRST_S = 0.001; from headrace.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-I", "-S", "-c", program, str(PACKAGES), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr

@@ -30,14 +30,14 @@ def test_a_partition_that_was_cut_back_and_grew_again_is_taken_up_where_it_diver
     admin.create_topics([NewTopic("orders", 1)])["orders"].result(60)
     loads.produce(kafka.address, range(80))
     kafka.stop()
-    folder, copy = kafka.data / "orders-0", tmp_path / "copy"
-    shutil.copytree(folder, copy)
+    directory, copy = kafka.data / "orders-0", tmp_path / "copy"
+    shutil.copytree(directory, copy)
     kafka.start()
     loads.produce(kafka.address, range(80, 100))
     assert not loads.load(kafka.address).has_findings
     kafka.stop()
-    shutil.rmtree(folder)
-    copy.rename(folder)
+    shutil.rmtree(directory)
+    copy.rename(directory)
     kafka.start()
     loads.produce(kafka.address, range(1000, 1070))
     check_taken_up(loads, kafka.address)

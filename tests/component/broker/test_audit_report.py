@@ -150,7 +150,7 @@ def test_a_finding_is_accepted_with_a_reason_and_taken_back(
     assert out.count("disk of kafka-2 lost") == 1
     report(settings, capsys, "given-up", "--withdraw", verb="accept")
     assert report(settings, capsys, "--topic", "given-up")[0] == 1
-    monkeypatch.setenv("HEADRACE__AUDIT__FINDINGS_END", "0s")
+    monkeypatch.setenv("HEADRACE__AUDIT__FINDINGS_TTL", "0s")
     code, out, _ = report(settings, capsys, "--topic", "given-up")
     assert (code, "2013-01-01" in out) == (0, True)
 

@@ -167,8 +167,8 @@ def deleted_group_twice(talk: Talk) -> object:
 def sizes_of_a_topic_named_twice(talk: Talk) -> object:
     name = talk.topic(3)
     topics = [{"topic": name, "partitions": [index]} for index in (2, 0)]
-    (folder,) = talk.ask(DescribeLogDirsRequest, 4, topics=topics).results
-    return [(topic.name == name, sorted(one.partition_index for one in topic.partitions)) for topic in folder.topics]
+    (directory,) = talk.ask(DescribeLogDirsRequest, 4, topics=topics).results
+    return [(topic.name == name, sorted(one.partition_index for one in topic.partitions)) for topic in directory.topics]
 
 
 def own_configs(talk: Talk, name: str) -> dict[str, str]:

@@ -26,9 +26,9 @@ SLICE = 20
 class Files:
     """What a source reads and a sink writes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.source, self.sink = folder / "source.txt", folder / "sink.txt"
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.source, self.sink = directory / "source.txt", directory / "sink.txt"
+        self._directory = directory
         self.source.touch()
 
     def append(self, lines: list[str]) -> None:
@@ -127,7 +127,7 @@ def test_standalone_carries_on_after_a_stop(broker_address: str, classpath: str,
 class Cluster:
     """Connect, distributed over one process: its settings, and its REST API."""
 
-    def __init__(self, address: str, folder: Path, classpath: str) -> None:
+    def __init__(self, address: str, directory: Path, classpath: str) -> None:
         self._classpath = classpath
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
@@ -144,7 +144,7 @@ class Cluster:
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 1000,
         }
-        self._settings = properties_file(folder / "cluster.properties", settings)
+        self._settings = properties_file(directory / "cluster.properties", settings)
 
     def start(self, log: Path) -> JavaProgram:
         return connect(log, self._classpath, "Distributed", self._settings)

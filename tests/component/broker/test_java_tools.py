@@ -199,10 +199,10 @@ def test_offsets_and_bytes_of_partitions(tool: Tools, broker_address: str) -> No
     assert [row[0].rpartition(":")[0] for row in newest] == ["sized:0", "sized:1"]
 
     described = tool.run("LogDirsCommand", "--describe", "--topic-list", "sized", "--broker-list", "1")
-    (folder,) = json.loads(described.printed.splitlines()[-1])["brokers"][0]["logDirs"]
-    sizes = {one["partition"]: one["size"] for one in folder["partitions"]}
+    (directory,) = json.loads(described.printed.splitlines()[-1])["brokers"][0]["logDirs"]
+    sizes = {one["partition"]: one["size"] for one in directory["partitions"]}
     on_disk = {
-        name: (Path(folder["logDir"]) / name / f"{0:020d}.log").stat().st_size for name in ("sized-0", "sized-1")
+        name: (Path(directory["logDir"]) / name / f"{0:020d}.log").stat().st_size for name in ("sized-0", "sized-1")
     }
     assert sizes == on_disk
     assert min(sizes.values()) > 0

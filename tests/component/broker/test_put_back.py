@@ -1,4 +1,4 @@
-"""A broker whose data folder was put back from an older copy, and a load that had read further."""
+"""A broker whose data directory was put back from an older copy, and a load that had read further."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def serve(start_service: StartService, data_dir: Path) -> Service:
     return start_service("headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0")
 
 
-def produced_and_loaded(start_service: StartService, folder: Path, loads: Loads, copy: Path) -> None:
+def produced_and_loaded(start_service: StartService, directory: Path, loads: Loads, copy: Path) -> None:
     """80 messages, a copy, 20 more, and a load of all of them; the broker is down then."""
-    broker = serve(start_service, folder)
+    broker = serve(start_service, directory)
     address = broker.addresses["broker"]
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic(loads.topic, 1)])[loads.topic].result(30)
     loads.produce(address, range(80))
     broker.stop()
-    shutil.copytree(folder, copy)
-    broker = serve(start_service, folder)
+    shutil.copytree(directory, copy)
+    broker = serve(start_service, directory)
     loads.produce(broker.addresses["broker"], range(80, 100))
     assert not loads.load(broker.addresses["broker"]).has_findings
     broker.stop()
@@ -39,14 +39,14 @@ def produced_and_loaded(start_service: StartService, folder: Path, loads: Loads,
 def test_what_was_produced_after_the_copy_was_put_back_is_all_loaded(
     tmp_path: Path, start_service: StartService, loads_before: int
 ) -> None:
-    folder, copy, loads = tmp_path / "data", tmp_path / "copy", Loads(tmp_path, "orders")
-    produced_and_loaded(start_service, folder, loads, copy)
-    shutil.rmtree(folder)
-    copy.rename(folder)
+    directory, copy, loads = tmp_path / "data", tmp_path / "copy", Loads(tmp_path, "orders")
+    produced_and_loaded(start_service, directory, loads, copy)
+    shutil.rmtree(directory)
+    copy.rename(directory)
     # A leader epoch is a time in seconds, or one more than the last epoch. The second start may have the next second's
     # epoch, which a start from the copy must not reach: no operator restores a copy within two seconds.
     time.sleep(2)
-    address = serve(start_service, folder).addresses["broker"]
+    address = serve(start_service, directory).addresses["broker"]
     for _ in range(loads_before):
         held = loads.load(address)
         assert re.search(r"\b80\b.*\b99\b", held.problems["orders"][0])
@@ -55,9 +55,9 @@ def test_what_was_produced_after_the_copy_was_put_back_is_all_loaded(
 
 
 def test_a_restart_alone_is_no_divergence(tmp_path: Path, start_service: StartService) -> None:
-    folder, loads = tmp_path / "data", Loads(tmp_path, "orders")
-    produced_and_loaded(start_service, folder, loads, tmp_path / "copy")
-    address = serve(start_service, folder).addresses["broker"]
+    directory, loads = tmp_path / "data", Loads(tmp_path, "orders")
+    produced_and_loaded(start_service, directory, loads, tmp_path / "copy")
+    address = serve(start_service, directory).addresses["broker"]
     report = loads.load(address)
     assert (report.problems, report.notes, report.slot) == ({}, (), 0)
     loads.produce(address, range(100, 130))

@@ -299,7 +299,7 @@ def complaints(finished: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in finished.stderr.splitlines() if line.startswith("headrace: ")]
 
 
-def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path, start_service: Any) -> None:
+def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path, start_service: Any) -> None:
     serve(start_service, tmp_path)
     finished = run_broker(tmp_path, 0)
     assert finished.returncode == 2

@@ -53,10 +53,10 @@ SLACK = Sample(memory_kb=4_000, descriptors=8, threads=2, disk_kb=4_000, files=1
 def look(pid: int, data_dir: Path) -> Sample:
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     sizes = []
-    for folder, _, names in os.walk(data_dir):  # which goes on where a folder has just gone
+    for directory, _, names in os.walk(data_dir):  # which goes on where a directory has just gone
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                sizes.append(Path(folder, name).stat().st_blocks // 2)
+                sizes.append(Path(directory, name).stat().st_blocks // 2)
     return Sample(
         memory_kb=int(status["VmRSS"].split()[0]),
         descriptors=len(list(Path(f"/proc/{pid}/fd").iterdir())),

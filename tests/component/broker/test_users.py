@@ -82,17 +82,17 @@ def user_line(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("secured")
-    authority = Authority(folder / "ca")
+    directory = tmp_path_factory.mktemp("secured")
+    authority = Authority(directory / "ca")
     certificate, key = authority.certificate("broker")
-    users = folder / "users"
+    users = directory / "users"
     users.write_text("".join(map(user_line, ("ops", "shop", "writer"))) + GRANTS, encoding="utf-8")
     settings = {"USERS": str(users), "TLS_CERTIFICATE": str(certificate), "TLS_KEY": str(key)}
     service = start_module_service(
-        *("headrace", "broker", "serve", "--data-dir", str(folder / "data"), "--broker-listen", "127.0.0.1:0"),
+        *("headrace", "broker", "serve", "--data-dir", str(directory / "data"), "--broker-listen", "127.0.0.1:0"),
         environment={f"HEADRACE__BROKER__{name}": value for name, value in settings.items()},
     )
-    yield Secured(service.addresses["broker"], str(authority.ca_file), folder)
+    yield Secured(service.addresses["broker"], str(authority.ca_file), directory)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

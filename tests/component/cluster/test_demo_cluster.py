@@ -33,5 +33,5 @@ def test_the_flights_go_through_a_whole_cluster(tmp_path: Path) -> None:
         "headrace-load.service",
         "headrace-registry.service",
     }
-    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
+    pids = [int(directory.name) for directory in Path("/proc").iterdir() if directory.name.isdecimal()]
     assert [command_line(pid) for pid in pids if is_running(pid) and str(data) in command_line(pid)] == []

@@ -34,7 +34,7 @@ with Producer(app="shop") as producer:
 """
 QUERY = "SELECT count(*) AS n, sum(id) AS s FROM orders"
 PIPELINE = f"""
-echo "user=$(id -u) folder=$PWD"
+echo "user=$(id -u) directory=$PWD"
 headrace up --registry-listen 127.0.0.1:0 --broker-listen 127.0.0.1:0 --hive-listen 127.0.0.1:0 > up.out 2> up.err &
 up=$!
 until grep -q ^ready up.out; do kill -0 $up || {{ cat up.err >&2; exit 1; }}; sleep 0.2; done
@@ -44,7 +44,7 @@ kill $up; wait $up; echo "up=$?"
 """What is run in the image: everything at once, and rows from a producer to an answer."""
 
 Run = Callable[[str], str]
-"""A shell's standard output, in the image with its environment, user and folder."""
+"""A shell's standard output, in the image with its environment, user and directory."""
 
 
 def engine() -> str:
@@ -69,7 +69,7 @@ def test_the_image_runs_a_pipeline_as_a_user_of_no_rights(in_image: Run) -> None
     assert others == ["n,s", "3,3", "up=0"]
     said = dict(word.split("=") for word in first.split())
     if engine():
-        assert said == {"user": "10001", "folder": "/var/lib/headrace"}
+        assert said == {"user": "10001", "directory": "/var/lib/headrace"}
 
 
 def told(command: list[str], timeout_s: int = RUN_S, **how: object) -> str:
@@ -95,23 +95,23 @@ def built_by(name: str) -> Iterator[Run]:
 
 
 def built_plainly() -> Iterator[Run]:
-    """By this machine's Python, with the image's folders below one of its own; there is no other user to become."""
+    """By this machine's Python, with the image's directories below one of its own; there is no other user to become."""
     with tempfile.TemporaryDirectory(prefix="headrace-image-") as root:
         environment = {**os.environ, "PATH": f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"}
-        folder = Path(root)
+        directory = Path(root)
         lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
         for step, _, text in (line.partition(" ") for line in lines if line and not line.startswith("#")):
             if step == "WORKDIR":
-                folder = below(root, text)
-                folder.mkdir(parents=True, exist_ok=True)
+                directory = below(root, text)
+                directory.mkdir(parents=True, exist_ok=True)
             elif step == "COPY" and not text.startswith("--from"):  # the other one is in its place already
-                copy_checkout(folder)
+                copy_checkout(directory)
             elif step == "RUN" and not text.startswith("useradd"):
-                told(["sh", "-c", rooted(text, root)], BUILD_S, cwd=folder, env=environment)
+                told(["sh", "-c", rooted(text, root)], BUILD_S, cwd=directory, env=environment)
             elif step == "ENV":
                 words = (word.partition("=") for word in shlex.split(rooted(text, root)))
                 environment |= {key: value.replace("$PATH", os.environ["PATH"]) for key, _, value in words}
-        yield lambda script: told(["sh", "-c", script], cwd=folder, env=environment)
+        yield lambda script: told(["sh", "-c", script], cwd=directory, env=environment)
 
 
 def below(root: str, path: str) -> Path:
@@ -119,7 +119,7 @@ def below(root: str, path: str) -> Path:
 
 
 def rooted(text: str, root: str) -> str:
-    """A step's text with the image's own folders below another root."""
+    """A step's text with the image's own directories below another root."""
     return re.sub(r"(?<![\w/])/(?=opt/|var/)", f"{root}/", text)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.commit.decision import Decision, DecisionKind
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit import Commit, CommitKind
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from headrace.loader.storage.local.lease import Lease
-from headrace.loader.storage.local.slots import LocalSlots
 from support.loader.load_world import LoadWorld
 from support.loader.warm_commands import WarmCommands
 
@@ -43,13 +43,13 @@ def headrace() -> Iterator[Headrace]:
     commands.close()
 
 
-def decide_nothing(warehouse: Path, slots: int) -> Path:
-    """A log with some decisions in it; returns the file of the newest."""
-    log = DecisionLog(LocalSlots(warehouse / "_headrace"))
+def commit_nothing(warehouse: Path, commits: int) -> Path:
+    """A log with some commits in it; returns the file of the newest."""
+    log = CommitLog(LocalCommitStorage(warehouse / "_headrace"))
     log.open()
-    for number in range(slots):
-        log.offer(Decision(0, DecisionKind.CLEAN, f"c{number}", 1, "test", {}, frozenset({f"w{number}"})))
-    return warehouse / "_headrace" / "log" / f"{slots:09d}.json"
+    for number in range(commits):
+        log.proposal(Commit(0, CommitKind.CLEAN, f"c{number}", 1, "test", {}, frozenset({f"w{number}"})))
+    return warehouse / "_headrace" / "log" / f"{commits:09d}.json"
 
 
 def test_load_without_brokers_exits_2_with_one_line(headrace: Headrace, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_unwritable_warehouse_exits_2_with_one_line(headrace: Headrace, tmp_path
 
 
 def test_damaged_decision_stops_load_and_status_and_is_named(headrace: Headrace, tmp_path: Path) -> None:
-    path = decide_nothing(tmp_path / "warehouse", 3)
+    path = commit_nothing(tmp_path / "warehouse", 3)
     path.write_bytes(path.read_bytes().replace(b"c2", b"cX"))
     for verb in ([], ["status"]):
         run = headrace("load", *verb, "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
@@ -80,7 +80,7 @@ def test_damaged_decision_stops_load_and_status_and_is_named(headrace: Headrace,
 
 
 def test_load_refuses_log_of_newer_release(headrace: Headrace, tmp_path: Path) -> None:
-    decide_nothing(tmp_path / "warehouse", 1)
+    commit_nothing(tmp_path / "warehouse", 1)
     (tmp_path / "warehouse" / "_headrace" / "format.json").write_text('{"format":9,"read_min":9,"write_min":9}')
     run = headrace("load", "--data-dir", str(tmp_path))
     assert run.returncode == 2
@@ -88,7 +88,7 @@ def test_load_refuses_log_of_newer_release(headrace: Headrace, tmp_path: Path) -
 
 
 def test_second_of_two_loads_yields(headrace: Headrace, tmp_path: Path) -> None:
-    decide_nothing(tmp_path / "warehouse", 1)
+    commit_nothing(tmp_path / "warehouse", 1)
     lease = Lease(tmp_path / "warehouse" / "_headrace" / "lease.json")
     assert lease.acquire(time.time_ns() // 1_000_000) is None
     try:
@@ -140,7 +140,7 @@ def test_status_before_first_load_lists_topics_not_loaded(headrace: Headrace, wo
 
 
 def test_status_without_brokers_notes_why_lag_is_missing(headrace: Headrace, tmp_path: Path) -> None:
-    decide_nothing(tmp_path / "warehouse", 2)
+    commit_nothing(tmp_path / "warehouse", 2)
     run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--format", "json")
     assert run.returncode == 0, run.stderr
     status = json.loads(run.stdout)

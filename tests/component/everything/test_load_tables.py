@@ -179,25 +179,25 @@ def test_cold_load_runs_in_environment_of_oozie_ssh_action(
     action = oozie_action("schedule/oozie", "ssh")
     words = [action.findtext("{*}command"), *(node.text for node in action.iterfind("{*}args"))]
     command = " ".join(paths_of_examples.get(str(word), str(word)) for word in words)
-    folder = tmp_path / "oozie-oozi" / "0000001-W" / "load--ssh"
-    folder.mkdir(parents=True)
+    directory = tmp_path / "oozie-oozi" / "0000001-W" / "load--ssh"
+    directory.mkdir(parents=True)
     (tmp_path / "home").mkdir()
     environment = {"HOME": str(tmp_path / "home"), "USER": "headrace", "LOGNAME": "headrace", "SHELL": "/bin/sh"}
     world.produce("oozie", 10)
     shell = ["/bin/sh", "-c", f"{command} > action.stdout 2> action.stderr"]
     run = subprocess.run(
         shell,
-        cwd=folder,
+        cwd=directory,
         env={**environment, "PATH": "/usr/local/bin:/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
         timeout=180,
         check=False,
     )
-    told = [(folder / f"action.{name}").read_text() for name in ("stdout", "stderr")]
+    told = [(directory / f"action.{name}").read_text() for name in ("stdout", "stderr")]
     assert run.returncode == 0, told
     assert "oozie" in told[0]
     assert is_loaded(world, "oozie")
-    assert sorted(path.name for path in folder.iterdir()) == ["action.stderr", "action.stdout"]
+    assert sorted(path.name for path in directory.iterdir()) == ["action.stderr", "action.stdout"]
 
 
 def test_cold_load_runs_in_environment_of_oozie_shell_action(
@@ -205,16 +205,16 @@ def test_cold_load_runs_in_environment_of_oozie_shell_action(
 ) -> None:
     """In a new container directory with the action's files, which comes last in PATH, by a user without a home."""
     action = oozie_action("cluster/oozie", "shell")
-    folder = tmp_path / "usercache" / "headrace" / "appcache" / "application_1_0001" / "container_1_0001_01_000001"
-    folder.mkdir(parents=True)
+    directory = tmp_path / "usercache" / "headrace" / "appcache" / "application_1_0001" / "container_1_0001_01_000001"
+    directory.mkdir(parents=True)
     for node in action.iterfind("{*}file"):
         origin, _, name = str(node.text).partition("#")
         text = (ROOT / "examples" / "cluster" / "oozie" / origin.removeprefix("${appPath}/")).read_text()
         for here, there in paths_of_examples.items():
             text = text.replace(here, there)
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o500)
-    brought = sorted(path.name for path in folder.iterdir())
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o500)
+    brought = sorted(path.name for path in directory.iterdir())
     (tmp_path / "local").mkdir()
     environment = {
         "LOCAL_DIRS": str(tmp_path / "local"),
@@ -222,17 +222,17 @@ def test_cold_load_runs_in_environment_of_oozie_shell_action(
         "USER": "headrace",
         "LOGNAME": "headrace",
         "HOME": str(tmp_path / "nowhere"),
-        "PWD": str(folder),
-        "CONTAINER_ID": folder.name,
-        "OOZIE_ACTION_CONF_XML": str(folder / "action.xml"),
+        "PWD": str(directory),
+        "CONTAINER_ID": directory.name,
+        "OOZIE_ACTION_CONF_XML": str(directory / "action.xml"),
         "MALLOC_ARENA_MAX": "4",
     }
     command = [str(action.findtext("{*}exec")), *(str(node.text) for node in action.iterfind("{*}argument"))]
     world.produce("shelled", 10)
     run = subprocess.run(
         ["/usr/bin/env", *command],  # which looks for it on the PATH
-        cwd=folder,
-        env={**environment, "PATH": f"/usr/local/bin:/usr/bin:/bin:{folder}"},
+        cwd=directory,
+        env={**environment, "PATH": f"/usr/local/bin:/usr/bin:/bin:{directory}"},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -242,7 +242,7 @@ def test_cold_load_runs_in_environment_of_oozie_shell_action(
     assert run.returncode == 0, run.stdout + run.stderr
     assert "shelled" in run.stdout
     assert is_loaded(world, "shelled")
-    assert sorted(path.name for path in folder.iterdir()) == brought
+    assert sorted(path.name for path in directory.iterdir()) == brought
 
 
 def test_tasks_run_in_an_executor_of_a_cluster(world: LoadWorld) -> None:

@@ -34,13 +34,13 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a standalone cluster."""
-    folder = tmp_path_factory.mktemp("spark")
+    directory = tmp_path_factory.mktemp("spark")
     environment = {**os.environ, "SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": "256m"}
-    environment["JAVA_HOME"] = str(ensure_java(folder, environment))
+    environment["JAVA_HOME"] = str(ensure_java(directory, environment))
     environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK_JAVA
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    log = folder / "cluster.log"
+    log = directory / "cluster.log"
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
@@ -49,7 +49,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=folder,
+                cwd=directory,
                 env=environment,
             )
 
@@ -59,7 +59,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             *(
                 (
                     *("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0", "--cores", "1"),
-                    *("--memory", "1g", "--work-dir", str(folder / host), url),
+                    *("--memory", "1g", "--work-dir", str(directory / host), url),
                 )
                 for host in WORKERS
             ),

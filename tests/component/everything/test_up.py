@@ -140,7 +140,7 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     assert count_with(asking(pyhive, again.addresses["sql"]), memory_path) == MESSAGES
 
 
-TRAP = "raise SystemExit(f'{__name__} was imported from the working folder')\n"
+TRAP = "raise SystemExit(f'{__name__} was imported from the working directory')\n"
 APPLICATION = """
 import audit, broker, pipeline, registry
 from headrace import Producer
@@ -165,7 +165,7 @@ def working_directory() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def up(working_directory: Path, start_module_service: Callable[..., Any]) -> Any:
     """A `headrace up` in that directory; the last test that uses it ends it."""
-    return start_module_service("headrace", "up", "--data-dir", ".", *FREE_PORTS, folder=working_directory)
+    return start_module_service("headrace", "up", "--data-dir", ".", *FREE_PORTS, directory=working_directory)
 
 
 @pytest.mark.timeout(900)
@@ -224,15 +224,15 @@ def test_up_with_taken_port_exits_2_with_one_line(tmp_path: Path, broker_address
     assert broker_address in said[0]
 
 
-def follow_the_page(registry: str, folder: Path) -> None:
+def follow_the_page(registry: str, directory: Path) -> None:
     """What the README asks of a newcomer beside `headrace up`; the answers are those that it shows."""
     text, path = re.findall(r"-d '(.*)' \\\n  http://127.0.0.1:8081(\S+)", block(PAGE, "curl"))[0]
     http("POST", registry + path, json.loads(text))
-    (folder / "send.py").write_text(block(PAGE, "# send.py"))
-    assert run_as_typed("python send.py", folder) == []
+    (directory / "send.py").write_text(block(PAGE, "# send.py"))
+    assert run_as_typed("python send.py", directory) == []
     load, query = block(PAGE, "headrace load").splitlines()
-    loaded = run_as_typed(load, folder)
-    asked = run_as_typed(query, folder)
+    loaded = run_as_typed(load, directory)
+    asked = run_as_typed(query, directory)
     shown = block(PAGE, "topic  ").splitlines()
     for line in (shown[0], *shown[2:4]):
         assert line.split() in loaded
@@ -241,11 +241,11 @@ def follow_the_page(registry: str, folder: Path) -> None:
     assert asked[2][:2] == shown[header + 2].split()[:2]
 
 
-def run_as_typed(line: str, folder: Path) -> list[list[str]]:
-    """The words of each line of output of a command that is typed in a folder."""
+def run_as_typed(line: str, directory: Path) -> list[list[str]]:
+    """The words of each line of output of a command that is typed in a directory."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     run = subprocess.run(
-        line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        line, shell=True, cwd=directory, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr[-4000:]
     return [shown.split() for shown in run.stdout.splitlines()]
@@ -256,11 +256,11 @@ def asking(pyhive: str, address: str) -> str:
     return pyhive.replace("10000", address.rpartition(":")[2])
 
 
-def count_with(code: str, folder: Path) -> int:
+def count_with(code: str, directory: Path) -> int:
     """What a program that counts orders prints when it counts sales."""
     run = subprocess.run(
         [sys.executable, "-c", code.replace("orders", "sales")],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false pyspark-shell"},
         capture_output=True,
         text=True,

@@ -182,9 +182,9 @@ def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
     commands.close()
 
 
-def of_others(folder: Path) -> Path:
+def of_others(directory: Path) -> Path:
     """Settings of a loader that leaves sales to another one."""
-    file = folder / "others.toml"
+    file = directory / "others.toml"
     file.write_text('[loader]\ntopics_exclude = ["sales"]\n')
     return file
 

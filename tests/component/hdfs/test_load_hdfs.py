@@ -101,7 +101,7 @@ def test_a_name_node_in_safe_mode_is_one_line_and_exit_2(world: RemoteWorld, hdf
     world.load_well()
 
 
-def test_a_full_folder_is_one_line_and_nothing_is_lost(world: RemoteWorld, hdfs: Hdfs) -> None:
+def test_a_full_directory_is_one_line_and_nothing_is_lost(world: RemoteWorld, hdfs: Hdfs) -> None:
     """A quota refuses what full disks would: the first block."""
     world.produce("orders", 10, fields=[*FIELDS, NOTE])
     hdfs.admin("-setSpaceQuota", "1m", WAREHOUSE)

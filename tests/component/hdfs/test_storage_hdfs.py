@@ -36,8 +36,8 @@ class TestHdfs(StorageContract):
 
 def test_what_killed_puts_left_is_swept(hdfs: Hdfs) -> None:
     storage = real_storage(hdfs.uri)
-    storage.slots.put_if_absent("tmp/left", b"x")
-    storage.slots.sweep(0, 1000)
-    assert storage.slots.children("tmp") == ("left",)
-    storage.slots.sweep(4_000_000_000_000, 1000)
-    assert storage.slots.children("tmp") == ()
+    storage.commits.put_if_absent("tmp/left", b"x")
+    storage.commits.sweep(0, 1000)
+    assert storage.commits.children("tmp") == ("left",)
+    storage.commits.sweep(4_000_000_000_000, 1000)
+    assert storage.commits.children("tmp") == ()

@@ -18,7 +18,7 @@ import pytest
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.hiveserver import NOSASL, HiveServerExecutor
-from headrace.hive_ddl.names import folder_name, table_name
+from headrace.hive_ddl.names import directory_name, table_name
 from headrace.hive_ddl.ops import CreateTable, DropPartitions, DropTable
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import (
@@ -46,14 +46,14 @@ Wanted = Callable[..., TableState]
 
 @pytest.fixture
 def wanted(engine: Engine, tmp_path: Path) -> Wanted:
-    """Makes tables, each of a topic of this name below the test's own folder; names are those of the engine."""
+    """Makes tables, each of a topic of this name below the test's own directory; names are those of the engine."""
     engine.executor.ensure_database(DATABASE)
 
     def make(topic: str, schema: dict[str, Any], **changes: Any) -> TableState:
         arguments: dict[str, Any] = {
             "database": DATABASE,
             "name": table_name(f"{topic}_{engine.name}".replace(" ", "_")),
-            "location": local_location(tmp_path / folder_name(topic)),
+            "location": local_location(tmp_path / directory_name(topic)),
             "topic": topic,
             "subject": f"{topic}-value",
             "version": 1,
@@ -81,11 +81,11 @@ def publish(table: TableState) -> None:
 
 
 def load(engine: Engine, table: TableState, hour: str, schema: dict[str, Any], *rows: dict[str, Any]) -> None:
-    folder = Path(table.location.removeprefix("file://")) / "dt=2026-01-31" / f"hr={hour}"
-    folder.mkdir(parents=True)
-    with (folder / "1.avro").open("wb") as file:
+    directory = Path(table.location.removeprefix("file://")) / "dt=2026-01-31" / f"hr={hour}"
+    directory.mkdir(parents=True)
+    with (directory / "1.avro").open("wb") as file:
         fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="snappy")
-    asked = {("2026-01-31", hour): local_location(folder)}
+    asked = {("2026-01-31", hour): local_location(directory)}
     found = engine.executor.partitions(table.database, table.name, asked)
     for op in plan_partitions(table, found, asked):
         engine.executor.execute(op)

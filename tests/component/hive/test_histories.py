@@ -24,7 +24,7 @@ from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.table import local_location
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.load_schema import EMPTY, LoadState, fold
 from headrace.loader.storage.local import local_storage
 from headrace.registry.errors import IncompatibleSchema
@@ -121,7 +121,7 @@ def send(world: LoadWorld, topic: Topic, schema: Schema, messages: list[Any], ho
 
 
 def wrong(engine: Engine, world: LoadWorld, topics: list[Topic]) -> list[str]:
-    known = DecisionLog(local_storage(world.warehouse).slots).read_state().topics
+    known = CommitLog(local_storage(world.warehouse).commits).read_state().topics
     found = []
     for topic in topics:
         try:

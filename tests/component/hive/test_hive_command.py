@@ -1,4 +1,4 @@
-"""`headrace hive` on what others did to tables, partitions and folders; with a real metastore, asked by SQL."""
+"""`headrace hive` on what others did to tables, partitions and directories; with a real metastore, asked by SQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
 
 @pytest.fixture(scope="module")
 def session(world: LoadWorld) -> Iterator[Any]:
-    """Somebody else on the same metastore. Without leave to pass over folders that are missing, as Hive and Pig."""
+    """Somebody else on the same metastore. Without leave to pass over directories that are missing, as Hive and Pig."""
     session = open_session(
         app_name="somebody",
         master="local[1]",
@@ -56,11 +56,11 @@ def count(session: Any, table: str = "orders") -> int:
 def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> None:
     clean = hive(world, "plan")
     assert (clean.returncode, clean.stdout) == (0, ""), clean.stdout + clean.stderr
-    folder = world.warehouse / "orders" / "dt=2026-01-01"
+    directory = world.warehouse / "orders" / "dt=2026-01-01"
     session.sql("ALTER TABLE headrace.orders SET TBLPROPERTIES ('headrace.version' = '99', 'mine' = 'x')")
     session.sql("ALTER TABLE headrace.orders DROP PARTITION (dt = '2026-01-01', hr = '00')")
     session.sql("ALTER TABLE headrace.orders ADD PARTITION (dt = '1999-01-01', hr = '00')")
-    (folder / "hr=01" / "notes.txt").write_text("no Avro")
+    (directory / "hr=01" / "notes.txt").write_text("no Avro")
     with pytest.raises(Exception, match=r"InvalidAvroMagic|Not an Avro|not a data file"):
         count(session)
     shown = hive(world, "repair", "--dry-run")
@@ -84,9 +84,9 @@ def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> 
     assert kept.read_text() == "no Avro"
 
 
-def test_a_removed_folder_stops_no_query_once_it_is_known(world: LoadWorld, session: Any) -> None:
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=02"
-    shutil.rmtree(folder)
+def test_a_removed_directory_stops_no_query_once_it_is_known(world: LoadWorld, session: Any) -> None:
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=02"
+    shutil.rmtree(directory)
     session.catalog.refreshTable("headrace.orders")
     with pytest.raises(Exception, match="does not exist"):
         count(session)

@@ -23,31 +23,31 @@ POM = ROOT / "tests" / "support" / "servers" / "oozie.pom.xml"
 
 @pytest.fixture(scope="module")
 def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the schemas, out of Oozie's client, which Maven fetches."""
+    """The directory of the schemas, out of Oozie's client, which Maven fetches."""
     if shutil.which("mvn") is None:
         pytest.skip("no Maven on the PATH to fetch Oozie's schemas with")
-    folder = tmp_path_factory.mktemp("oozie")
-    listed = folder / "classpath"
+    directory = tmp_path_factory.mktemp("oozie")
+    listed = directory / "classpath"
     command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
     subprocess.run(command, check=True, capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
     with zipfile.ZipFile(listed.read_text(encoding="utf-8").strip()) as client:
         for name in client.namelist():
             if name.endswith(".xsd"):
-                client.extract(name, folder)
-    return folder
+                client.extract(name, directory)
+    return directory
 
 
-def schema_of(document: ElementTree.Element, folder: Path) -> xmlschema.XMLSchema:
+def schema_of(document: ElementTree.Element, directory: Path) -> xmlschema.XMLSchema:
     """Of all namespaces in the document together, so that actions are judged too."""
     namespaces = {element.tag.partition("}")[0][1:] for element in document.iter()}
-    found = {ElementTree.parse(path).getroot().get("targetNamespace", ""): path for path in folder.rglob("*.xsd")}
+    found = {ElementTree.parse(path).getroot().get("targetNamespace", ""): path for path in directory.rglob("*.xsd")}
     assert namespaces <= found.keys(), namespaces - found.keys()
     imports = "".join(f'<xs:import namespace="{one}" schemaLocation="{found[one].as_uri()}"/>' for one in namespaces)
     return xmlschema.XMLSchema(f'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">{imports}</xs:schema>')
 
 
-def errors_of(document: ElementTree.Element, folder: Path) -> list[str]:
-    return [error.reason or "" for error in schema_of(document, folder).iter_errors(document)]
+def errors_of(document: ElementTree.Element, directory: Path) -> list[str]:
+    return [error.reason or "" for error in schema_of(document, directory).iter_errors(document)]
 
 
 def parsed(name: str) -> ElementTree.Element:

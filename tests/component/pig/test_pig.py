@@ -59,8 +59,8 @@ def produce_retyped(world: LoadWorld, topic: str, fields: list[dict[str, object]
 
 
 def by_path(world: LoadWorld, topic: str, generated: str) -> str:
-    folder = world.warehouse / topic
-    return f"t = LOAD {by_schema(folder)};\nresult = FOREACH t GENERATE {generated};"
+    directory = world.warehouse / topic
+    return f"t = LOAD {by_schema(directory)};\nresult = FOREACH t GENERATE {generated};"
 
 
 def as_line(*values: object) -> str:
@@ -90,7 +90,7 @@ def siblings(world: LoadWorld) -> list[str]:
 
 
 def test_compacted_files_are_read_by_the_paths_that_headrace_files_names(world: LoadWorld, pig: Pig) -> None:
-    """As docs/tables.md says: a bucket that was rewritten lives in another folder, which no pattern finds."""
+    """As docs/tables.md says: a time that was rewritten lives in another directory, which no pattern finds."""
     schema = world.warehouse / COMPACTED / "_schema" / "current.avsc"
     script = (
         f"t = LOAD '{','.join(paths(world, COMPACTED))}' USING AvroStorage('', '-f {schema}');\n"
@@ -115,7 +115,7 @@ def paths(world: LoadWorld, topic: str) -> list[str]:
     ],
 )
 def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, columns: str, noted: bool) -> None:
-    # The partitions of a compacted table are generations of its buckets.
+    # The partitions of a compacted table are generations of its time.
     assert any("/_g" in path for path in paths(world, topic)) == (topic == COMPACTED)
     lines = by_hcatalog(world, hcatalog, topic, f"kafka.$0, kafka.$1, {columns}")
     rows = world.produced[topic].rows.items()

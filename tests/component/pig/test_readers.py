@@ -48,25 +48,25 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def folded(metastore: str, tmp_path_factory: pytest.TempPathFactory) -> Folded:
     """The topics of the tables of docs/hive.md, in the metastore and with their schemas beside the data."""
-    folder = tmp_path_factory.mktemp("folded")
+    directory = tmp_path_factory.mktemp("folded")
     session = open_session(
         app_name="tests",
         master="local[1]",
         metastore_uri=metastore,
-        data_dir=folder / "data",
-        warehouse_uri=local_location(folder / "warehouse"),
+        data_dir=directory / "data",
+        warehouse_uri=local_location(directory / "warehouse"),
         extra={"sql.shuffle.partitions": "1"},
         short_lived=True,
     )
     try:
         engines = [SparkEngine(SPARK, SparkExecutor(session), session)]
-        types = FoldedTopic("types", folder / "types", engines)
+        types = FoldedTopic("types", directory / "types", engines)
         types.evolve(types_schema(TYPES), types_message(TYPES))
-        histories = FoldedTopic("histories", folder / "histories", engines)
+        histories = FoldedTopic("histories", directory / "histories", engines)
         for version in range(VERSIONS):
             histories.evolve(histories_schema(version), histories_message(version))
         records = [
-            FoldedTopic(f"record_{number}", folder / f"record{number}", engines) for number in range(len(RECORDS))
+            FoldedTopic(f"record_{number}", directory / f"record{number}", engines) for number in range(len(RECORDS))
         ]
         for topic, record in zip(records, RECORDS, strict=True):
             for version in range(len(record.versions)):
@@ -101,7 +101,7 @@ class Reader:
         self, topic: FoldedTopic, fields: Sequence[Field], places: Sequence[str] = (), before: str = ""
     ) -> tuple[dict[str, str], list[list[Any]]]:
         """The types of columns by their names in lower case, and rows of `places` and some columns, in their order."""
-        load = by_table(f"{DATABASE}.{topic.table}") if self.name == HCATALOG else by_schema(topic.folder)
+        load = by_table(f"{DATABASE}.{topic.table}") if self.name == HCATALOG else by_schema(topic.directory)
         names = [field.name.lower() if self.name == HCATALOG else field.name for field in fields]
         kinds, rows = self.pig.answers(load, [*places, *names], before, **self.properties)
         return {name.lower(): kind for name, kind in kinds.items()}, sorted(rows, key=lambda row: row[:1])

@@ -29,15 +29,15 @@ Git = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def hooks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A repository that holds what this one does, and where pre-commit keeps what it installs."""
-    folder = tmp_path_factory.mktemp("hooks")
+    directory = tmp_path_factory.mktemp("hooks")
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False)
     if listed.returncode:
         pytest.skip("needs a git checkout: pre-commit installs what git knows")
     for name in os.fsdecode(listed.stdout).split("\0"):
         if name and not name.startswith(("tests/", "docs/")) and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name)
-    return folder, tmp_path_factory.mktemp("pre-commit")
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, directory / name)
+    return directory, tmp_path_factory.mktemp("pre-commit")
 
 
 @pytest.fixture
@@ -102,13 +102,13 @@ def test_commits(git: Git) -> None:
 @pytest.mark.timeout(300)
 def test_a_long_list_that_pre_commit_splits(git: Git) -> None:
     """Each process sees a part of the files only, and judges it as if it saw all."""
-    folder = Path("a", *["a-folder-with-a-long-name-of-sixty-characters-as-they-go-in-java"] * 3)
-    folder.mkdir(parents=True)
+    directory = Path("a", *["a-directory-with-a-long-name-of-sixty-characters-as-they-go-in-java"] * 3)
+    directory.mkdir(parents=True)
     for name, kind in (("a/header.avsc", "long"), ("b/header.avsc", "string")):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(HEADER % kind)
     for number in range(700):
-        (folder / f"order{number}.avsc").write_text(ORDER % (number, "long"))
+        (directory / f"order{number}.avsc").write_text(ORDER % (number, "long"))
     git("add", ".")
     run = [sys.executable, "-m", "pre_commit", "run", "--verbose", "--all-files"]
     new = subprocess.run(run, capture_output=True, text=True, check=False)

@@ -19,33 +19,34 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Built from a copy, because building leaves folders beside the sources and takes in what an earlier one left there.
-    folder = tmp_path_factory.mktemp("wheel")
+    # Built from a copy, because building leaves directories beside the sources and takes in what an earlier one left
+    # there.
+    directory = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
-    source = shutil.copytree(ROOT, folder / "source", ignore=ignored)
-    return built_of(source, folder, dict(os.environ))
+    source = shutil.copytree(ROOT, directory / "source", ignore=ignored)
+    return built_of(source, directory, dict(os.environ))
 
 
-def built_of(source: Path, folder: Path, environment: dict[str, str]) -> Path:
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+def built_of(source: Path, directory: Path, environment: dict[str, str]) -> Path:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), str(source)]
     subprocess.run(build, check=True, env=environment)
-    (built,) = folder.glob("*.whl")
+    (built,) = directory.glob("*.whl")
     return built
 
 
-def rows_are_made_by(wheel: Path, folder: Path) -> str:
+def rows_are_made_by(wheel: Path, directory: Path) -> str:
     """What an installation of the wheel says of it."""
     code = "from headrace import avro_codec; print(avro_codec.build(), avro_codec.why_no_core(), sep='; ')"
-    return said_by(wheel, folder, code)
+    return said_by(wheel, directory, code)
 
 
-def said_by(wheel: Path, folder: Path, code: str) -> str:
+def said_by(wheel: Path, directory: Path, code: str) -> str:
     """What an installation of the wheel prints; this environment has its libraries."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+        archive.extractall(directory)
+    environment = {**os.environ, "PYTHONPATH": str(directory)}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_wheel_brings_the_core_and_is_of_its_platform(wheel: Path, tmp_path: Path) -> None:

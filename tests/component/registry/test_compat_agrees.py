@@ -136,8 +136,8 @@ class Made:
     def _numbers(self, subject: str) -> list[int]:
         return self.client.versions(subject)
 
-    def check(self, folder: Path) -> tuple[int, str]:
-        path = folder / "r.avsc"
+    def check(self, directory: Path) -> tuple[int, str]:
+        path = directory / "r.avsc"
         path.write_text(self.world.candidate)
         out = io.StringIO()
         subject = self.name(self.world.subject)
@@ -220,7 +220,7 @@ def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Pat
 
 
 EVERYWHERE = ":.__GLOBAL:"
-FOLDERS = {"d": 16, "c": 14}
+DIRECTORIES = {"d": 16, "c": 14}
 """How many files of a run are of the default context and of another one: together too many to be asked for singly."""
 
 INLINE_KIND = re.compile(r'"type": (\{"type": "enum", "name": "Kind", "symbols": \[[^]]*\]\})')
@@ -244,7 +244,7 @@ class Crowded:
     versions: tuple[tuple[str, int, dict[str, str] | None, bool], ...]
     config: dict[str, Any]
     alias: int | None
-    """The place among the files of its folder that its subject is an alias of."""
+    """The place among the files of its directory that its subject is an alias of."""
     candidate: str
 
 
@@ -263,75 +263,79 @@ def crowded(draw: st.DrawFn, pool: list[str], count: int) -> Crowded:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[Crowded]]]:
-    """What is configured around the subjects, and the files of each folder."""
+    """What is configured around the subjects, and the files of each directory."""
     around = st.fixed_dictionaries({}, optional=SETTINGS)
     pool = draw(st.lists(texts(), min_size=3, max_size=5, unique=True))
-    files = {name: [draw(crowded(pool, count)) for _ in range(count)] for name, count in FOLDERS.items()}
+    files = {name: [draw(crowded(pool, count)) for _ in range(count)] for name, count in DIRECTORIES.items()}
     return {scope: draw(around) for scope in (EVERYWHERE, "", "c")}, files
 
 
 class Crowd:
-    """Files of two folders, each a subject of one context, in a registry and in a checkout."""
+    """Files of two directories, each a subject of one context, in a registry and in a checkout."""
 
-    def __init__(self, client: RegistryClient, folder: Path) -> None:
+    def __init__(self, client: RegistryClient, directory: Path) -> None:
         self.client = client
-        self.folder = folder
+        self.directory = directory
         self.number = next(NUMBERS)
         self.candidates: dict[str, tuple[str, list[SchemaReference]]] = {}
 
-    def scope(self, folder: str) -> str:
-        return f":.crowd{self.number}:" if folder == "c" else ""
+    def scope(self, directory: str) -> str:
+        return f":.crowd{self.number}:" if directory == "c" else ""
 
-    def subject(self, folder: str, name: str) -> str:
-        return f"{self.scope(folder)}crowd{self.number}-{name}"
+    def subject(self, directory: str, name: str) -> str:
+        return f"{self.scope(directory)}crowd{self.number}-{name}"
 
-    def kind(self, folder: str, version: int) -> list[SchemaReference]:
-        return [SchemaReference("Kind", self.subject(folder, "kind"), version)] if version else []
+    def kind(self, directory: str, version: int) -> list[SchemaReference]:
+        return [SchemaReference("Kind", self.subject(directory, "kind"), version)] if version else []
 
     def make(self, around: dict[str, dict[str, Any]], files: dict[str, list[Crowded]]) -> None:
         for scope in (EVERYWHERE, None, self.scope("c")):
             # What was set before holds for this one too.
             self.client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"}, scope)
-        for folder, members in files.items():
-            (self.folder / folder).mkdir(parents=True)
+        for directory, members in files.items():
+            (self.directory / directory).mkdir(parents=True)
             for text in KINDS:
-                self.client.register(self.subject(folder, "kind"), text)
-            self._write(folder, "kind", KINDS[-1], 0)
+                self.client.register(self.subject(directory, "kind"), text)
+            self._write(directory, "kind", KINDS[-1], 0)
             for number, member in enumerate(members):
-                self._add(folder, f"{folder}{number:02}", member)
+                self._add(directory, f"{directory}{number:02}", member)
         for scope in (self.scope("c"), None, EVERYWHERE):
             self.client.set_config({"compatibility": None}, scope)
         for scope, config in around.items():
             if config:
                 self.client.set_config(config, self.scope("c") if scope == "c" else scope or None)
-        for folder, members in files.items():
+        for directory, members in files.items():
             for number, member in enumerate(members):
-                target = {} if member.alias is None else {"alias": self.subject(folder, f"{folder}{member.alias:02}")}
+                target = (
+                    {} if member.alias is None else {"alias": self.subject(directory, f"{directory}{member.alias:02}")}
+                )
                 if member.config or target:
-                    self.client.set_config({**member.config, **target}, self.subject(folder, f"{folder}{number:02}"))
+                    self.client.set_config(
+                        {**member.config, **target}, self.subject(directory, f"{directory}{number:02}")
+                    )
 
-    def _add(self, folder: str, name: str, member: Crowded) -> None:
-        subject = self.subject(folder, name)
+    def _add(self, directory: str, name: str, member: Crowded) -> None:
+        subject = self.subject(directory, name)
         for text, kind, metadata, is_deleted in member.versions:
             shown = INLINE_KIND.sub('"type": "Kind"', text) if kind else text
-            found = self.client.register(subject, shown, self.kind(folder, kind), metadata=metadata)
+            found = self.client.register(subject, shown, self.kind(directory, kind), metadata=metadata)
             if is_deleted and found.version in self.client.versions(subject):
                 self.client.delete_version(subject, found.version or 0)
-        self._write(folder, name, member.candidate, len(KINDS))
+        self._write(directory, name, member.candidate, len(KINDS))
 
-    def _write(self, folder: str, name: str, text: str, kind: int) -> None:
+    def _write(self, directory: str, name: str, text: str, kind: int) -> None:
         # No version has such a text, so that no question is one about itself.
         text = INLINE_KIND.sub('"type": "Kind"', text).replace("{", '{"doc": "of the checkout", ', 1) if kind else text
-        (self.folder / folder / f"{name}.avsc").write_text(text)
-        self.candidates[self.subject(folder, name)] = text, self.kind(folder, kind)
+        (self.directory / directory / f"{name}.avsc").write_text(text)
+        self.candidates[self.subject(directory, name)] = text, self.kind(directory, kind)
 
     def check(self) -> dict[str, bool]:
         """Of each subject whether its file is said to be compatible, all in one run."""
         out = io.StringIO()
-        subjects = [f"--subject={self.folder}/{name}/*={self.subject(name, '{stem}')}" for name in FOLDERS]
+        subjects = [f"--subject={self.directory}/{name}/*={self.subject(name, '{stem}')}" for name in DIRECTORIES]
         arguments = ["--against-registry", self.client.url, "--all-new", "--format", "json", *subjects]
         with contextlib.redirect_stdout(out):
-            code = main(["compat", "check", str(self.folder), *arguments])
+            code = main(["compat", "check", str(self.directory), *arguments])
         assert code in (0, 1), out.getvalue()
         return {report["subject"]: report["compatible"] for report in json.loads(out.getvalue())["reports"]}
 
@@ -372,5 +376,5 @@ def test_one_run_over_many_files_says_of_each_what_the_registry_says(
     asked = made.ask()
     assert checked.keys() == asked.keys()
     # What is there already may be registered, whatever else is there.
-    kinds = {made.subject(folder, "kind") for folder in FOLDERS}
+    kinds = {made.subject(directory, "kind") for directory in DIRECTORIES}
     assert {subject for subject in checked if checked[subject] != asked[subject]} - kinds == set()

@@ -26,9 +26,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def registry(sqlite_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    folder = tmp_path / "work"
-    (folder / "schemas").mkdir(parents=True)
-    monkeypatch.chdir(folder)
+    directory = tmp_path / "work"
+    (directory / "schemas").mkdir(parents=True)
+    monkeypatch.chdir(directory)
     with served(sqlite_database_url) as registry:
         yield registry
 
@@ -430,7 +430,7 @@ def test_download_is_a_baseline(registry: Served, run: Run) -> None:
 
 
 @pytest.mark.parametrize("every", [(), ("--all-versions",)])
-def test_no_subject_leads_out_of_the_folder_or_into_another_file(
+def test_no_subject_leads_out_of_the_directory_or_into_another_file(
     registry: Served, run: Run, every: tuple[str, ...]
 ) -> None:
     names = ("..", ".", "", ".hidden", "a.", "a/../../b", "orders", "Orders", "ORDERS", "NUL", "com1.x", "..\\c", "ü")

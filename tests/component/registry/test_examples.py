@@ -20,8 +20,8 @@ from support.checkout import ROOT
 from support.registry.registry_calls import STRING, Registry
 from support.running_service import StartService
 
-FOLDER = ROOT / "examples" / "registry"
-DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))
+DIRECTORY = ROOT / "examples" / "registry"
+DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all((DIRECTORY / "kubernetes.yaml").read_text()))
 BY_KIND = {document["kind"]: document for document in DOCUMENTS}
 DEPLOYMENT = BY_KIND["Deployment"]["spec"]
 CONTAINER = DEPLOYMENT["template"]["spec"]["containers"][0]
@@ -34,7 +34,7 @@ def environment_of(container: dict[str, Any]) -> dict[str, str | None]:
 
 
 def dockerfile() -> list[tuple[str, str]]:
-    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    lines = (DIRECTORY / "Dockerfile").read_text().splitlines()
     return [(line.split()[0], line.partition(" ")[2]) for line in lines if line and not line.startswith("#")]
 
 
@@ -69,7 +69,7 @@ def test_probes_ask_what_needs_no_user(probe: str) -> None:
 
 @pytest.mark.servers
 def test_what_the_image_starts_serves(start_service: StartService, tmp_path: Path) -> None:
-    """With the environment of image and pod, on a database of its own; the pod may write to two folders alone."""
+    """With the environment of image and pod, on a database of its own; the pod may write to two directories alone."""
     steps = dockerfile()
     assert [name for name, _ in steps].count("FROM") == 2
     variables = dict(item.split("=", 1) for item in shlex.split(dict(steps)["ENV"]))

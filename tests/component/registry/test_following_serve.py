@@ -47,17 +47,19 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
     start_service: StartService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(name: str) -> Any:
-        folder = str(tmp_path / name)
-        return start_service("headrace", "registry", "serve", "--data-dir", folder, "--registry-listen", "127.0.0.1:0")
+        directory = str(tmp_path / name)
+        return start_service(
+            "headrace", "registry", "serve", "--data-dir", directory, "--registry-listen", "127.0.0.1:0"
+        )
 
     first_service = serve("first")
     first = Registry(first_service.addresses["registry"])
     first.registered("s1", fixed(1))
 
     def follow() -> Any:
-        folder = str(tmp_path / "second")
+        directory = str(tmp_path / "second")
         return start_service(
-            *("headrace", "registry", "follow", "--data-dir", folder, "--registry-url", first.url, "--pause", "0.05")
+            *("headrace", "registry", "follow", "--data-dir", directory, "--registry-url", first.url, "--pause", "0.05")
         )
 
     following = follow()
@@ -101,10 +103,10 @@ def test_what_cannot_be_followed_is_told_in_one_line(
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
-    folder = str(tmp_path)
-    assert "http://127.0.0.1:9" in told("--data-dir", folder, "--registry-url", "http://127.0.0.1:9")
+    directory = str(tmp_path)
+    assert "http://127.0.0.1:9" in told("--data-dir", directory, "--registry-url", "http://127.0.0.1:9")
     with served(sqlite_template.copy_to(tmp_path / "other.db")) as other:
-        assert other.url + "/no/such" in told("--data-dir", folder, "--registry-url", other.url + "/no/such")
+        assert other.url + "/no/such" in told("--data-dir", directory, "--registry-url", other.url + "/no/such")
     with pytest.raises(SystemExit):
         main(["registry", "follow", "--pause", "0"])
     assert re.search(r"--pause.*\b3600\b.*'0'", capsys.readouterr().err)

@@ -214,7 +214,7 @@ def test_a_recovery_to_a_point_in_time(servers: Callable[..., PostgresServer], t
             time.sleep(0.02)
         server.stop()
         copy.port = server.port
-        restore = f"restore_command=cp {server.folder}/%f %p"
+        restore = f"restore_command=cp {server.directory}/%f %p"
         copy.start_recovery("recovery", restore, "recovery_target_name=good", "recovery_target_action=promote")
         # It answers before it is promoted, and then takes nothing yet.
         while copy.execute("SELECT pg_is_in_recovery()")[0][0]:

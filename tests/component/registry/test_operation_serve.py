@@ -45,23 +45,23 @@ def basic(name: str) -> dict[str, str]:
 
 
 class Served:
-    def __init__(self, folder: Path, url: str, pid: int) -> None:
+    def __init__(self, directory: Path, url: str, pid: int) -> None:
         self.registry = Registry(url)
         self.pid = pid
-        self.users = folder / "users"
-        self.log = folder / "access.log"
+        self.users = directory / "users"
+        self.log = directory / "access.log"
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("operation")
-    (folder / "users").write_text(users_text())
+    directory = tmp_path_factory.mktemp("operation")
+    (directory / "users").write_text(users_text())
     service = start_module_service(
-        *("headrace", "registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"),
-        *("--workers", str(WORKERS), "--users", str(folder / "users")),
-        environment={"HEADRACE__REGISTRY__ACCESS_LOG": str(folder / "access.log")},
+        *("headrace", "registry", "serve", "--data-dir", str(directory), "--registry-listen", "127.0.0.1:0"),
+        *("--workers", str(WORKERS), "--users", str(directory / "users")),
+        environment={"HEADRACE__REGISTRY__ACCESS_LOG": str(directory / "access.log")},
     )
-    found = Served(folder, service.addresses["registry"], service.process.pid)
+    found = Served(directory, service.addresses["registry"], service.process.pid)
     body = {"schema": STRING}
     assert found.registry.call("POST", "/subjects/team-a/versions", body, basic("root")).status == 200
     yield found
@@ -229,7 +229,7 @@ def test_an_open_registry_is_refused_to_a_network(tmp_path: Path, capsys: pytest
     assert main(["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "0.0.0.0:0"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("headrace: registry.listen is 0.0.0.0:0") and error.count("\n") == 1
-    assert "--users" in error and "registry.open_to" in error
+    assert "--users" in error and "registry.allow_unauthenticated_from" in error
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], named
         {"listen": Address("127.0.0.1", 0)},
         {"listen": Address("::1", 0)},
         {"listen": Address("localhost", 0)},
-        {"listen": Address("0.0.0.0", 0), "open_to": "network"},
+        {"listen": Address("0.0.0.0", 0), "allow_unauthenticated_from": "network"},
     ],
 )
 def test_where_a_registry_without_users_may_listen(settings: dict[str, Any]) -> None:

@@ -33,9 +33,9 @@ def fixed(label: object) -> str:
     return f'{{"type":"fixed","name":"F","size":4,"of":"{label}"}}'
 
 
-def serve(start_service: StartService, url: str, folder: Path, *arguments: str) -> Any:
+def serve(start_service: StartService, url: str, directory: Path, *arguments: str) -> Any:
     return start_service(
-        *("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir", str(folder)),
+        *("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir", str(directory)),
         *arguments,
         # Not as an argument, since that is shown to every user of the machine.
         environment={"HEADRACE__REGISTRY__DATABASE_URL": url},
@@ -109,8 +109,8 @@ def cluster(
     start_module_service: StartService,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    url, folder = postgres_template.copy(), tmp_path_factory.mktemp("cluster")
-    services = [serve(start_module_service, url, folder / str(number)) for number in range(PROCESSES)]
+    url, directory = postgres_template.copy(), tmp_path_factory.mktemp("cluster")
+    services = [serve(start_module_service, url, directory / str(number)) for number in range(PROCESSES)]
     registries = [Registry(service.addresses["registry"]) for service in services]
     yield Cluster(registries, postgres_server, url.rpartition("/")[2])
     for service in services:

@@ -32,12 +32,12 @@ sqlite3.connect(source).backup(sqlite3.connect(target, timeout=30))
 
 
 class Steps:
-    """Runs blocks of the page in one folder, and notes which."""
+    """Runs blocks of the page in one directory, and notes which."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._done: set[str] = set()
-        tools = folder / "bin"
+        tools = directory / "bin"
         tools.mkdir()
         if shutil.which("sqlite3") is None:
             (tools / "sqlite3").write_text(SQLITE3)
@@ -57,7 +57,7 @@ class Steps:
     def run_block(self, section: str, number: int) -> str:
         command = ["bash", "-euo", "pipefail", "-c", SECTIONS[section][number]]
         done = subprocess.run(
-            command, cwd=self._folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=self._directory, env=self.environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

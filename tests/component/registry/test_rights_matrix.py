@@ -138,19 +138,19 @@ class Users:
 
 
 @contextmanager
-def registry_with(folder: Path, *more: str) -> Iterator[Users]:
+def registry_with(directory: Path, *more: str) -> Iterator[Users]:
     """A registry of these users, with more lines in their file."""
     cost = Cost(log2_n=4, r=1, p=1)
     lines = [user_line(name, PasswordHash.of(name, b"salt", cost)) for name in (*USERS, STRANGER)]
     lines += [f"certificate {name} CN={name}" for name in (*USERS, STRANGER)]
     for name, (right, place) in USERS.items():
         lines += [f"grant {who} {right} {PLACES[place]}" for who in (name, f"@{name}")]
-    (folder / "users").write_text("\n".join([*lines, *more]) + "\n")
+    (directory / "users").write_text("\n".join([*lines, *more]) + "\n")
     public = {**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
-    (folder / "keys").write_text(json.dumps({"keys": [public]}))
-    tokens = Tokens(TokenKeys(str(folder / "keys")), TokenRules(ISSUER, AUDIENCE))
-    authenticator = UsersFile(folder / "users", tokens=tokens)
-    with registry_in_process(sqlite_url(folder / "registry.db"), users=authenticator) as registry:
+    (directory / "keys").write_text(json.dumps({"keys": [public]}))
+    tokens = Tokens(TokenKeys(str(directory / "keys")), TokenRules(ISSUER, AUDIENCE))
+    authenticator = UsersFile(directory / "users", tokens=tokens)
+    with registry_in_process(sqlite_url(directory / "registry.db"), users=authenticator) as registry:
         found = Users(registry)
         assert found("admin-everywhere", "POST", "/subjects/other/versions", {"schema": '"int"'}).status == 200
         yield found

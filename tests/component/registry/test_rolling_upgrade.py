@@ -54,20 +54,20 @@ def next_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str, bool], Callable[[], None]]]:
     """Makes a migration of a release to come, and gives what runs that release's upgrade."""
-    folder = tmp_path / "alembic"
-    shutil.copytree(ROOT / "alembic", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    before = ScriptDirectory(str(folder)).get_current_head()
+    directory = tmp_path / "alembic"
+    shutil.copytree(ROOT / "alembic", directory, ignore=shutil.ignore_patterns("__pycache__"))
+    before = ScriptDirectory(str(directory)).get_current_head()
     ours = storage._migrations
 
     def make(statements: str, only_adds: bool) -> Callable[[str], None]:
         nonlocal before
         revision = f"{int(str(before)) + 1:04}"
         text = MIGRATION.format(revision=revision, before=before, only_adds=only_adds, statements=statements)
-        (folder / "versions" / f"{revision}_later.py").write_text(text)
+        (directory / "versions" / f"{revision}_later.py").write_text(text)
         before = revision
 
         def upgrade(url: str) -> None:
-            monkeypatch.setattr(storage, "_migrations", lambda: ScriptDirectory(str(folder)))
+            monkeypatch.setattr(storage, "_migrations", lambda: ScriptDirectory(str(directory)))
             database = Database(url)
             try:
                 database.upgrade()

@@ -98,11 +98,11 @@ def test_an_address_is_one_registrys_alone() -> None:
 
 @pytest.mark.timeout(60)
 def test_unusable_databases(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "file").write_text("not a directory")
     assert str(tmp_path / "file" / "sub") in refused(*SERVE[2:], str(tmp_path / "file" / "sub"))
     (tmp_path / "registry.db").write_text("not a database, but long enough to be taken for one" * 100)
     assert "file is not a database" in refused(*SERVE[2:], str(tmp_path))
-    line = refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite:////no/such/folder/registry.db")
+    line = refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite:////no/such/directory/registry.db")
     assert "unable to open database file" in line
     for url in ("sqlite://", "nonsense"):
         assert "registry.database_url" in refused(*SERVE[2:], str(tmp_path), "--database-url", url)

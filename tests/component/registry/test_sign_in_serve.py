@@ -46,13 +46,13 @@ def token(**claims: Any) -> dict[str, str]:
 class Secured:
     """`registry` is asked over TLS; `shown` where a certificate has to be shown."""
 
-    def __init__(self, url: str, port: int, folder: Path, authority: Authority, service: Any) -> None:
+    def __init__(self, url: str, port: int, directory: Path, authority: Authority, service: Any) -> None:
         self.service = service
         self.authorities = authority.ca_file
         self._ports = {False: Registry(url).port, True: port}
         self._authority = authority
         self._certificates: dict[str, tuple[Path, Path]] = {}
-        self.audit_log = folder / "audit.jsonl"
+        self.audit_log = directory / "audit.jsonl"
 
     def connection(self, certificate: str | None, authority: Authority | None = None) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self._authority.ca_file))
@@ -88,30 +88,30 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("secured")
-    authority = Authority(folder / "authority")
+    directory = tmp_path_factory.mktemp("secured")
+    authority = Authority(directory / "authority")
     certificate, key = authority.certificate("server")
     keys = {"keys": [{**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}]}
-    (folder / "keys.json").write_text(json.dumps(keys))
-    (folder / "users").write_text(USERS)
+    (directory / "keys.json").write_text(json.dumps(keys))
+    (directory / "users").write_text(USERS)
     port = free_port()
     settings = {
-        "users": folder / "users",
+        "users": directory / "users",
         "tls_certificate": certificate,
         "tls_key": key,
         "tls_client_listen": f"127.0.0.1:{port}",
         "tls_client_ca": authority.ca_file,
-        "token_keys": folder / "keys.json",
+        "token_keys": directory / "keys.json",
         "token_issuer": ISSUER,
         "token_audience": AUDIENCE,
         "roles_claim": "realm.roles",
         "requests_per_second_max": REQUESTS_PER_SECOND,
-        "audit_log": folder / "audit.jsonl",
+        "audit_log": directory / "audit.jsonl",
     }
     environment = {f"HEADRACE__REGISTRY__{name.upper()}": str(value) for name, value in settings.items()}
-    serve = ("registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0", "--workers", "2")
+    serve = ("registry", "serve", "--data-dir", str(directory), "--registry-listen", "127.0.0.1:0", "--workers", "2")
     service = start_module_service("headrace", *serve, environment=environment)
-    yield Secured(str(service.addresses["registry"]), port, folder, authority, service)
+    yield Secured(str(service.addresses["registry"]), port, directory, authority, service)
 
 
 @pytest.mark.servers

@@ -62,11 +62,11 @@ def start_registry(
     sqlite_template: SqliteTemplate, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Registry]]:
     """Starts an empty registry of its own, in this process."""
-    folder, numbers = tmp_path_factory.mktemp("registries"), itertools.count()
+    directory, numbers = tmp_path_factory.mktemp("registries"), itertools.count()
     with ExitStack() as stack:
 
         def start() -> Registry:
-            url = sqlite_template.copy_to(folder / f"{next(numbers)}.db")
+            url = sqlite_template.copy_to(directory / f"{next(numbers)}.db")
             return Registry(stack.enter_context(served(url)).url)
 
         yield start

@@ -28,7 +28,7 @@ from headrace import (
     Settings,
     SourceUnavailable,
 )
-from headrace.audit.spool import SPOOL_FOLDER
+from headrace.audit.spool import SPOOL_DIRECTORY
 from headrace.clients import audit_publisher
 from headrace.clients import consumer as consumer_module
 from headrace.clients.delivery import Delivery
@@ -212,7 +212,7 @@ def test_a_flush_does_not_wait_for_a_registry_that_hangs(
         producer.close()
     finally:
         signal_all(registry.process.pid, signal.SIGCONT)
-    assert list((settings.data_dir / SPOOL_FOLDER).iterdir())  # for the next one to publish
+    assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir())  # for the next one to publish
     Producer(settings, app="next").close()
     rows = audit_rows(settings, topic)
     assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (2, 2)
@@ -280,7 +280,7 @@ def test_a_fork_makes_its_own_producer(settings: Settings, topic: str) -> None:
     assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (20, 20)
     assert len({row.instance for row in rows}) == 2
     assert not any(row.crashed for row in rows)
-    assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+    assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir()) == []
 
 
 FORK_OF_A_CONSUMER = """
@@ -424,7 +424,7 @@ def test_a_broker_that_hangs_keeps_nobody_from_closing(
     assert list(consumer) == []
 
 
-def test_nothing_is_made_in_the_working_folder(
+def test_nothing_is_made_in_the_working_directory(
     settings: Settings, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -433,14 +433,14 @@ def test_nothing_is_made_in_the_working_folder(
     ambient = Settings(registry=settings.registry, kafka=settings.kafka)
     with Producer(ambient, app="shop") as producer:
         producer.send(topic, value(0), schema=SCHEMA)
-        assert len(list((tmp_path / "state" / "headrace" / SPOOL_FOLDER).iterdir())) == 1
+        assert len(list((tmp_path / "state" / "headrace" / SPOOL_DIRECTORY).iterdir())) == 1
     with Consumer(ambient, topics=[topic], until_end=True, app="reader") as consumer:
         assert len(list(consumer)) == 1
     assert list((tmp_path / "work").iterdir()) == []
     (tmp_path / "work" / "headrace-data").mkdir()  # an installation
     with Producer(ambient, app="shop") as producer:
         producer.send(topic, value(0), schema=SCHEMA)
-        assert len(list((tmp_path / "work" / "headrace-data" / SPOOL_FOLDER).iterdir())) == 1
+        assert len(list((tmp_path / "work" / "headrace-data" / SPOOL_DIRECTORY).iterdir())) == 1
 
 
 def test_what_is_closed_says_so(settings: Settings, topic: str) -> None:

@@ -82,7 +82,7 @@ def probe(name: str, address: str) -> list[str]:
 def test_the_services_find_each_other_and_a_load_finds_what_was_sent(
     start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On one data folder, as in the compose file; addresses are of this machine."""
+    """On one data directory, as in the compose file; addresses are of this machine."""
     image = dict(item.split("=", 1) for item in shlex.split(dict(dockerfile())["ENV"]))
     assert image["HEADRACE__DATA_DIR"] == dict(dockerfile())["VOLUME"]
     data = {"HEADRACE__DATA_DIR": str(tmp_path)}

@@ -20,7 +20,7 @@ from headrace import Consumer, Producer, RegistryClient
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.producer_counter import ProducerCounter, Taking
 from headrace.audit.row import Outcome, Tier
-from headrace.audit.spool import SPOOL_FOLDER
+from headrace.audit.spool import SPOOL_DIRECTORY
 from headrace.avro_schema import parse_schema
 from headrace.clients.errors import (
     BrokerUnavailable,
@@ -182,7 +182,7 @@ def test_counts_are_published_under_the_message_time(settings: Settings) -> None
         (Tier.PRODUCER, Outcome.ACKNOWLEDGED, "shop", False)
     }
     assert len({row.instance for row in rows}) == 1
-    assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+    assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir()) == []
 
 
 def test_counts_and_fingerprints_of_producer_and_consumer_agree(settings: Settings) -> None:
@@ -289,7 +289,7 @@ sys.stdin.read()
     Producer(settings, app="next").close()
     (row,) = audit_rows(settings, "killed")
     assert (row.application, row.crashed, row.sent, row.count) == ("victim", True, 130, 100)
-    assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+    assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir()) == []
 
 
 def test_threads_may_share_a_producer(settings: Settings) -> None:
@@ -329,7 +329,7 @@ def test_flush_says_how_many_messages_of_which_topics_failed(
         producer.flush(30)
     assert caught.value.failed == {"lost": 3}
     producer.close(6)  # what failed has been told; the counts stay for the next process
-    assert list((tmp_path / SPOOL_FOLDER).iterdir()) != []
+    assert list((tmp_path / SPOOL_DIRECTORY).iterdir()) != []
 
 
 @pytest.mark.servers

@@ -1,4 +1,4 @@
-"""`headrace load` into a bucket through S3A: tables that Spark SQL reads, kills, a store that is slow or deaf."""
+"""`headrace load` into a time through S3A: tables that Spark SQL reads, kills, a store that is slow or deaf."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_credentials_that_have_expired_are_one_line_and_asked_with_a_few_times_o
         assert run.returncode == 2, run.stdout + run.stderr
         (line,) = run.stderr.splitlines()
         assert said in line, line
-        assert "make the folder writable" not in line, "which is no cure for that"
+        assert "make the directory writable" not in line, "which is no cure for that"
     world.load_well()
 
 

@@ -1,4 +1,4 @@
-"""What every storage must do, in a bucket through S3A."""
+"""What every storage must do, in a time through S3A."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_bucket_that_takes_a_second_put_is_refused(s3: S3Server) -> None:
     s3.is_conditional = False
     try:
         with pytest.raises(NoPutIfAbsent, match="second put of the same name succeed"):
-            real_storage(f"s3a://{BUCKET}").slots.prepare()
+            real_storage(f"s3a://{BUCKET}").commits.prepare()
     finally:
         s3.is_conditional = True
 
@@ -47,14 +47,14 @@ def test_a_put_whose_reply_is_lost_is_refused_and_found(s3: S3Server) -> None:
     storage = real_storage(f"s3a://{BUCKET}")
     lost = iter(["lost"])
     with s3.faulty(lambda request: next(lost, "") if "/log/" in request["PATH_INFO"] else ""):
-        assert not storage.slots.put_if_absent("log/1", b"mine")
+        assert not storage.commits.put_if_absent("log/1", b"mine")
     assert s3.met == 1
-    assert storage.slots.read("log/1") == b"mine"
+    assert storage.commits.read("log/1") == b"mine"
 
 
 def test_what_another_driver_replaces_while_it_is_read_is_read_again(s3: S3Server) -> None:
-    slots = real_storage(f"s3a://{BUCKET}").slots
-    slots.replace("index", b"old")
+    commits = real_storage(f"s3a://{BUCKET}").commits
+    commits.replace("index", b"old")
     (key,) = (key for key in s3.keys("") if key.endswith("/index"))
     newer = iter([b"newer", b"newest"])
 
@@ -65,4 +65,4 @@ def test_what_another_driver_replaces_while_it_is_read_is_read_again(s3: S3Serve
         return ""
 
     with s3.faulty(replace):
-        assert slots.read("index") == b"newest"
+        assert commits.read("index") == b"newest"

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors import metastore
 from headrace.hive_ddl.executors.spark import SparkExecutor
-from headrace.hive_ddl.names import folder_name, quote_literal, table_name
+from headrace.hive_ddl.names import directory_name, quote_literal, table_name
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.render import render
@@ -42,7 +42,7 @@ class Hive:
         arguments: dict[str, Any] = {
             "database": DATABASE,
             "name": table_name(topic),
-            "location": local_location(self.warehouse / folder_name(topic)),
+            "location": local_location(self.warehouse / directory_name(topic)),
             "topic": topic,
             "subject": f"{topic}-value",
             "version": 1,
@@ -61,11 +61,11 @@ class Hive:
 
     def load(self, table: TableState, hour: str, schema: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
         """One file in one partition."""
-        folder = Path(table.location.removeprefix("file://")) / "dt=2026-01-31" / f"hr={hour}"
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "1.avro").open("wb") as file:
+        directory = Path(table.location.removeprefix("file://")) / "dt=2026-01-31" / f"hr={hour}"
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "1.avro").open("wb") as file:
             fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="snappy")
-        asked = {("2026-01-31", hour): local_location(folder)}
+        asked = {("2026-01-31", hour): local_location(directory)}
         for op in plan_partitions(table, self.executor.partitions(table.database, table.name, asked), asked):
             self.executor.execute(op)
 

@@ -175,10 +175,10 @@ def test_only_queries_are_run(query: str) -> None:
 
 
 def test_the_file_that_cannot_be_read_is_the_reason(session: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "broken"
-    folder.mkdir()
-    (folder / "1.avro").write_bytes(b"no avro")
-    session.sql(f"create external table shop.broken (x int) stored as avro location 'file://{folder}'")
+    directory = tmp_path / "broken"
+    directory.mkdir()
+    (directory / "1.avro").write_bytes(b"no avro")
+    session.sql(f"create external table shop.broken (x int) stored as avro location 'file://{directory}'")
     with pytest.raises(QueryFailed, match="Not an Avro data file") as caught:
         answer(session, "select * from broken")
     assert "\n" not in str(caught.value)

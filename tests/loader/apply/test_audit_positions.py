@@ -14,7 +14,7 @@ from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.row import AuditRow, Tier
 from headrace.audit.store import AuditStore, Counted
 from headrace.audit.verdict import State
-from headrace.loader.apply.audit import AuditFollower
+from headrace.loader.apply.audit import AuditApplier
 from headrace.loader.apply.base import Step
 from headrace.loader.report import RunReport
 from headrace.loader.run import run_load
@@ -104,7 +104,7 @@ def test_a_lost_database_is_filled_again_by_a_run_with_nothing_else_to_do(world:
     before = rows(world)
     remove(world.audit_path)
     report = load(world)
-    assert (report.slot, report.problems) == (0, {})
+    assert (report.commit_number, report.problems) == (0, {})
     assert rows(world) == before
     assert stored(world) == produced(world)
     assert unexplained(world) == 0
@@ -128,14 +128,14 @@ def test_an_older_copy_put_back_gets_what_it_lacks(world: World, tmp_path: Path)
 def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply = AuditFollower.apply
+    apply = AuditApplier.apply
 
-    def dying(follower: AuditFollower, step: Step) -> None:
+    def dying(applier: AuditApplier, step: Step) -> None:
         if step.topic == "orders":
             raise KeyboardInterrupt
-        apply(follower, step)
+        apply(applier, step)
 
-    monkeypatch.setattr(AuditFollower, "apply", dying)
+    monkeypatch.setattr(AuditApplier, "apply", dying)
     with pytest.raises(KeyboardInterrupt):
         load(world)
     with AuditStore(world.audit_path) as store:
@@ -199,13 +199,13 @@ def test_positions_of_another_log_are_gone_before_anything_is_applied(
     load(world)
     with AuditStore(world.audit_path) as store:
         store.forget_counted()
-        store.add_decided("orders", 0, Counted(1, "of another log"), [])
-        store.add_decided("clicks", 0, Counted(1, "of another log"), [])
+        store.add_committed("orders", 0, Counted(1, "of another log"), [])
+        store.add_committed("clicks", 0, Counted(1, "of another log"), [])
 
-    def dying(follower: AuditFollower, step: Step) -> None:
+    def dying(applier: AuditApplier, step: Step) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(AuditFollower, "apply", dying)
+    monkeypatch.setattr(AuditApplier, "apply", dying)
     with pytest.raises(KeyboardInterrupt):
         load(world)
     with AuditStore(world.audit_path) as store:
@@ -218,7 +218,7 @@ def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: W
     world.audit_path.write_bytes(b"this is no database" * 100)
     more(world, "orders")
     report = load(world)
-    assert report.slot == 2
+    assert report.commit_number == 2
     assert world.rows("orders") == world.produced("orders")
     for topic in ("orders", "clicks"):
         (problem,) = report.problems[topic]
@@ -230,14 +230,14 @@ def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: W
 
 def test_a_slower_process_takes_no_position_back(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
-        store.add_decided("t", 0, Counted(3, "c"), [])
-        store.add_decided("t", 0, Counted(1, "a"), [])
+        store.add_committed("t", 0, Counted(3, "c"), [])
+        store.add_committed("t", 0, Counted(1, "a"), [])
         assert store.counted() == {"t": Counted(3, "c")}
-        store.add_decided("t", 3, Counted(5, "e"), [])
-        store.add_decided("t", 3, Counted(4, "d"), [])
+        store.add_committed("t", 3, Counted(5, "e"), [])
+        store.add_committed("t", 3, Counted(4, "d"), [])
         assert store.counted() == {"t": Counted(5, "e")}
         store.forget_counted()
-        store.add_decided("t", 5, Counted(6, "f"), [])
+        store.add_committed("t", 5, Counted(6, "f"), [])
         assert store.counted() == {}, "what was forgotten is not taken up in the middle"
 
 
@@ -246,4 +246,4 @@ def test_the_audits_own_topic_has_a_position_and_no_rows(world: World) -> None:
     world.topic("headrace.audit", [3] * 2)
     load(world)
     assert world.audit("headrace.audit") == []
-    assert load(world).followed == ()
+    assert load(world).applied == ()

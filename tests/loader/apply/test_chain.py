@@ -1,4 +1,4 @@
-"""The order of the followers, by what each finds done when it comes."""
+"""The order of the appliers, by what each finds done when it comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.ops import AddPartitions, Op
 from headrace.loader.apply.base import Step
-from headrace.loader.apply.group_offsets import GroupOffsetsFollower
+from headrace.loader.apply.group_offsets import GroupOffsetsApplier
 from headrace.loader.run import run_load
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.protocols import Publication
@@ -31,8 +31,8 @@ def world(tmp_path: Path) -> World:
 def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files whose table reads them, partitions that have their files, counts and offsets of rows that queries see."""
     met: list[str] = []
-    publish, execute, add_decided = LocalFiles.publish, FakeHive.execute, AuditStore.add_decided
-    commit = GroupOffsetsFollower.apply_together
+    publish, execute, add_committed = LocalFiles.publish, FakeHive.execute, AuditStore.add_committed
+    commit = GroupOffsetsApplier.apply_together
 
     def published(self: LocalFiles, files: Iterable[Publication]) -> object:
         assert "note" in world.hive.tables["headrace", "orders"].properties["avro.schema.literal"]
@@ -49,17 +49,17 @@ def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: py
     def counted(self: AuditStore, *what: object) -> object:
         assert met[-1] == "partitions"
         met.append("audit")
-        return add_decided(self, *what)  # type: ignore[arg-type]  # whatever it is
+        return add_committed(self, *what)  # type: ignore[arg-type]  # whatever it is
 
-    def committed(self: GroupOffsetsFollower, steps: Sequence[Step]) -> Mapping[str, str]:
+    def committed(self: GroupOffsetsApplier, steps: Sequence[Step]) -> Mapping[str, str]:
         assert met[-1] == "audit"
         met.append("offsets")
         return commit(self, steps)
 
     monkeypatch.setattr(LocalFiles, "publish", published)
     monkeypatch.setattr(FakeHive, "execute", executed)
-    monkeypatch.setattr(AuditStore, "add_decided", counted)
-    monkeypatch.setattr(GroupOffsetsFollower, "apply_together", committed)
+    monkeypatch.setattr(AuditStore, "add_committed", counted)
+    monkeypatch.setattr(GroupOffsetsApplier, "apply_together", committed)
     world.hive.parts.clear()  # so that there are partitions to add
     run_load(world.ports(), world.settings)
     assert met == ["files", "partitions", "audit", "offsets"]

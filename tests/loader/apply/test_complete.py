@@ -244,7 +244,7 @@ def test_a_table_of_a_later_load_is_left_alone(world: World) -> None:
         ports = world.ports()
         late = dataclasses.replace(ports.complete_until, head=lambda: 2)
         until = {"orders": found(10)}
-        late.note(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), work_id=f"w{revision}")
+        late.note(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), run_id=f"w{revision}")
         assert (said(world) == instant_text(T0 + STEP_MS)) is (revision != "2-other")
         world.log().storage.remove("complete.json")
 
@@ -325,6 +325,6 @@ def test_tables_that_say_it_already_are_not_looked_at(world: World) -> None:
     until = dataclasses.replace(ports.complete_until, executor=opened)
     same = {"orders": found(10)}
     state = ports.log.read_state()
-    assert until.note(state, same, T0 + MINUTE_MS, failed=frozenset(), work_id="w") == ()
-    (warning,) = until.note(state, same, T0 + STEP_MS, failed=frozenset(), work_id="w")
+    assert until.note(state, same, T0 + MINUTE_MS, failed=frozenset(), run_id="w") == ()
+    (warning,) = until.note(state, same, T0 + STEP_MS, failed=frozenset(), run_id="w")
     assert "the metastore was asked" in warning

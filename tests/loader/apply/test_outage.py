@@ -1,4 +1,4 @@
-"""Storage that goes away while decided work is followed: one wait, one reason, and the next run goes on."""
+"""Storage that goes away while committed work is followed: one wait, one reason, and the next run goes on."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headrace.loader.errors import StorageUnavailable
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.run import CompactSettings, caught_up, compact
 from headrace.loader.run import run_load
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
-from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
 from support.loader.loader_fakes import ORDER_V1, World
 from support.simulation.extent import IS_FULL
@@ -30,7 +30,17 @@ from support.simulation.remembered import keep_journal_in_memory, remember_resul
 
 TOPICS = tuple(f"topic{number:02}" for number in range(12))
 CALLS: dict[type, tuple[str, ...]] = {
-    LocalSlots: ("read", "exists", "children", "prepare", "put_if_absent", "keep", "replace", "remove", "sweep"),
+    LocalCommitStorage: (
+        "read",
+        "exists",
+        "children",
+        "prepare",
+        "put_if_absent",
+        "keep",
+        "replace",
+        "remove",
+        "sweep",
+    ),
     LocalStaging: ("works", "is_older", "note", "keep", "move", "drop"),
     LocalFiles: ("length", "open", "children", "publish", "bring", "put", "remove"),
 }
@@ -97,7 +107,7 @@ def check_whole(world: World) -> None:
     assert len(world.cluster.committed) == len(TOPICS)
     assert world.log().storage.children("staging") == ()
     executed = len(world.hive.executed)
-    assert load(world).slot == 0
+    assert load(world).commit_number == 0
     assert len(world.hive.executed) == executed
 
 
@@ -106,7 +116,7 @@ def check_whole(world: World) -> None:
     [
         ("LocalFiles.put", 6, 0),  # two for each topic, before any file is published
         ("LocalFiles.publish", 4, 4),
-        ("LocalSlots.replace", 3, 0),  # of the index, which goes first
+        ("LocalCommitStorage.replace", 3, 0),  # of the index, which goes first
     ],
 )
 def test_one_wait_is_enough_and_all_that_is_left_is_held_back_with_one_reason(
@@ -114,7 +124,7 @@ def test_one_wait_is_enough_and_all_that_is_left_is_held_back_with_one_reason(
 ) -> None:
     outage = Outage(call, at)
     report = load(world, outage)
-    assert report.slot == 1
+    assert report.commit_number == 1
     assert outage.waits == [call]
     assert report.has_findings
     assert set(report.problems) == set(TOPICS)
@@ -151,10 +161,10 @@ def test_what_waits_in_later_portions_is_held_back_without_being_read(
     engine = world.ports().engine
     outage = Outage("LocalFiles.publish", 1)
     with outage.injected():
-        followed = engine.follow()
+        applied = engine.follow()
     assert outage.waits == ["LocalFiles.publish"]
-    assert followed.outage is not None
-    assert {topic: one.follower for topic, one in followed.failures.items()} == {
+    assert applied.outage is not None
+    assert {topic: one.applier for topic, one in applied.failures.items()} == {
         TOPICS[0]: "partitions",
         TOPICS[1]: "files",
         TOPICS[2]: "files",
@@ -170,16 +180,16 @@ def test_a_table_that_is_made_anew_waits_until_its_partitions_are_known_to_be_mi
     key = ("headrace", TOPICS[0])
     parts = world.hive.parts.pop(key)
     del world.hive.tables[key]
-    replace = LocalSlots.replace
+    replace = LocalCommitStorage.replace
 
-    def full(slots: LocalSlots, name: str, content: bytes, **named: bool) -> None:
+    def full(commits: LocalCommitStorage, name: str, content: bytes, **named: bool) -> None:
         if name == cursor_path("partitions"):
             raise OSError(errno.ENOSPC, "No space left on device", name)
-        replace(slots, name, content, **named)
+        replace(commits, name, content, **named)
 
     world.cluster.topics[TOPICS[0]].logs[0] += [1]
     with monkeypatch.context() as patch:
-        patch.setattr(LocalSlots, "replace", full)
+        patch.setattr(LocalCommitStorage, "replace", full)
         report = load(world)
     assert "No space left on device" in str(report.problems[TOPICS[0]])
     assert key not in world.hive.tables
@@ -225,7 +235,7 @@ def test_a_rewrite_that_finds_it_gone_while_it_catches_up_does_not_go_on(world: 
 def test_wherever_it_goes_away_the_next_load_makes_everything_whole(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The waits are two at most: what became of a decision whose put got no answer is looked at once more."""
+    """The waits are two at most: what became of a commit whose put got no answer is looked at once more."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     remember_results(monkeypatch)
     keep_journal_in_memory(monkeypatch)
@@ -238,7 +248,7 @@ def test_wherever_it_goes_away_the_next_load_makes_everything_whole(
         try:
             report = load(world, outage)
             ended.add("told")
-            assert report.has_findings or outage.waits == ["LocalSlots.replace"], outage.waits
+            assert report.has_findings or outage.waits == ["LocalCommitStorage.replace"], outage.waits
         except StorageUnavailable as error:
             ended.add("raised")
             assert error.strerror == REASON

@@ -1,4 +1,4 @@
-"""Followers that are far behind read what is decided in portions, so that a history of any length is applied in the
+"""Appliers that are far behind read what is committed in portions, so that a history of any length is applied in the
 memory of a part of it."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from headrace.audit.row import AuditRow
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.loader.apply import pending
-from headrace.loader.apply.pending import PendingDecisions
-from headrace.loader.commit.decision import Decision
+from headrace.loader.apply.pending import PendingCommits
+from headrace.loader.commit.commit import Commit
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.run import CompactSettings, compact
@@ -25,18 +25,18 @@ SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_00
 
 
 @pytest.fixture(params=[1, 5_000], ids=["one by one", "a few together"])
-def portions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Decision]]:
+def portions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Commit]]:
     """The portions that were read."""
     monkeypatch.setattr(pending, "BYTES_TOGETHER", request.param)
-    read: list[Sequence[Decision]] = []
-    after = PendingDecisions.after
+    read: list[Sequence[Commit]] = []
+    after = PendingCommits.after
 
-    def noted(self: PendingDecisions, slot: int) -> Iterator[Sequence[Decision]]:
-        for portion in after(self, slot):
+    def noted(self: PendingCommits, commit_number: int) -> Iterator[Sequence[Commit]]:
+        for portion in after(self, commit_number):
             read.append(portion)
             yield portion
 
-    monkeypatch.setattr(PendingDecisions, "after", noted)
+    monkeypatch.setattr(PendingCommits, "after", noted)
     return read
 
 
@@ -78,18 +78,18 @@ def check_whole(world: World) -> None:
     with AuditStore(world.audit_path) as store:
         counted = store.counted()
         state = world.log().read_state()
-        assert {topic: at.slot for topic, at in counted.items()} == {
-            topic: known.slot for topic, known in state.topics.items()
+        assert {topic: at.commit_number for topic, at in counted.items()} == {
+            topic: known.commit_number for topic, known in state.topics.items()
         }
 
 
-def test_a_lost_audit_is_counted_again_in_portions(world: World, portions: list[Sequence[Decision]]) -> None:
+def test_a_lost_audit_is_counted_again_in_portions(world: World, portions: list[Sequence[Commit]]) -> None:
     history(world)
     before = audited(world)
     world.audit_path.unlink()
     portions.clear()
     assert not run_load(world.ports(), world.settings).has_findings
-    assert [one.slot for portion in portions for one in portion] == list(range(1, 10))
+    assert [one.commit_number for portion in portions for one in portion] == list(range(1, 10))
     assert len(portions) > 1
     assert audited(world) == before
     check_whole(world)
@@ -100,7 +100,7 @@ def audited(world: World) -> dict[str, AuditRow]:
 
 
 def test_lost_cursors_are_followed_again_in_portions_and_move_no_partition_back(
-    world: World, portions: list[Sequence[Decision]]
+    world: World, portions: list[Sequence[Commit]]
 ) -> None:
     history(world)
     wanted = {key: dict(parts) for key, parts in world.hive.parts.items()}
@@ -113,8 +113,8 @@ def test_lost_cursors_are_followed_again_in_portions_and_move_no_partition_back(
     check_whole(world)
 
 
-def test_what_waited_for_a_metastore_is_published_in_portions(world: World, portions: list[Sequence[Decision]]) -> None:
-    """Also where a bucket was rewritten in between: what later portions bring is no file that was removed by hand."""
+def test_what_waited_for_a_metastore_is_published_in_portions(world: World, portions: list[Sequence[Commit]]) -> None:
+    """Also where a time was rewritten in between: what later portions bring is no file that was removed by hand."""
     load(world)
     load(world)
     world.clock_ms += 3 * DAY_MS

@@ -1,4 +1,4 @@
-"""What others did to tables, partitions and folders is found, and mended without deleting anything."""
+"""What others did to tables, partitions and directories is found, and mended without deleting anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, VERSION, TableState
 from headrace.loader.apply.repair import (
-    FOREIGN_FOLDER,
+    FOREIGN_DIRECTORY,
     LOST_NOTE,
     NAMES_TRIED_MAX,
     Difference,
@@ -32,7 +32,7 @@ from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, FakeHive, World
 
 TABLE = ("headrace", "orders")
-BUCKET = ("2026-01-01", "00")
+TIME_PARTITION = ("2026-01-01", "00")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def world(tmp_path: Path) -> World:
 
 
 def repair(world: World, *, deep: bool = True) -> Repair:
-    return Repair(world.log(), lambda: world.hive, world.tables(), world._new_work_id, deep)
+    return Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, deep)
 
 
 def troubles(differences: tuple[Difference, ...]) -> list[Trouble]:
@@ -112,7 +112,7 @@ def test_an_altered_table_gets_back_what_is_decided_and_keeps_the_rest(world: Wo
     assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
     check_mended(world, before)
     assert world.hive.tables[TABLE].properties["of.others"] == "x"
-    # The same once more, at the same slot: the condition needs another revision each time.
+    # The same once more, at the same commit: the condition needs another revision each time.
     world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=odd)
     repair(world).mend("orders")
     check_mended(world, before)
@@ -141,14 +141,14 @@ def test_partitions_that_were_dropped_moved_or_added_by_hand(world: World) -> No
     before = copied(world.hive)
     parts = world.hive.parts[TABLE]
     parts[("2020-01-01", "00")] = "file:///elsewhere"
-    parts[BUCKET] = "file:///moved"
+    parts[TIME_PARTITION] = "file:///moved"
     (moved,) = repair(world, deep=False).compare("orders")
     assert re.search(rf"\b2026-01-01/00\b.*\bfile://{world.warehouse}/orders/dt=2026-01-01/hr=00$", moved.message)
     found = repair(world).mend("orders")
     assert troubles(found) == [Trouble.PARTITIONS] * 2
     assert re.search(r"\b2020-01-01/00\b.*\b1 partition\b", found[1].message)
     check_mended(world, before)
-    del world.hive.parts[TABLE][BUCKET]
+    del world.hive.parts[TABLE][TIME_PARTITION]
     (found_one,) = repair(world).mend("orders")
     assert found_one.message == "1 partition is not there: 2026-01-01/00"
     check_mended(world, before)
@@ -156,25 +156,25 @@ def test_partitions_that_were_dropped_moved_or_added_by_hand(world: World) -> No
 
 def test_foreign_files_are_moved_out_of_the_way_and_kept(world: World) -> None:
     before = copied(world.hive)
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    (folder / "notes.txt").write_bytes(b"mine")
-    (folder / "_hidden").write_bytes(b"")
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (directory / "notes.txt").write_bytes(b"mine")
+    (directory / "_hidden").write_bytes(b"")
     assert repair(world, deep=False).compare("orders") == ()
     (found,) = repair(world).mend("orders")
     assert found.trouble is Trouble.FOREIGN
-    moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00" / "notes.txt"
+    moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00" / "notes.txt"
     assert moved.read_bytes() == b"mine"
-    assert not (folder / "notes.txt").exists()
-    assert (folder / "_hidden").exists()
+    assert not (directory / "notes.txt").exists()
+    assert (directory / "_hidden").exists()
     check_mended(world, before)
 
 
 def test_a_name_that_comes_again_keeps_every_file(world: World) -> None:
     """As that of the one file that each INSERT of Hive or Spark writes."""
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    aside = f"orders/{FOREIGN_FOLDER}/dt=2026-01-01/hr=00/000000_0"
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    aside = f"orders/{FOREIGN_DIRECTORY}/dt=2026-01-01/hr=00/000000_0"
     for text, target in (("first", aside), ("second", f"{aside}.1"), ("first", f"{aside}.2")):
-        (folder / "000000_0").write_text(text)
+        (directory / "000000_0").write_text(text)
         (found,) = repair(world).mend("orders")
         assert found.message.endswith(f" {target}")
         assert found.moves == (("orders/dt=2026-01-01/hr=00/000000_0", target),)
@@ -184,35 +184,35 @@ def test_a_name_that_comes_again_keeps_every_file(world: World) -> None:
     assert repair(world).compare("orders") == ()
 
 
-def test_a_foreign_folder_is_moved_out_of_the_way_with_all_in_it(world: World) -> None:
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+def test_a_foreign_directory_is_moved_out_of_the_way_with_all_in_it(world: World) -> None:
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     for number in ("", ".1"):
-        (folder / "sub" / "deep").mkdir(parents=True)
-        (folder / "sub" / "deep" / "x").write_text(f"mine{number}")
+        (directory / "sub" / "deep").mkdir(parents=True)
+        (directory / "sub" / "deep" / "x").write_text(f"mine{number}")
         (found,) = repair(world).mend("orders")
         assert (found.trouble, found.is_mendable) == (Trouble.FOREIGN, True)
-        moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00" / f"sub{number}"
+        moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00" / f"sub{number}"
         assert (moved / "deep" / "x").read_text() == f"mine{number}"
     assert repair(world).compare("orders") == ()
     assert world.rows("orders") == world.produced("orders")
 
 
 def test_of_two_repairs_at_once_one_moves_a_file(world: World) -> None:
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    (folder / "x").write_text("mine")
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (directory / "x").write_text("mine")
     slow = repair(world)
     differences = slow.compare("orders")
     repair(world).mend("orders")
     (found,) = [slow._mend("orders", one) for one in differences]
-    assert FOREIGN_FOLDER not in found.message
-    moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00"
+    assert FOREIGN_DIRECTORY not in found.message
+    moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
     assert [path.name for path in moved.iterdir()] == ["x"]
 
 
 def test_a_name_that_somebody_takes_meanwhile_is_left_to_him(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    aside = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00"
-    (folder / "x").write_text("mine")
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    aside = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
+    (directory / "x").write_text("mine")
     set_aside = LocalFiles.set_aside
 
     def overtaken(files: LocalFiles, source: str, target: str) -> bool:
@@ -229,9 +229,9 @@ def test_a_name_that_somebody_takes_meanwhile_is_left_to_him(world: World, monke
 
 def test_what_cannot_be_moved_is_left_to_people_and_the_rest_goes_on(world: World) -> None:
     before = copied(world.hive)
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    (folder / "x").write_text("mine")
-    (world.warehouse / "orders" / FOREIGN_FOLDER).write_text("a file where the folder would be")
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (directory / "x").write_text("mine")
+    (world.warehouse / "orders" / FOREIGN_DIRECTORY).write_text("a file where the directory would be")
     world.hive.parts.clear()
     partitions, foreign = repair(world).mend("orders")
     assert (partitions.trouble, partitions.is_mendable) == (Trouble.PARTITIONS, True)
@@ -240,9 +240,9 @@ def test_what_cannot_be_moved_is_left_to_people_and_the_rest_goes_on(world: Worl
         False,
         "orders/dt=2026-01-01/hr=00/x",
     )
-    assert (folder / "x").read_text() == "mine"
+    assert (directory / "x").read_text() == "mine"
     assert world.hive.parts == before[1]
-    (folder / "x").unlink()
+    (directory / "x").unlink()
     check_mended(world, before)
 
 
@@ -312,7 +312,7 @@ def test_a_table_that_never_stands_still_is_left_to_people_after_some_attempts(w
 def test_what_was_mended_before_a_table_changed_under_our_hands_is_told(world: World) -> None:
     """A message in the quarantine: its table comes after all of the topic's own."""
     world.cluster.topics["orders"].logs[0] += [9]
-    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
+    world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=1.0)
     run_load(world.ports(), world.settings)
     name = ("headrace_quarantine", "orders")
     table = world.hive.tables[name]
@@ -351,15 +351,15 @@ def test_what_keeps_all_topics_from_being_told_is_raised(world: World, failure: 
         repair(world).mend("orders")
 
 
-def test_a_removed_folder_is_named_and_no_longer_stops_queries(world: World) -> None:
-    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    files = len(list(folder.iterdir()))
-    shutil.rmtree(folder)
+def test_a_removed_directory_is_named_and_no_longer_stops_queries(world: World) -> None:
+    directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    files = len(list(directory.iterdir()))
+    shutil.rmtree(directory)
     (found,) = repair(world).mend("orders")
     assert (found.trouble, found.is_mendable) == (Trouble.LOST, False)
     assert f"{files} of {files} " in found.message
     assert "headrace forget orders --bucket dt=2026-01-01/hr=00" in found.message
-    assert (folder / LOST_NOTE).is_file()
+    assert (directory / LOST_NOTE).is_file()
     forget(world.rewrites(), "orders", [FileKind.DATA], "dt=2026-01-01/hr=00", is_dry=False)
     assert repair(world).compare("orders") == ()
     assert world.hive.parts[TABLE] == {}
@@ -416,7 +416,7 @@ def test_a_dropped_table_comes_back_with_the_next_apply(world: World) -> None:
 def test_an_executor_that_prints_gets_every_statement(world: World, tmp_path: Path) -> None:
     with (tmp_path / "out.sql").open("w") as output:
         printing = PrintingExecutor(output)
-        of_paper = Repair(world.log(), lambda: printing, world.tables(), world._new_work_id, deep=False)
+        of_paper = Repair(world.log(), lambda: printing, world.tables(), world._new_run_id, deep=False)
         found = of_paper.mend("orders")
     text = (tmp_path / "out.sql").read_text()
     assert [type(op) for one in found for op in one.ops][:1] == [CreateTable]

@@ -1,4 +1,4 @@
-"""A large offer becomes several decisions, each of bounded size, with every topic in one of them."""
+"""A large offer becomes several commits, each of bounded size, with every topic in one of them."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from hypothesis import strategies as st
 
 from headrace.loader.commit import chunks
 from headrace.loader.commit.chunks import estimated_bytes, in_chunks, staged_files
-from headrace.loader.commit.decision import Decision, TopicDecision, WindowCount
+from headrace.loader.commit.commit import Commit, TopicCommit, WindowCount
 from headrace.loader.commit.document import write_document
 from headrace.loader.storage.protocols import Staged
-from support.loader.loader_samples import decided_file, decided_range, load, topic_decision
+from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 
 
-def big(files: int, partitions: int, windows: int, *, new: bool = False) -> TopicDecision:
+def big(files: int, partitions: int, windows: int, *, new: bool = False) -> TopicCommit:
     """As large in its numbers and names as a real one."""
     first = 10**12
-    ranges = [decided_range(partition, first, first, first + 10**6) for partition in range(partitions)]
-    pieces = tuple(decided_file("x", partition, first, first + 10**6).ranges[0] for partition in range(partitions))
+    ranges = [committed_range(partition, first, first, first + 10**6) for partition in range(partitions)]
+    pieces = tuple(committed_file("x", partition, first, first + 10**6).ranges[0] for partition in range(partitions))
     named = [
         dataclasses.replace(
-            decided_file(f"{number}-12.avro", 0, first, first + 10**6),
+            committed_file(f"{number}-12.avro", 0, first, first + 10**6),
             staged=f"task-00012-0123456789abcdef/{number:06d}.avro",
             ranges=pieces,
             checksum="ab" * 32,
         )
         for number in range(files)
     ]
-    found = topic_decision(*ranges, files=named, new=new)
+    found = topic_commit(*ranges, files=named, new=new)
     counts = tuple(WindowCount(1_767_225_600_000 + n * 600_000, 10**6, 10**9, 2**64 - 1) for n in range(windows))
     return dataclasses.replace(found, audit=tuple(dataclasses.replace(one, windows=counts) for one in found.audit))
 
 
 @given(files=st.integers(0, 30), partitions=st.integers(0, 30), windows=st.integers(0, 100), new=st.booleans())
 def test_a_topic_is_not_taken_for_smaller_than_it_is(files: int, partitions: int, windows: int, new: bool) -> None:
-    decided = big(files, partitions, windows, new=new)
+    committed = big(files, partitions, windows, new=new)
     empty = len(write_document(load("w", {})))
-    written = len(write_document(load("w", {"a" * 100: decided}))) - empty
-    assert estimated_bytes(decided) >= written * 0.95
-    assert estimated_bytes(decided) <= written * 1.6 + chunks.TOPIC_BYTES
+    written = len(write_document(load("w", {"a" * 100: committed}))) - empty
+    assert estimated_bytes(committed) >= written * 0.95
+    assert estimated_bytes(committed) <= written * 1.6 + chunks.TOPIC_BYTES
 
 
 def ids() -> itertools.count[int]:
     return itertools.count(1)
 
 
-def offer(number: int) -> Decision:
+def try_commit(number: int) -> Commit:
     topics = {
-        f"t{n}": topic_decision(decided_range(0, 0, 0, 5), files=[decided_file("0", 0, 0, 5)]) for n in range(number)
+        f"t{n}": topic_commit(committed_range(0, 0, 0, 5), files=[committed_file("0", 0, 0, 5)]) for n in range(number)
     }
     return dataclasses.replace(load("first", topics), published=frozenset({"done"}))
 
 
 def test_what_fits_is_one_decision_under_its_own_id() -> None:
-    whole = offer(3)
+    whole = proposal(3)
     assert in_chunks(whole, lambda: "never asked") == [whole]
     nothing = load("first", {})
     assert in_chunks(nothing, lambda: "never asked") == [nothing]
@@ -65,24 +65,24 @@ def test_what_fits_is_one_decision_under_its_own_id() -> None:
 
 @pytest.mark.parametrize(("room", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (9, [5])])
 def test_chunks_are_as_few_as_the_bound_allows(room: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = offer(5)
+    whole = proposal(5)
     one = estimated_bytes(whole.topics["t0"])
-    monkeypatch.setattr(chunks, "DECISION_BYTES_MAX", room * one)
+    monkeypatch.setattr(chunks, "COMMIT_BYTES_MAX", room * one)
     numbers = ids()
     found = in_chunks(whole, lambda: f"w{next(numbers)}")
     assert [len(chunk.topics) for chunk in found] == sizes
     assert [topic for chunk in found for topic in chunk.topics] == list(whole.topics)
-    assert [chunk.work_id for chunk in found] == ["first", *(f"w{n}" for n in range(1, len(sizes)))]
+    assert [chunk.run_id for chunk in found] == ["first", *(f"w{n}" for n in range(1, len(sizes)))]
     assert [chunk.published for chunk in found] == [{"done"}, *[frozenset()] * (len(sizes) - 1)]
-    assert {chunk.decided_at_ms for chunk in found} == {whole.decided_at_ms}
+    assert {chunk.committed_at_ms for chunk in found} == {whole.committed_at_ms}
 
 
 def test_a_topic_beyond_the_bound_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "DECISION_BYTES_MAX", 10_000)
-    small = topic_decision(decided_range(0, 0, 0, 5))
+    monkeypatch.setattr(chunks, "COMMIT_BYTES_MAX", 10_000)
+    small = topic_commit(committed_range(0, 0, 0, 5))
     whole = load("w", {"a": small, "b": big(100, 3, 10), "c": small})
     assert [list(chunk.topics) for chunk in in_chunks(whole, lambda: "x")] == [["a"], ["b"], ["c"]]
 
 
 def test_files_of_a_chunk_are_told_for_its_staging() -> None:
-    assert staged_files(offer(1)) == [Staged("task-0", 1000)]
+    assert staged_files(proposal(1)) == [Staged("task-0", 1000)]

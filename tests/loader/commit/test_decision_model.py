@@ -1,8 +1,8 @@
 """Every interleaving of two loads and a cleaner or an operator, each of which may stop for ever after any step.
 
 The actors take the real steps one at a time on a small world: read the log, stage a file, look for a conflict, put
-the slot, link the file, unlink it, remove the staging. Rules and fold are the loader's own. After every step it must
-hold that no offset is published twice and that no decided file is lost, and from every state one more load must be
+the commit, link the file, unlink it, remove the staging. Rules and fold are the loader's own. After every step it must
+hold that no offset is published twice and that no committed file is lost, and from every state one more load must be
 able to publish each offset exactly once, but those that the operator passed over, which nothing may hold. The rules
 that this rests on are taken away one by one to show that the model would notice.
 """
@@ -16,20 +16,20 @@ from typing import NamedTuple
 
 import pytest
 
+from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.conflict import Conflict, find_conflict
-from headrace.loader.commit.decision import Decision
 from headrace.loader.commit.state import EMPTY, LoaderState, fold
 from headrace.loader.offsets import choose
 from headrace.loader.offsets.choose import Choice, Moved, starts
-from support.loader.loader_samples import clean, decided_range, load, topic_decision
+from support.loader.loader_samples import clean, committed_range, load, topic_commit
 
 END = 3  # offsets produced
 TOPIC = "orders"
 OPERATOR = "d"
 
 
-class Offer(NamedTuple):
-    """A decision in a form that can be hashed. `voided` is for cleanings, the range for loads and operators."""
+class Proposal(NamedTuple):
+    """A commit in a form that can be hashed. `voided` is for cleanings, the range for loads and operators."""
 
     work: str
     start: int = 0
@@ -47,60 +47,62 @@ class Offer(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """`step` is what it does next; `slot` the newest slot it knows, and `planned` the one it planned after; `apply` is
-    the slot whose files it publishes."""
+    """`step` is what it does next; `commit_number` the newest commit it knows, and `planned` the one it planned after; `apply` is
+    the commit whose files it publishes."""
 
     name: str
     step: str
-    slot: int = 0
-    offer: Offer | None = None
+    commit_number: int = 0
+    proposal: Proposal | None = None
     apply: int = 1
     planned: int = 0
 
 
 class World(NamedTuple):
-    log: tuple[Offer, ...]
+    log: tuple[Proposal, ...]
     staged: frozenset[str]
     published: frozenset[str]
     actors: tuple[Actor, ...]
 
 
 @functools.cache
-def state_after(log: tuple[Offer, ...]) -> LoaderState:
+def state_after(log: tuple[Proposal, ...]) -> LoaderState:
     if not log:
         return EMPTY
-    return fold(state_after(log[:-1]), decision_of(log[-1], log[:-1]).at(len(log)))
+    return fold(state_after(log[:-1]), commit_of(log[-1], log[:-1]).at(len(log)))
 
 
-def decision_of(offer: Offer, before: tuple[Offer, ...]) -> Decision:
+def commit_of(proposal: Proposal, before: tuple[Proposal, ...]) -> Commit:
     state = state_after(before)
-    return proposal(offer, state, new=TOPIC not in state.topics, previous=state.next_offset(TOPIC, 0))
+    return proposal(proposal, state, new=TOPIC not in state.topics, previous=state.next_offset(TOPIC, 0))
 
 
-def proposal(offer: Offer, state: LoaderState, *, new: bool, previous: int | None) -> Decision:
-    if offer.voided:
-        return clean(offer.work, *offer.voided)
-    if offer.is_start:
-        choice = starts(EMPTY, {TOPIC: {0: offer.end}}, "the model")
-        return choose.decision_of(choice, EMPTY, work_id=offer.work, now_ms=1, build="test")
-    if offer.is_gap:
-        choice = Choice(gaps=(Moved(TOPIC, 0, offer.start, offer.end),), reason="the model")
-        return choose.decision_of(choice, state, work_id=offer.work, now_ms=1, build="test")
-    return load(offer.work, {TOPIC: topic_decision(decided_range(0, previous, offer.start, offer.end), new=new)})
+def proposal(proposal: Proposal, state: LoaderState, *, new: bool, previous: int | None) -> Commit:
+    if proposal.voided:
+        return clean(proposal.work, *proposal.voided)
+    if proposal.is_start:
+        choice = starts(EMPTY, {TOPIC: {0: proposal.end}}, "the model")
+        return choose.commit_of(choice, EMPTY, run_id=proposal.work, now_ms=1, build="test")
+    if proposal.is_gap:
+        choice = Choice(gaps=(Moved(TOPIC, 0, proposal.start, proposal.end),), reason="the model")
+        return choose.commit_of(choice, state, run_id=proposal.work, now_ms=1, build="test")
+    return load(
+        proposal.work, {TOPIC: topic_commit(committed_range(0, previous, proposal.start, proposal.end), new=new)}
+    )
 
 
-def next_offset(log: tuple[Offer, ...]) -> int:
-    return max((offer.end for offer in log), default=0)
+def next_offset(log: tuple[Proposal, ...]) -> int:
+    return max((proposal.end for proposal in log), default=0)
 
 
-Rules = Callable[[LoaderState, Decision], Conflict | None]
+Rules = Callable[[LoaderState, Commit], Conflict | None]
 
 
-def conflicts(rules: Rules, log: tuple[Offer, ...], actor: Actor) -> bool:
-    assert actor.offer is not None
-    state, planned = state_after(log[: actor.slot]), state_after(log[: actor.planned])
+def conflicts(rules: Rules, log: tuple[Proposal, ...], actor: Actor) -> bool:
+    assert actor.proposal is not None
+    state, planned = state_after(log[: actor.commit_number]), state_after(log[: actor.planned])
     new, previous = TOPIC not in planned.topics, planned.next_offset(TOPIC, 0)
-    return rules(state, proposal(actor.offer, planned, new=new, previous=previous)) is not None
+    return rules(state, proposal(actor.proposal, planned, new=new, previous=previous)) is not None
 
 
 def step(world: World, number: int, rules: Rules) -> World | None:
@@ -111,17 +113,21 @@ def step(world: World, number: int, rules: Rules) -> World | None:
         ends = {"a": 2, "b": END, "last": END}
         if actor.name == "c":
             old = staged - state_after(log).works - state_after(log).voided
-            actor = actor._replace(step="look" if old else "sweep", slot=len(log), offer=Offer("c", voided=old))
+            actor = actor._replace(
+                step="look" if old else "sweep", commit_number=len(log), proposal=Proposal("c", voided=old)
+            )
         elif actor.name == OPERATOR:
             # It passes over what comes next, or has the first load begin there.
-            offer = Offer(OPERATOR, next_offset(log), next_offset(log) + 1)
-            actor = actor._replace(step="look" if offer.end <= END else "end", slot=len(log), offer=offer)
+            proposal = Proposal(OPERATOR, next_offset(log), next_offset(log) + 1)
+            actor = actor._replace(
+                step="look" if proposal.end <= END else "end", commit_number=len(log), proposal=proposal
+            )
             actor = actor._replace(planned=len(log))
         elif next_offset(log) < ends[actor.name]:
-            offer = Offer(actor.name, next_offset(log), ends[actor.name])
-            actor = actor._replace(step="stage", slot=len(log), offer=offer, planned=len(log))
+            proposal = Proposal(actor.name, next_offset(log), ends[actor.name])
+            actor = actor._replace(step="stage", commit_number=len(log), proposal=proposal, planned=len(log))
         else:
-            actor = actor._replace(step="link", slot=len(log))
+            actor = actor._replace(step="link", commit_number=len(log))
     elif actor.step == "stage":
         staged |= {actor.name}
         actor = actor._replace(step="look")
@@ -129,13 +135,13 @@ def step(world: World, number: int, rules: Rules) -> World | None:
         lost = "sweep" if actor.name == "c" else "end"
         actor = actor._replace(step=lost if conflicts(rules, log, actor) else "put")
     elif actor.step == "put":
-        assert actor.offer is not None
-        if len(log) == actor.slot:
-            log = (*log, actor.offer)
+        assert actor.proposal is not None
+        if len(log) == actor.commit_number:
+            log = (*log, actor.proposal)
             then = {"c": "sweep", OPERATOR: "end"}.get(actor.name, "link")
-            actor = actor._replace(step=then, slot=len(log))
+            actor = actor._replace(step=then, commit_number=len(log))
         else:
-            actor = actor._replace(step="look", slot=actor.slot + 1)
+            actor = actor._replace(step="look", commit_number=actor.commit_number + 1)
     elif actor.step == "sweep":
         gone = staged & state_after(log).voided
         if not gone:
@@ -144,17 +150,17 @@ def step(world: World, number: int, rules: Rules) -> World | None:
     elif actor.step in ("link", "unlink"):
         if actor.apply > len(log):
             return None
-        offer = log[actor.apply - 1]
-        if offer.voided or offer.is_gap:
+        proposal = log[actor.apply - 1]
+        if proposal.voided or proposal.is_gap:
             actor = actor._replace(apply=actor.apply + 1)
         elif actor.step == "link":
-            if offer.work not in published:
-                if offer.work not in staged:
-                    raise AssertionError(f"the decided file of {offer.work} is lost: {log}")
-                published |= {offer.work}
+            if proposal.work not in published:
+                if proposal.work not in staged:
+                    raise AssertionError(f"the decided file of {proposal.work} is lost: {log}")
+                published |= {proposal.work}
             actor = actor._replace(step="unlink")
         else:
-            staged -= {offer.work}
+            staged -= {proposal.work}
             actor = actor._replace(step="link", apply=actor.apply + 1)
     else:
         return None
@@ -163,13 +169,18 @@ def step(world: World, number: int, rules: Rules) -> World | None:
 
 
 def check(world: World) -> None:
-    rows = [offset for offer in world.log if offer.work in world.published for offset in range(offer.start, offer.end)]
+    rows = [
+        offset
+        for proposal in world.log
+        if proposal.work in world.published
+        for offset in range(proposal.start, proposal.end)
+    ]
     assert len(rows) == len(set(rows)), f"published twice: {world.log}"
     assert not set(rows) & passed_over(world), f"published and passed over: {world.log}"
 
 
 def passed_over(world: World) -> set[int]:
-    return {offset for offer in world.log if offer.is_gap for offset in range(offer.start, offer.end)}
+    return {offset for proposal in world.log if proposal.is_gap for offset in range(proposal.start, proposal.end)}
 
 
 def worlds(rules: Rules, names: str = "abc") -> Iterator[World]:
@@ -200,7 +211,7 @@ def one_more_load(world: World) -> World:
 
 @pytest.mark.parametrize(("names", "fewest"), [("abc", 1000), ("abd", 900)])
 def test_every_interleaving_publishes_each_offset_once(names: str, fewest: int) -> None:
-    finished: set[tuple[tuple[Offer, ...], frozenset[str], frozenset[str]]] = set()
+    finished: set[tuple[tuple[Proposal, ...], frozenset[str], frozenset[str]]] = set()
     count = 0
     for world in worlds(find_conflict, names):
         count += 1
@@ -211,34 +222,37 @@ def test_every_interleaving_publishes_each_offset_once(names: str, fewest: int) 
         done = one_more_load(world)
         check(done)
         rows = sorted(
-            offset for offer in done.log if offer.work in done.published for offset in range(offer.start, offer.end)
+            offset
+            for proposal in done.log
+            if proposal.work in done.published
+            for offset in range(proposal.start, proposal.end)
         )
         assert sorted([*rows, *passed_over(done)]) == list(range(END)), world
     assert count > fewest
 
 
-def no_load_rules(state: LoaderState, decision: Decision) -> Conflict | None:
-    return find_conflict(state, decision) if decision.voided or decision.work_id in state.voided else None
+def no_load_rules(state: LoaderState, commit: Commit) -> Conflict | None:
+    return find_conflict(state, commit) if commit.voided or commit.run_id in state.voided else None
 
 
-def no_void_rule(state: LoaderState, decision: Decision) -> Conflict | None:
-    return find_conflict(dataclasses.replace(state, voided=frozenset()), decision)
+def no_void_rule(state: LoaderState, commit: Commit) -> Conflict | None:
+    return find_conflict(dataclasses.replace(state, voided=frozenset()), commit)
 
 
-def no_rule_for_cleaning(state: LoaderState, decision: Decision) -> Conflict | None:
-    return find_conflict(dataclasses.replace(state, works=frozenset()), decision)
+def no_rule_for_cleaning(state: LoaderState, commit: Commit) -> Conflict | None:
+    return find_conflict(dataclasses.replace(state, works=frozenset()), commit)
 
 
-def no_rule_for_starts(state: LoaderState, decision: Decision) -> Conflict | None:
-    return None if decision.starts else find_conflict(state, decision)
+def no_rule_for_starts(state: LoaderState, commit: Commit) -> Conflict | None:
+    return None if commit.starts else find_conflict(state, commit)
 
 
-def no_rule_for_gaps(state: LoaderState, decision: Decision) -> Conflict | None:
-    return None if decision.reason else find_conflict(state, decision)
+def no_rule_for_gaps(state: LoaderState, commit: Commit) -> Conflict | None:
+    return None if commit.reason else find_conflict(state, commit)
 
 
-def starts_unknown(state: LoaderState, decision: Decision) -> Conflict | None:
-    return find_conflict(dataclasses.replace(state, starts={}), decision)
+def starts_unknown(state: LoaderState, commit: Commit) -> Conflict | None:
+    return find_conflict(dataclasses.replace(state, starts={}), commit)
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ import pytest
 
 from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.commit.commit import Commit, CommittedRange
 from headrace.loader.commit.conflict import Conflict, ConflictRule, find_conflict
-from headrace.loader.commit.decision import DecidedRange, Decision
 from headrace.loader.commit.state import EMPTY, LoaderState, fold
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
 from headrace.loader.plan.ranges import PlannedRange, topic_ranges
 from headrace.loader.work_unit import RangeCounts
-from support.loader.loader_samples import load, topic_decision
+from support.loader.loader_samples import load, topic_commit
 
 TOPIC = "orders"
 TP = TopicPartition(TOPIC, 0)
@@ -43,16 +43,16 @@ class Read(NamedTuple):
 
 class Actor(NamedTuple):
     step: str = "plan"
-    slot: int = 0
+    commit_number: int = 0
     version: int = 0
     read: Read | None = None
 
 
 class World(NamedTuple):
-    """`version` says which of the logs there is; `decided` are the offers in their slots."""
+    """`version` says which of the logs there is; `committed` are the offers in their commit."""
 
     version: int
-    decided: tuple[Read, ...]
+    committed: tuple[Read, ...]
     actors: tuple[Actor, ...]
 
 
@@ -67,11 +67,11 @@ class Leader(NamedTuple):
         return EpochAnswers(answers)
 
 
-def decision_of(read: Read, slot: int) -> Decision:
+def commit_of(read: Read, commit_number: int) -> Commit:
     planned, epochs = read.planned, NOTHING_READ
     for offset, epoch in enumerate(read.messages, start=planned.start):
         epochs = epochs.then(ReadEpochs(((epoch, offset),), offset + 1))
-    decided = DecidedRange(
+    committed = CommittedRange(
         partition=0,
         previous=planned.previous,
         start=planned.start,
@@ -84,37 +84,39 @@ def decision_of(read: Read, slot: int) -> Decision:
         diverged_at=planned.diverged_at,
         incarnation=planned.incarnation,
     )
-    return load(f"w{slot}", {TOPIC: topic_decision(decided, new=planned.previous is None)})
+    return load(f"w{commit_number}", {TOPIC: topic_commit(committed, new=planned.previous is None)})
 
 
 @functools.cache
-def state_after(decided: tuple[Read, ...]) -> LoaderState:
-    if not decided:
+def state_after(committed: tuple[Read, ...]) -> LoaderState:
+    if not committed:
         return EMPTY
-    return fold(state_after(decided[:-1]), decision_of(decided[-1], len(decided)).at(len(decided)))
+    return fold(state_after(committed[:-1]), commit_of(committed[-1], len(committed)).at(len(committed)))
 
 
 @functools.cache
-def plan(decided: tuple[Read, ...], version: int) -> PlannedRange:
-    known = state_after(decided).topics.get(TOPIC)
+def plan(committed: tuple[Read, ...], version: int) -> PlannedRange:
+    known = state_after(committed).topics.get(TOPIC)
     end, epoch = len(LOGS[version]), EPOCHS[version]
     shared = None
     if known is not None and is_doubtful(known.partitions[0], epoch, 0, end):
         shared = shared_ends(Leader(version), {TP: Doubt(known.partitions[0], epoch)}).offsets[TP]
     found = DiscoveredTopic(TOPIC, "id-1", (PartitionOffsets(0, epoch, 0, end, end, shared),), {})
-    return topic_ranges(found, known, {}, lost_ground="earliest", range_bytes_max=10**9).ranges[0]
+    return topic_ranges(found, known, {}, on_data_loss="skip", range_bytes_max=10**9).ranges[0]
 
 
-Rules = Callable[[LoaderState, Decision], Conflict | None]
+Rules = Callable[[LoaderState, Commit], Conflict | None]
 
 
 def step(world: World, number: int, rules: Rules) -> World | None:
     """The world after one step of an actor, or None when it has nothing left to do."""
-    actor, decided = world.actors[number], world.decided
+    actor, committed = world.actors[number], world.committed
     if actor.step == "plan":
-        planned = plan(decided, world.version)
+        planned = plan(committed, world.version)
         following = "read" if planned.has_news else "end"
-        actor = actor._replace(step=following, slot=len(decided), version=world.version, read=Read(planned, ()))
+        actor = actor._replace(
+            step=following, commit_number=len(committed), version=world.version, read=Read(planned, ())
+        )
     elif actor.step == "read":
         assert actor.read is not None
         planned = actor.read.planned
@@ -125,18 +127,21 @@ def step(world: World, number: int, rules: Rules) -> World | None:
             actor = actor._replace(step="look", read=actor.read._replace(messages=messages))
     elif actor.step == "look":
         assert actor.read is not None
-        refused = rules(state_after(decided[: actor.slot]), decision_of(actor.read, actor.slot + 1)) is not None
+        refused = (
+            rules(state_after(committed[: actor.commit_number]), commit_of(actor.read, actor.commit_number + 1))
+            is not None
+        )
         actor = actor._replace(step="end" if refused else "put")
     elif actor.step == "put":
         assert actor.read is not None
-        if len(decided) == actor.slot:
-            decided, actor = (*decided, actor.read), actor._replace(step="end")
+        if len(committed) == actor.commit_number:
+            committed, actor = (*committed, actor.read), actor._replace(step="end")
         else:
-            actor = actor._replace(step="look", slot=actor.slot + 1)
+            actor = actor._replace(step="look", commit_number=actor.commit_number + 1)
     else:
         return None
     actors = (*world.actors[:number], actor, *world.actors[number + 1 :])
-    return World(world.version, decided, actors)
+    return World(world.version, committed, actors)
 
 
 def worlds(rules: Rules) -> Iterator[World]:
@@ -164,22 +169,22 @@ def one_more_load(world: World) -> World:
 
 
 def check(world: World) -> None:
-    """One more load, and every message of the log is there once but for what decisions name as replaced."""
-    check_log(world.version, world.decided)
+    """One more load, and every message of the log is there once but for what commits name as replaced."""
+    check_log(world.version, world.committed)
 
 
 @functools.cache
-def check_log(version: int, decided: tuple[Read, ...]) -> None:
-    live = live_rows(one_more_load(World(version, decided, ())))
+def check_log(version: int, committed: tuple[Read, ...]) -> None:
+    live = live_rows(one_more_load(World(version, committed, ())))
     assert sorted(live, key=lambda one: one[1]) == [(epoch, offset) for offset, epoch in enumerate(LOGS[version])], (
-        f"the log of epochs {LOGS[version]} is loaded as {live}: {decided}"
+        f"the log of epochs {LOGS[version]} is loaded as {live}: {committed}"
     )
 
 
 def live_rows(world: World) -> list[tuple[int, int]]:
-    """The loaded messages without those that a decision names as replaced."""
+    """The loaded messages without those that a commit names as replaced."""
     found: list[tuple[int, int]] = []
-    for read in world.decided:
+    for read in world.committed:
         if read.planned.diverged_at is not None:
             found = [one for one in found if one[1] < read.planned.diverged_at]
         found += [(epoch, offset) for offset, epoch in enumerate(read.messages, start=read.planned.start)]
@@ -194,14 +199,14 @@ def test_every_interleaving_loads_each_message_of_the_log_once() -> None:
     assert count > 1000
 
 
-def no_rule_of_incarnations(state: LoaderState, decision: Decision) -> Conflict | None:
-    conflict = find_conflict(state, decision)
+def no_rule_of_incarnations(state: LoaderState, commit: Commit) -> Conflict | None:
+    conflict = find_conflict(state, commit)
     return None if conflict is not None and conflict.rule is ConflictRule.LOG_DIVERGED else conflict
 
 
-def no_rule_of_offsets(state: LoaderState, decision: Decision) -> Conflict | None:
-    conflict = find_conflict(state, decision)
-    return None if conflict is not None and conflict.rule is ConflictRule.OFFSETS_DECIDED else conflict
+def no_rule_of_offsets(state: LoaderState, commit: Commit) -> Conflict | None:
+    conflict = find_conflict(state, commit)
+    return None if conflict is not None and conflict.rule is ConflictRule.OFFSETS_COMMITTED else conflict
 
 
 @pytest.mark.simulation

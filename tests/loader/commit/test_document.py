@@ -1,4 +1,4 @@
-"""The files of decisions, checkpoints and cursors: damage, and fields that only a newer or an older release knows."""
+"""The files of commits, checkpoints and cursors: damage, and fields that only a newer or an older release knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.loader.commit.decision import Decision, DecisionKind, LoadSchema, StartOffset
+from headrace.loader.commit.commit import Commit, CommitKind, LoadSchema, StartOffset
 from headrace.loader.commit.document import (
     FORMAT,
     MATTERS,
@@ -23,21 +23,21 @@ from headrace.loader.commit.state import EMPTY, LoaderState, fold
 from support.checkout import GOLDEN
 from support.loader.loader_samples import (
     clean,
+    committed_file,
+    committed_range,
     compact,
-    decided_file,
-    decided_range,
     load,
     load_schema,
     rewrite,
-    topic_decision,
+    topic_commit,
 )
 
 FIRST = load(
     "w1",
-    {"orders": topic_decision(decided_range(0, None, 10, 15), files=[decided_file("3-0", 0, 10, 15)], new=True)},
+    {"orders": topic_commit(committed_range(0, None, 10, 15), files=[committed_file("3-0", 0, 10, 15)], new=True)},
 )
-FORMAT_1 = GOLDEN / "decision_log" / "format-1"
-"""A log as the first release wrote it: three decisions, a checkpoint and a cursor."""
+FORMAT_1 = GOLDEN / "commit_log" / "format-1"
+"""A log as the first release wrote it: three commits, a checkpoint and a cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class NewerPair:
 def test_values_survive_their_files() -> None:
     state = fold(EMPTY, FIRST.at(1), "ab")
     assert read_document(write_document(state), LoaderState).value == state
-    found = read_document(write_document(FIRST), Decision)
+    found = read_document(write_document(FIRST), Commit)
     assert (found.value, found.format) == (FIRST, FORMAT)
     assert found.sha256 == said_sha256(write_document(FIRST))
 
@@ -114,7 +114,7 @@ def test_damaged_document_is_refused(damage: Callable[[bytes], bytes]) -> None:
     content = write_document(FIRST)
     assert damage(content) != content
     with pytest.raises(ValueError):
-        read_document(damage(content), Decision)
+        read_document(damage(content), Commit)
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -124,12 +124,12 @@ def test_every_flipped_bit_is_noticed() -> None:
             changed = bytearray(content)
             changed[position] ^= 1 << bit
             with pytest.raises(ValueError):
-                read_document(bytes(changed), Decision)
+                read_document(bytes(changed), Commit)
 
 
 def test_a_value_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\bbuild\b"):
-        read_document(write_document(load_schema()), Decision)
+        read_document(write_document(load_schema()), Commit)
     with pytest.raises(TypeError, match=r"\bfloat\b"):
         to_json(1.5)
     assert read_document(write_document(load_schema()), LoadSchema).value == load_schema()
@@ -137,21 +137,21 @@ def test_a_value_of_another_shape_is_refused() -> None:
 
 def test_decisions_of_the_first_release_are_read_for_ever() -> None:
     first, second, third = (
-        read_document((FORMAT_1 / f"log-{slot:09d}.json").read_bytes(), Decision) for slot in (1, 2, 3)
+        read_document((FORMAT_1 / f"log-{commit_number:09d}.json").read_bytes(), Commit) for commit_number in (1, 2, 3)
     )
-    assert (first.format, first.value.slot, first.value.work_id) == (1, 1, "20260101T050000Z-0123456789abcdef")
+    assert (first.format, first.value.commit_number, first.value.run_id) == (1, 1, "20260101T050000Z-0123456789abcdef")
     assert [file.name for file in first.value.topics["orders"].files] == ["0-1-3-0", "0-1-3-1"]
     assert second.value.topics["orders"].asked_ids == {9}
-    assert second.value.topics["orders"].slot_before is None, "which format 1 did not tell"
+    assert second.value.topics["orders"].previous_commit_number is None, "which format 1 did not tell"
     assert third.value == dataclasses.replace(
-        clean("20260101T052000Z-00000000000000aa", "20251201T000000Z-00000000000000bb"), slot=3
+        clean("20260101T052000Z-00000000000000aa", "20251201T000000Z-00000000000000bb"), commit_number=3
     )
 
 
 def test_the_checksum_that_is_said_is_the_one_that_is_checked() -> None:
     for path in FORMAT_1.glob("log-*.json"):
         content = path.read_bytes()
-        assert said_sha256(content) == read_document(content, Decision).sha256 == json.loads(content)["sha256"]
+        assert said_sha256(content) == read_document(content, Commit).sha256 == json.loads(content)["sha256"]
 
 
 def test_a_rewrite_is_refused_by_a_release_that_would_pass_over_it() -> None:
@@ -162,11 +162,11 @@ def test_a_rewrite_is_refused_by_a_release_that_would_pass_over_it() -> None:
 
 def test_decisions_of_operators_and_what_they_chose_are_refused_by_releases_that_do_not_know_them() -> None:
     chosen = (StartOffset("orders", 0, 5),)
-    decision = Decision(1, DecisionKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=chosen)
-    assert json.loads(write_document(decision))["needs"] == ["reason"]
-    assert read_document(write_document(decision), Decision).value == decision
+    commit = Commit(1, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=chosen)
+    assert json.loads(write_document(commit))["needs"] == ["reason"]
+    assert read_document(write_document(commit), Commit).value == commit
     state = dataclasses.replace(EMPTY, starts={"orders": {0: 5}})
     assert json.loads(write_document(state))["needs"] == ["starts"]
     assert read_document(write_document(state), LoaderState).value == state
-    for plain in (load("w1", {"orders": topic_decision(new=True)}), EMPTY):
+    for plain in (load("w1", {"orders": topic_commit(new=True)}), EMPTY):
         assert json.loads(write_document(plain))["needs"] == []

@@ -1,4 +1,4 @@
-"""The index of files against a plain fold of all decisions, however its documents were cut, lost or put back."""
+"""The index of files against a plain fold of all commits, however its documents were cut, lost or put back."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.apply.index import IndexFollower
-from headrace.loader.commit.bucket_index import (
+from headrace.loader.apply.index import IndexApplier
+from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, TimePartitionRewrite, TopicCommit
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.document import read_document
+from headrace.loader.commit.file_index import FileIndex, index_directory
+from headrace.loader.commit.partition_index import (
     DayIndex,
-    IndexedBucket,
+    IndexedTimePartition,
     apply,
     by_day,
-    dead_slots,
+    commits_with_deleted_files,
     generation_at,
     live_at,
     without_dead,
 )
-from headrace.loader.commit.decision import BucketRewrite, DecidedFile, Decision, DecisionKind, TopicDecision
-from headrace.loader.commit.decision_log import DecisionLog
-from headrace.loader.commit.document import read_document
-from headrace.loader.commit.file_index import FileIndex, index_folder
 from headrace.loader.work_unit import FileKind, FileRange
-from support.loader.loader_samples import BUCKET, decided_file, decisions_of, load, rewrite, step_of, topic_decision
+from support.loader.loader_samples import (
+    TIME_PARTITION,
+    commits_of,
+    committed_file,
+    load,
+    rewrite,
+    step_of,
+    topic_commit,
+)
 
 KINDS = (FileKind.DATA, FileKind.QUARANTINE)
-BUCKETS = ("dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=05", "dt=2026-01-03")
+TIME_PARTITIONS = ("dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=05", "dt=2026-01-03")
 TOPIC = "orders"
-DAYS = index_folder(TOPIC) + "/days.json"
-DAY = index_folder(TOPIC) + "/data/dt=2026-01-01.json"
+DAYS = index_directory(TOPIC) + "/days.json"
+DAY = index_directory(TOPIC) + "/data/dt=2026-01-01.json"
 
 
 class MemoryStorage:
-    """A `SlotStorage` without a disk; `reads` are the names that were read."""
+    """A `CommitStorage` without a disk; `reads` are the names that were read."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -75,11 +83,11 @@ class MemoryStorage:
 
 
 class Warehouse:
-    """A log in memory, with what its decisions plainly add up to: `live` by slot, kind and bucket."""
+    """A log in memory, with what its commits plainly add up to: `live` by commit, kind and time."""
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
-        self.log = DecisionLog(self.storage)
+        self.log = CommitLog(self.storage)
         self.log.open()
         self.live: dict[int, dict[tuple[FileKind, str], frozenset[str]]] = {0: {}}
         self.generations: dict[int, dict[tuple[FileKind, str], int]] = {0: {}}
@@ -89,68 +97,74 @@ class Warehouse:
     def head(self) -> int:
         return max(self.live)
 
-    def decide(self, topic: str, decided: TopicDecision, kind: DecisionKind = DecisionKind.LOAD) -> Decision:
+    def add_commit(self, topic: str, committed: TopicCommit, kind: CommitKind = CommitKind.LOAD) -> Commit:
         known = self.log.read_state().topics.get(topic)
         generation = known.generation if known else 0
-        new = topic_decision(new=known is None, table=topic)
-        decided = dataclasses.replace(new, files=decided.files, rewrites=decided.rewrites, generation_before=generation)
-        return self._offer({topic: decided}, kind)
+        new = topic_commit(new=known is None, table=topic)
+        committed = dataclasses.replace(
+            new, files=committed.files, rewrites=committed.rewrites, generation_before=generation
+        )
+        return self._offer({topic: committed}, kind)
 
-    def retire(self, slots: Iterable[int]) -> None:
-        """As whoever deleted the replaced files says so, in a decision of no topic."""
-        self._offer({}, DecisionKind.CLEAN, frozenset(slots))
-        self.retired = max([self.retired, *slots])
+    def retire(self, commits: Iterable[int]) -> None:
+        """As whoever deleted the replaced files says so, in a commit of no topic."""
+        self._offer({}, CommitKind.CLEAN, frozenset(commits))
+        self.retired = max([self.retired, *commits])
 
-    def _offer(
-        self, topics: dict[str, TopicDecision], kind: DecisionKind, retired: frozenset[int] = frozenset()
-    ) -> Decision:
+    def _offer(self, topics: dict[str, TopicCommit], kind: CommitKind, retired: frozenset[int] = frozenset()) -> Commit:
         work = f"work-{self.head + 1}"
-        offer = dataclasses.replace(load(work, topics), kind=kind, retired=retired)
-        offered = self.log.offer(offer)
-        assert offered.decision is not None, offered.conflict
-        self._fold(offered.decision)
-        return offered.decision
+        proposal = dataclasses.replace(load(work, topics), kind=kind, retired=retired)
+        commit_result = self.log.try_commit(proposal)
+        assert commit_result.commit is not None, commit_result.conflict
+        self._fold(commit_result.commit)
+        return commit_result.commit
 
-    def _fold(self, decision: Decision) -> None:
+    def _fold(self, commit: Commit) -> None:
         live, generations = dict(self.live[self.head]), dict(self.generations[self.head])
-        decided = decision.topics.get(TOPIC)
-        for one in decided.rewrites if decided else ():
-            assert decided is not None
-            live[one.kind, one.bucket] = live.get((one.kind, one.bucket), frozenset()) - frozenset(one.replaced)
-            generations[one.kind, one.bucket] = decided.generation_before + 1
-        for file in decided.files if decided else ():
-            live[file.kind, file.bucket] = live.get((file.kind, file.bucket), frozenset()) | {file.name}
-        self.live[decision.slot], self.generations[decision.slot] = live, generations
+        committed = commit.topics.get(TOPIC)
+        for one in committed.rewrites if committed else ():
+            assert committed is not None
+            live[one.kind, one.time_partition] = live.get((one.kind, one.time_partition), frozenset()) - frozenset(
+                one.replaced
+            )
+            generations[one.kind, one.time_partition] = committed.generation_before + 1
+        for file in committed.files if committed else ():
+            live[file.kind, file.time_partition] = live.get((file.kind, file.time_partition), frozenset()) | {file.name}
+        self.live[commit.commit_number], self.generations[commit.commit_number] = live, generations
 
     def check(self, index: FileIndex) -> None:
-        """Every answer, for every slot since files were last deleted."""
+        """Every answer, for every commit since files were last deleted."""
         for kind in KINDS:
-            for bucket in BUCKETS:
-                for slot in range(self.retired, self.head + 1):
-                    found = index.live(TOPIC, kind, bucket, slot)
+            for time_partition in TIME_PARTITIONS:
+                for commit_number in range(self.retired, self.head + 1):
+                    found = index.live(TOPIC, kind, time_partition, commit_number)
                     names = [file.name for file in found]
                     assert len(set(names)) == len(names)
-                    assert set(names) == self.live[slot].get((kind, bucket), frozenset())
-                for slot in range(self.head + 1):
-                    assert index.generation_at(TOPIC, kind, bucket, slot) == self.generations[slot].get(
-                        (kind, bucket), 0
-                    )
+                    assert set(names) == self.live[commit_number].get((kind, time_partition), frozenset())
+                for commit_number in range(self.head + 1):
+                    assert index.generation_at(TOPIC, kind, time_partition, commit_number) == self.generations[
+                        commit_number
+                    ].get((kind, time_partition), 0)
             days = {
-                bucket.split("/")[0] for (one, bucket), names in self.live[self.head].items() if one is kind and names
+                time_partition.split("/")[0]
+                for (one, time_partition), names in self.live[self.head].items()
+                if one is kind and names
             }
             assert days <= set(index.days(TOPIC, kind))
             assert list(index.days(TOPIC, kind)) == sorted(index.days(TOPIC, kind))
 
 
-def file(kind: FileKind, bucket: str, number: int) -> DecidedFile:
-    return DecidedFile(kind, bucket, f"0-{number}.avro", "t", 10, "00" * 32, 3, (FileRange(0, number, number + 2, 3),))
+def file(kind: FileKind, time_partition: str, number: int) -> CommittedFile:
+    return CommittedFile(
+        kind, time_partition, f"0-{number}.avro", "t", 10, "00" * 32, 3, (FileRange(0, number, number + 2, 3),)
+    )
 
 
-def added(*places: tuple[FileKind, str]) -> TopicDecision:
-    return dataclasses.replace(topic_decision(), files=tuple(file(*place, n) for n, place in enumerate(places)))
+def added(*places: tuple[FileKind, str]) -> TopicCommit:
+    return dataclasses.replace(topic_commit(), files=tuple(file(*place, n) for n, place in enumerate(places)))
 
 
-places = st.tuples(st.sampled_from(KINDS), st.sampled_from(BUCKETS))
+places = st.tuples(st.sampled_from(KINDS), st.sampled_from(TIME_PARTITIONS))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(places, max_size=3)),
@@ -186,7 +200,7 @@ class Play:
         self.storage = self.world.storage
         self.files = self.storage.files
         self.old: list[tuple[str, bytes]] = []
-        self.world.decide(TOPIC, added())
+        self.world.add_commit(TOPIC, added())
 
     def take(self, step: Sequence[object]) -> None:
         word, *values = step
@@ -197,33 +211,35 @@ class Play:
         return sorted(name for name in self.files if name.startswith("index/"))
 
     def _add(self, where: list[tuple[FileKind, str]]) -> None:
-        self.world.decide(TOPIC, added(*where))
+        self.world.add_commit(TOPIC, added(*where))
 
     def _rewrite(self, where: list[tuple[FileKind, str]], replaced: int, new: int) -> None:
         live = self.world.live[self.world.head]
         rewrites = tuple(
-            BucketRewrite(kind, bucket, tuple(sorted(live.get((kind, bucket), ())))[replaced:], 0, 0)
-            for kind, bucket in where
+            TimePartitionRewrite(
+                kind, time_partition, tuple(sorted(live.get((kind, time_partition), ())))[replaced:], 0, 0
+            )
+            for kind, time_partition in where
         )
         files = added(*(place for bit, place in enumerate(where) if new & 1 << bit)).files
-        self.world.decide(
-            TOPIC, dataclasses.replace(topic_decision(), files=files, rewrites=rewrites), DecisionKind.COMPACT
+        self.world.add_commit(
+            TOPIC, dataclasses.replace(topic_commit(), files=files, rewrites=rewrites), CommitKind.COMPACT
         )
 
     def _retire(self, kept: int) -> None:
-        slots = sorted(self.world.log.read_state().rewrites)
-        self.world.retire(slots[: max(0, len(slots) - kept)])
+        commits = sorted(self.world.log.read_state().rewrites)
+        self.world.retire(commits[: max(0, len(commits) - kept)])
 
     def _other(self) -> None:
-        self.world.decide("payments", added((FileKind.DATA, BUCKET)))
+        self.world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
 
     def _follow(self, given: int) -> None:
-        """With the decisions of the last slots, as a cursor of any age would bring them."""
+        """With the commits of the last commit, as a cursor of any age would bring them."""
         state = self.world.log.read_state()
-        since = max(0, state.slot - given)
-        decisions = decisions_of(self.world.log, TOPIC, state, since)
-        step = step_of(state, TOPIC, decisions, since=since)
-        IndexFollower(FileIndex(self.world.log)).apply(step)
+        since = max(0, state.commit_number - given)
+        commits = commits_of(self.world.log, TOPIC, state, since)
+        step = step_of(state, TOPIC, commits, since=since)
+        IndexApplier(FileIndex(self.world.log)).apply(step)
 
     def _lose(self, number: int) -> None:
         for name in self.names()[number : number + 1]:
@@ -263,7 +279,7 @@ class Play:
             del storage.replace
 
     def _check(self) -> None:
-        log = DecisionLog(self.storage)
+        log = CommitLog(self.storage)
         log.read_state()
         self.world.check(FileIndex(log))
 
@@ -285,20 +301,20 @@ def test_whatever_became_of_its_documents_it_answers_as_a_plain_fold(script: lis
 def world() -> Warehouse:
     """Two days of one topic, followed."""
     world = Warehouse()
-    world.decide(TOPIC, added((FileKind.DATA, BUCKETS[0]), (FileKind.DATA, BUCKETS[2])))
-    world.decide("payments", added((FileKind.DATA, BUCKET)))
-    world.decide(TOPIC, added((FileKind.DATA, BUCKETS[0])))
+    world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0]), (FileKind.DATA, TIME_PARTITIONS[2])))
+    world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
+    world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0])))
     FileIndex(world.log).bring_up(TOPIC)
     return world
 
 
-def slots_read(world: Warehouse, ask: Callable[[FileIndex], object]) -> set[int]:
-    """The decisions that an answer parsed."""
-    log = DecisionLog(world.storage)
+def commits_read(world: Warehouse, ask: Callable[[FileIndex], object]) -> set[int]:
+    """The commits that an answer parsed."""
+    log = CommitLog(world.storage)
     log.read_state()
     read: list[int] = []
     document = log.document
-    log.document = lambda slot: read.append(slot) or document(slot)  # type: ignore[method-assign,assign,func-returns-value]
+    log.document = lambda commit_number: read.append(commit_number) or document(commit_number)  # type: ignore[method-assign,assign,func-returns-value]
     ask(FileIndex(log))
     return set(read)
 
@@ -309,17 +325,17 @@ def test_a_day_is_answered_from_its_document_alone(world: Warehouse) -> None:
     def ask(index: FileIndex) -> None:
         storage.reads.clear()
         for _ in range(2):
-            assert len(index.live(TOPIC, FileKind.DATA, BUCKETS[0])) == 2
+            assert len(index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[0])) == 2
             assert index.live(TOPIC, FileKind.DATA, "dt=2030-01-01/hr=00") == ()
         documents = [name for name in storage.reads if name.startswith("index/")]
         assert documents == [DAYS, DAY]
 
-    assert slots_read(world, ask) == set()
+    assert commits_read(world, ask) == set()
 
 
 def test_documents_that_are_behind_cost_the_decisions_since(world: Warehouse) -> None:
-    world.decide(TOPIC, added((FileKind.DATA, BUCKETS[0])))
-    assert slots_read(world, lambda index: world.check(index)) == {4}
+    world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0])))
+    assert commits_read(world, lambda index: world.check(index)) == {4}
 
 
 @pytest.mark.parametrize(
@@ -328,7 +344,7 @@ def test_documents_that_are_behind_cost_the_decisions_since(world: Warehouse) ->
         lambda files: files.pop(DAY),
         lambda files: files.pop(DAYS),
         lambda files: files.update({DAY: files[DAY].replace(b'"length":10', b'"length":11')}),
-        lambda files: files.update({DAY: files[index_folder(TOPIC) + "/data/dt=2026-01-02.json"]}),
+        lambda files: files.update({DAY: files[index_directory(TOPIC) + "/data/dt=2026-01-02.json"]}),
         lambda files: files.update({DAYS: b"{}"}),
     ],
 )
@@ -339,7 +355,7 @@ def test_what_cannot_be_trusted_is_folded_from_all_decisions_of_the_topic(
     whole = dict(storage.files)
     damage(storage.files)
     damaged = dict(storage.files)
-    assert slots_read(world, world.check) == {1, 3}
+    assert commits_read(world, world.check) == {1, 3}
     assert storage.files == damaged, "a reader that was not asked to mend writes nothing"
     index = FileIndex(world.log, mends=True)
     world.check(index)
@@ -350,82 +366,93 @@ def test_what_cannot_be_trusted_is_folded_from_all_decisions_of_the_topic(
 
 def test_an_index_of_another_log_is_noticed(world: Warehouse) -> None:
     other = Warehouse()
-    for bucket in (BUCKETS[1], BUCKET, BUCKETS[1]):
-        other.decide("payments" if bucket == BUCKET else TOPIC, added((FileKind.DATA, bucket)))
+    for time_partition in (TIME_PARTITIONS[1], TIME_PARTITION, TIME_PARTITIONS[1]):
+        other.add_commit(
+            "payments" if time_partition == TIME_PARTITION else TOPIC, added((FileKind.DATA, time_partition))
+        )
     other.storage.files |= {name: content for name, content in world.storage.files.items() if "index/" in name}
     other.check(FileIndex(other.log))
     FileIndex(other.log).bring_up(TOPIC)
-    assert slots_read(other, other.check) == set()
+    assert commits_read(other, other.check) == set()
 
 
 def test_a_topic_that_was_forgotten_and_came_back_has_only_its_new_files(world: Warehouse) -> None:
     """Its chain begins anew, so that what an index says of the time before is none of it."""
     again = world.log.read_state().topics[TOPIC]
-    decision = world.decide(TOPIC, added((FileKind.DATA, BUCKETS[1])))
-    content = world.log.decision(decision.slot).topics[TOPIC]
-    changed = dataclasses.replace(decision, topics={TOPIC: dataclasses.replace(content, slot_before=0)})
+    commit = world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[1])))
+    content = world.log.commit(commit.commit_number).topics[TOPIC]
+    changed = dataclasses.replace(commit, topics={TOPIC: dataclasses.replace(content, previous_commit_number=0)})
     log = world.log
     log.back = lambda topic, state, since=0: iter(  # type: ignore[method-assign,misc,assign]
-        [dataclasses.replace(DecisionLog.document(log, decision.slot), value=changed)]
+        [dataclasses.replace(CommitLog.document(log, commit.commit_number), value=changed)]
     )
     index = FileIndex(log)
-    assert again.slot == 3
+    assert again.commit_number == 3
     assert index.days(TOPIC, FileKind.DATA) == ("dt=2026-01-01",)
-    assert index.live(TOPIC, FileKind.DATA, BUCKETS[0]) == ()
-    assert len(index.live(TOPIC, FileKind.DATA, BUCKETS[1])) == 1
+    assert index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[0]) == ()
+    assert len(index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[1])) == 1
 
 
 def test_a_decision_rewrites_the_documents_of_its_own_days(world: Warehouse) -> None:
     storage = world.storage
     before = dict(storage.files)
-    decision = world.decide(TOPIC, added((FileKind.DATA, BUCKETS[2]), (FileKind.QUARANTINE, BUCKETS[2])))
+    commit = world.add_commit(
+        TOPIC, added((FileKind.DATA, TIME_PARTITIONS[2]), (FileKind.QUARANTINE, TIME_PARTITIONS[2]))
+    )
     storage.reads.clear()
-    FileIndex(world.log).bring_up(TOPIC, (decision,))
-    folder = index_folder(TOPIC)
+    FileIndex(world.log).bring_up(TOPIC, (commit,))
+    directory = index_directory(TOPIC)
     written = {
         name for name, content in storage.files.items() if name.startswith("index/") and before.get(name) != content
     }
-    assert written == {DAYS, f"{folder}/data/dt=2026-01-02.json", f"{folder}/quarantine/dt=2026-01-02.json"}
-    assert [name for name in storage.reads if name.startswith("index/")] == [DAYS, f"{folder}/data/dt=2026-01-02.json"]
+    assert written == {DAYS, f"{directory}/data/dt=2026-01-02.json", f"{directory}/quarantine/dt=2026-01-02.json"}
+    assert [name for name in storage.reads if name.startswith("index/")] == [
+        DAYS,
+        f"{directory}/data/dt=2026-01-02.json",
+    ]
 
 
 def test_files_that_were_deleted_leave_the_index(world: Warehouse) -> None:
-    name = next(iter(world.live[1][FileKind.DATA, BUCKETS[0]]))
-    world.decide(TOPIC, rewrite(name, bucket=BUCKETS[0]), DecisionKind.COMPACT)
+    name = next(iter(world.live[1][FileKind.DATA, TIME_PARTITIONS[0]]))
+    world.add_commit(TOPIC, rewrite(name, time_partition=TIME_PARTITIONS[0]), CommitKind.COMPACT)
     FileIndex(world.log).bring_up(TOPIC)
     day = FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")
-    assert dead_slots(day) == {4}
-    assert [one.until for one in live_at(day.buckets[BUCKETS[0]], 3)] == [4, 0]
+    assert commits_with_deleted_files(day) == {4}
+    assert [one.until for one in live_at(day.time_partitions[TIME_PARTITIONS[0]], 3)] == [4, 0]
     world.retire({4})
-    assert dead_slots(FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")) == frozenset()
+    assert commits_with_deleted_files(FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")) == frozenset()
     on_disk = read_document(world.storage.files[DAY], DayIndex).value
-    assert dead_slots(on_disk) == {4}, "until somebody writes it"
-    assert dead_slots(without_dead(on_disk, {3})) == {4}
-    assert dead_slots(without_dead(on_disk, {4})) == frozenset()
-    assert len(without_dead(on_disk, {4}).buckets[BUCKETS[0]].files) == 1
+    assert commits_with_deleted_files(on_disk) == {4}, "until somebody writes it"
+    assert commits_with_deleted_files(without_dead(on_disk, {3})) == {4}
+    assert commits_with_deleted_files(without_dead(on_disk, {4})) == frozenset()
+    assert len(without_dead(on_disk, {4}).time_partitions[TIME_PARTITIONS[0]].files) == 1
 
 
 def test_generations_of_a_topic_that_was_never_rewritten_need_no_document(world: Warehouse) -> None:
     storage = world.storage
     storage.reads.clear()
-    assert FileIndex(world.log).generation_at(TOPIC, FileKind.DATA, BUCKET, 3) == 0
-    assert FileIndex(world.log).generation_at("unknown", FileKind.DATA, BUCKET, 3) == 0
+    assert FileIndex(world.log).generation_at(TOPIC, FileKind.DATA, TIME_PARTITION, 3) == 0
+    assert FileIndex(world.log).generation_at("unknown", FileKind.DATA, TIME_PARTITION, 3) == 0
     assert storage.reads == []
 
 
 def test_a_decision_is_applied_once_and_in_parts() -> None:
-    decided = dataclasses.replace(
-        topic_decision(files=[decided_file("a", 0, 0, 5), decided_file("b", 0, 5, 9, "dt=2026-01-02/hr=00")]),
-        rewrites=(BucketRewrite(FileKind.DATA, BUCKET, ("old",), 3, 300),),
+    committed = dataclasses.replace(
+        topic_commit(files=[committed_file("a", 0, 0, 5), committed_file("b", 0, 5, 9, "dt=2026-01-02/hr=00")]),
+        rewrites=(TimePartitionRewrite(FileKind.DATA, TIME_PARTITION, ("old",), 3, 300),),
         generation_before=4,
     )
     day = DayIndex(FileKind.DATA, "dt=2026-01-01")
-    assert set(by_day(decided)) == {(FileKind.DATA, "dt=2026-01-01"), (FileKind.DATA, "dt=2026-01-02")}
-    once = apply(day, decided, 7, "ab")
-    assert once == apply(day, by_day(decided)[FileKind.DATA, "dt=2026-01-01"], 7, "ab")
-    assert apply(once, decided, 7, "ab") is once
-    assert apply(once, decided, 6, "cd") is once
-    assert apply(once, topic_decision(), 8, "cd") is once
-    assert (once.slot, once.sha256, list(once.buckets)) == (7, "ab", [BUCKET])
-    assert [generation_at(once.buckets[BUCKET], slot) for slot in (6, 7, 8)] == [0, 5, 5]
-    assert generation_at(IndexedBucket(((3, 1), (9, 2))), 8) == 1
+    assert set(by_day(committed)) == {(FileKind.DATA, "dt=2026-01-01"), (FileKind.DATA, "dt=2026-01-02")}
+    once = apply(day, committed, 7, "ab")
+    assert once == apply(day, by_day(committed)[FileKind.DATA, "dt=2026-01-01"], 7, "ab")
+    assert apply(once, committed, 7, "ab") is once
+    assert apply(once, committed, 6, "cd") is once
+    assert apply(once, topic_commit(), 8, "cd") is once
+    assert (once.commit_number, once.sha256, list(once.time_partitions)) == (7, "ab", [TIME_PARTITION])
+    assert [generation_at(once.time_partitions[TIME_PARTITION], commit_number) for commit_number in (6, 7, 8)] == [
+        0,
+        5,
+        5,
+    ]
+    assert generation_at(IndexedTimePartition(((3, 1), (9, 2))), 8) == 1

@@ -1,4 +1,4 @@
-"""Problems and notes of topics whose work is decided."""
+"""Problems and notes of topics whose work is committed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from headrace.loader.commit.decision import DecidedRange
+from headrace.loader.commit.commit import CommittedRange
 from headrace.loader.commit.findings import with_findings
-from headrace.loader.commit.settle import SettledTopic
+from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.project.topic_projection import FUTURE_TIME
 from headrace.loader.work_unit import OddTimes, PassedOver, RangeCounts, TimeOddity
 from support.golden import case_lines, golden
@@ -18,13 +18,13 @@ from support.loader.loader_samples import POLICY
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 
 
-def settled(records: int, quarantined: int, *odd: OddTimes) -> SettledTopic:
+def reconciled(records: int, quarantined: int, *odd: OddTimes) -> ReconciledTopic:
     counts = RangeCounts(records=records, quarantined=quarantined)
-    ranges = (DecidedRange(0, 0, 0, records + quarantined, 0, counts, (), 10),)
-    return SettledTopic(ranges=ranges, odd_times=odd, problems=("before",))
+    ranges = (CommittedRange(0, 0, 0, records + quarantined, 0, counts, (), 10),)
+    return ReconciledTopic(ranges=ranges, odd_times=odd, problems=("before",))
 
 
-def told(one: SettledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def told(one: ReconciledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found = with_findings({"t": one}, {"t": POLICY})["t"]
     assert found.problems[0] == "before"
     assert (found.ranges, found.odd_times) == (one.ranges, one.odd_times)
@@ -33,20 +33,20 @@ def told(one: SettledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @pytest.mark.parametrize("counts", [(0, 0), (10, 0), (90, 10), (9, 1)])
 def test_a_few_bad_messages_among_many_are_no_finding(counts: tuple[int, int]) -> None:
-    assert told(settled(*counts)) == ((), ())
+    assert told(reconciled(*counts)) == ((), ())
 
 
 @pytest.mark.parametrize("counts", [(0, 1), (89, 10), (0, 99)])
 def test_a_share_of_bad_messages_over_the_limit_is_a_problem_however_few_they_are(counts: tuple[int, int]) -> None:
-    ((problem,), notes) = told(settled(*counts))
+    ((problem,), notes) = told(reconciled(*counts))
     count = sum(counts)
-    assert re.match(rf"{counts[1]} of {count} .*\bloader\.quarantine_share_max \(10%\)", problem)
+    assert re.match(rf"{counts[1]} of {count} .*\bloader\.quarantine_ratio_max \(10%\)", problem)
     assert "`headrace quarantine list t`" in problem
     assert notes == ()
 
 
 def test_messages_of_the_future_are_a_note() -> None:
-    one = dataclasses.replace(settled(10, 0), time_sources={FUTURE_TIME: 3})
+    one = dataclasses.replace(reconciled(10, 0), time_sources={FUTURE_TIME: 3})
     problems, (note,) = told(one)
     assert problems == ()
     assert re.match(r"t: 3 of 10 .*\bloader\.future_max\b", note)
@@ -54,20 +54,20 @@ def test_messages_of_the_future_are_a_note() -> None:
 
 def test_many_messages_that_the_core_left_to_python_are_a_note() -> None:
     """What went to the quarantine is told of as that."""
-    one = settled(20_000, 1_000)
+    one = reconciled(20_000, 1_000)
     assert told(dataclasses.replace(one, by_reference=10_999)) == ((), ())
-    assert told(dataclasses.replace(settled(200_000, 0), by_reference=20_000)) == ((), ())
+    assert told(dataclasses.replace(reconciled(200_000, 0), by_reference=20_000)) == ((), ())
     (note,) = told(dataclasses.replace(one, by_reference=11_000))[1]
     assert note.startswith("t: 10,000 of 21,000 ")
 
 
 def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
     odd = OddTimes(TimeOddity.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
-    problems, (note,) = told(settled(10, 0, odd))
+    problems, (note,) = told(reconciled(10, 0, odd))
     assert problems == ()
     assert re.match(rf"t: 1 of 10 .*\bheader\.time \(.*\b{T0 * 1_000_000}\b.*\b2013-01-01 01:00Z\b", note)
     assert "timestamp-nanos" in note
-    (problem,), notes = told(settled(9, 0, odd))
+    (problem,), notes = told(reconciled(9, 0, odd))
     assert notes == ()
     assert problem == note.replace("t: 1 of 10 ", "1 of 9 ")
 
@@ -86,7 +86,7 @@ ODD_TIMES = (
 def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
     problems = []
     for odd in ODD_TIMES:
-        ((problem,), notes) = told(settled(5, 0, odd))
+        ((problem,), notes) = told(reconciled(5, 0, odd))
         assert notes == ()
         assert problem.startswith("5 of 5 messages ")
         problems.append((odd, problem))
@@ -97,8 +97,8 @@ def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_batches_passed_over_are_one_problem(is_kept: bool) -> None:
     passed = PassedOver(40, 60, "broker b:1 said so", is_kept)
-    (decided,) = settled(10, 0).ranges
-    one = SettledTopic(ranges=(dataclasses.replace(decided, passed_over=(passed,)),), problems=("before",))
+    (committed,) = reconciled(10, 0).ranges
+    one = ReconciledTopic(ranges=(dataclasses.replace(committed, passed_over=(passed,)),), problems=("before",))
     ((problem,), notes) = told(one)
     assert notes == ()
     assert re.match(r"partition 0: 20 offsets .*\b40\b.*\bcorrupt_batches\b.*: broker b:1 said so$", problem)

@@ -1,10 +1,10 @@
-"""Every interleaving of loads of several topics, decided in chunks, and of those who clean and pack slots meanwhile.
+"""Every interleaving of loads of several topics, committed in chunks, and of those who clean and pack commit meanwhile.
 
 The processes are the loader's own code: they read the log, offer, void and pack as in a run, one call of the storage at
-a time, and each may stop for ever after any of them. What a slot holds must never change, in whatever order archives
+a time, and each may stop for ever after any of them. What a commit holds must never change, in whatever order archives
 and files come and go and whoever reads it; what a load is told of its offer must be what the log says; a topic is
-refused only for what was decided of it. From every state one more load must be able to load the rest, each offset once,
-and the files of whatever was decided must be in staging still. The rules that this rests on are taken away one by one
+refused only for what was committed of it. From every state one more load must be able to load the rest, each offset once,
+and the files of whatever was committed must be in staging still. The rules that this rests on are taken away one by one
 to show that the model would notice.
 """
 
@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace.loader import run
-from headrace.loader.commit import chunks, slots
+from headrace.loader.commit import chunks, commits
 from headrace.loader.commit.chunks import staged_files
 from headrace.loader.commit.cleaning import clean
-from headrace.loader.commit.conflict import ConflictRule, topic_conflicts, work_conflict
-from headrace.loader.commit.decision import Decision
-from headrace.loader.commit.decision_log import DecisionLog, Offered
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.commit_files import CommitFiles
+from headrace.loader.commit.commit_log import CommitLog, CommitResult
+from headrace.loader.commit.conflict import ConflictRule, run_conflict, topic_conflicts
 from headrace.loader.commit.document import read_document
-from headrace.loader.commit.slots import Slots
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import LoaderError
-from support.loader.loader_samples import decided_file, decided_range, load, topic_decision
+from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 from support.simulation.careless import without_rule
 from support.simulation.interleavings import Ask, Interleavings, Moment, Process
 from support.simulation.log_on_paper import AskedSlots, AskedStaging, Paper, Prefix, ReadingLog
@@ -46,11 +46,12 @@ ONLY_A_LOADS = "clicks"
 
 
 class Told(NamedTuple):
-    """What a load is told of a chunk: its slot, None where all of it was refused, and the topics that were left out."""
+    """What a load is told of a chunk: its commit, None where all of it was refused, and the topics that were left "
+    "out."""
 
     work: str
     topics: frozenset[str]
-    slot: int | None
+    commit_number: int | None
     refused: frozenset[str]
     is_voided: bool
 
@@ -63,44 +64,44 @@ def plans(ask: Ask, _: None) -> Prefix:
 
 def decides(name: str, ask: Ask, prefix: Prefix) -> tuple[Told, ...]:
     log = ReadingLog(ask, prefix)
-    offer = offer_of(name, log.state)
-    ask("stage", name, tuple(file.path for file in staged_files(offer)))
+    proposal = commit_to_try(name, log.state)
+    ask("stage", name, tuple(file.path for file in staged_files(proposal)))
     told: list[Told] = []
-    plain = log.offer
+    plain = log.proposal
 
-    def noting(chunk: Decision) -> Offered:
+    def noting(chunk: Commit) -> CommitResult:
         found = plain(chunk)
-        slot = found.decision.slot if found.decision else None
+        commit_number = found.commit.commit_number if found.commit else None
         is_voided = found.conflict is not None and found.conflict.rule is ConflictRule.WORK_VOIDED
-        told.append(Told(chunk.work_id, frozenset(chunk.topics), slot, frozenset(found.refused), is_voided))
+        told.append(Told(chunk.run_id, frozenset(chunk.topics), commit_number, frozenset(found.refused), is_voided))
         return found
 
-    log.offer = noting  # type: ignore[method-assign]
+    log.proposal = noting  # type: ignore[method-assign]
     new_ids = (f"{name}{number}" for number in range(2, 9))
-    ports: Any = SimpleNamespace(log=log, staging=AskedStaging(ask), new_work_id=lambda: next(new_ids))
-    run._decide(ports, name, offer)
+    ports: Any = SimpleNamespace(log=log, staging=AskedStaging(ask), new_run_id=lambda: next(new_ids))
+    run._commit_plan(ports, name, proposal)
     return tuple(told)
 
 
-def offer_of(name: str, state: LoaderState) -> Decision:
+def commit_to_try(name: str, state: LoaderState) -> Commit:
     topics = {}
     for topic, end in ENDS[name].items():
         previous = state.next_offset(topic, 0)
         start = previous or 0
         if start < end:
-            files = [decided_file(f"{topic}.avro", 0, start, end)]
-            read = decided_range(0, previous, start, end)
-            topics[topic] = topic_decision(read, files=files, new=topic not in state.topics, table=topic)
-    return dataclasses.replace(load(name, topics), planned_after=state.slot)
+            files = [committed_file(f"{topic}.avro", 0, start, end)]
+            read = committed_range(0, previous, start, end)
+            topics[topic] = topic_commit(read, files=files, new=topic not in state.topics, table=topic)
+    return dataclasses.replace(load(name, topics), planned_after=state.commit_number)
 
 
 def cleans(ask: Ask, _: None) -> tuple[str, ...]:
-    return clean(ReadingLog(ask), AskedStaging(ask), work_id="c", build="test", now_ms=0, age_ms=0).works
+    return clean(ReadingLog(ask), AskedStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).works
 
 
 def packs(ask: Ask, _: None) -> int:
     log = ReadingLog(ask)
-    return log.slots.pack(log.read_state().slot)
+    return log.commits.pack(log.read_state().commit_number)
 
 
 def load_of(name: str) -> Process:
@@ -137,20 +138,20 @@ def scenario(name: str) -> Scenario:
         return Scenario(Paper(), (load_of("a"), CLEANER), True, 3_000)
     one = Interleavings().alone(Paper(), load_of("first"))
     two = Interleavings().alone(one, load_of("b"))
-    puts = Process("b puts", (lambda ask, _: Slots(AskedSlots(ask)).put(2, two.decided()[1]),))
+    puts = Process("b puts", (lambda ask, _: CommitFiles(AskedSlots(ask)).put(2, two.committed()[1]),))
     first = one._replace(staged=two.staged)
-    return Scenario(first, (planned("a", one.decided()), puts, PACKER, READER), False, 50_000)
+    return Scenario(first, (planned("a", one.committed()), puts, PACKER, READER), False, 50_000)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two slots are an archive as soon as they are decided."""
-    monkeypatch.setattr(slots, "PACK_SLOTS", 2)
-    monkeypatch.setattr(slots, "LOOSE_SLOTS_MIN", 0)
+    """Two commit are an archive as soon as they are committed."""
+    monkeypatch.setattr(commits, "ARCHIVE_COMMITS", 2)
+    monkeypatch.setattr(commits, "LOOSE_COMMITS_MIN", 0)
 
 
 class Said(NamedTuple):
-    """Of a decision: its work, the offsets by topic, and the files."""
+    """Of a commit: its work, the offsets by topic, and the files."""
 
     work: str
     offsets: tuple[tuple[str, int], ...]
@@ -159,12 +160,12 @@ class Said(NamedTuple):
 
 @functools.cache
 def said(content: bytes) -> Said:
-    decision = read_document(content, Decision).value
-    ranges = [(topic, one) for topic, decided in decision.topics.items() for one in decided.ranges]
+    commit = read_document(content, Commit).value
+    ranges = [(topic, one) for topic, committed in commit.topics.items() for one in committed.ranges]
     return Said(
-        decision.work_id,
+        commit.run_id,
         tuple((topic, offset) for topic, one in ranges for offset in range(one.start, one.end)),
-        frozenset((decision.work_id, file.path) for file in staged_files(decision)),
+        frozenset((commit.run_id, file.path) for file in staged_files(commit)),
     )
 
 
@@ -182,28 +183,32 @@ class Judge:
 
     def look(self, before: Paper, after: Paper, moments: tuple[Moment, ...]) -> None:
         if self._is_new(before, after):
-            known = before.decided()
-            assert after.decided()[: len(known)] == known, "a slot has changed"
+            known = before.committed()
+            assert after.committed()[: len(known)] == known, "a slot has changed"
         for moment in moments:
             if moment.error is not None and not isinstance(moment.error, FileNotFoundError):
                 raise AssertionError(f"{moment.process.name} ended with {moment.error!r}")
             if (moment.carried or moment.left) and self._is_new(moment, after):
-                self._is_true(moment, after.decided())
+                self._is_true(moment, after.committed())
         if self._is_new(after):
             self._can_be_finished(after)
 
-    def _is_true(self, moment: Moment, decided: Prefix) -> None:
+    def _is_true(self, moment: Moment, committed: Prefix) -> None:
         """What a process knows of the log."""
         read = moment.left if moment.process is READER else moment.carried
         if isinstance(read, tuple):
-            assert decided[: len(read)] == read, "what was read is not in the log"
+            assert committed[: len(read)] == read, "what was read is not in the log"
         if moment.call is not None or moment.process.name not in ENDS:
             return
         assert isinstance(moment.left, tuple)
         for told in moment.left:
-            at = [at for at, content in enumerate(decided, start=1) if said(content).work == told.work]
-            assert at == [told.slot] * (told.slot is not None), "what was told of an offer is not so"
-            topics = {topic for topic, _ in said(decided[told.slot - 1]).offsets} if told.slot else frozenset()
+            at = [at for at, content in enumerate(committed, start=1) if said(content).work == told.work]
+            assert at == [told.commit_number] * (told.commit_number is not None), "what was told of an offer is not so"
+            topics = (
+                {topic for topic, _ in said(committed[told.commit_number - 1]).offsets}
+                if told.commit_number
+                else frozenset()
+            )
             assert topics == told.topics - told.refused or told.is_voided, "other topics were decided than was told"
             assert ONLY_A_LOADS not in told.refused, "a topic is refused that nobody else decided"
 
@@ -213,10 +218,10 @@ class Judge:
             done = self._engine.alone(world, LAST)
         except LoaderError as error:
             raise AssertionError("the next load does not go on") from error
-        decided = [said(content) for content in done.decided()]
-        rows = Counter(at for one in decided for at in one.offsets)
+        committed = [said(content) for content in done.committed()]
+        rows = Counter(at for one in committed for at in one.offsets)
         assert rows == {(topic, at): 1 for topic, end in ENDS["last"].items() for at in range(end)}, "decided twice"
-        lost = {file for one in decided for file in one.files} - done.staged
+        lost = {file for one in committed for file in one.files} - done.staged
         assert not lost, f"decided files are lost: {lost}"
 
 
@@ -228,7 +233,7 @@ def explore(name: str, patch: pytest.MonkeyPatch) -> tuple[int, int]:
     wanted, engine, count = scenario(name), Interleavings(), 0
     judge = Judge(engine)
     if wanted.is_chunked:
-        patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
+        patch.setattr(chunks, "COMMIT_BYTES_MAX", 1)
     for step in engine.steps(wanted.first, wanted.processes):
         judge.look(step.before, step.after, step.moments)
         count += 1
@@ -252,8 +257,8 @@ def test_in_every_interleaving_the_log_says_each_thing_once_and_for_ever(
 
 
 RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
-    "voided work is not decided": (VOIDED, work_conflict, "if state.is_voided(decision.work_id):", "if False:"),
-    "decided work is not voided": (VOIDED, work_conflict, "decision.voided & state.works", "()"),
+    "voided work is not decided": (VOIDED, run_conflict, "if state.is_voided(decision.work_id):", "if False:"),
+    "decided work is not voided": (VOIDED, run_conflict, "decision.voided & state.works", "()"),
     "what another load decided is left out": (
         REFUSED,
         topic_conflicts,
@@ -262,33 +267,43 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     ),
     "only that is left out": (
         REFUSED,
-        DecisionLog.offer,
+        CommitLog.proposal,
         "if topic not in conflicts}",
         "if False}",
     ),
     "later chunks have staging of their own": (
         VOIDED,
-        run._decide,
+        run._commit_plan,
         "ports.staging.move(work_id, staged_files(chunk), chunk.work_id)",
         "pass",
     ),
     "who put a slot reads whose it is": (
         CHUNKS,
-        DecisionLog.offer,
+        CommitLog.proposal,
         "if found.value.work_id == proposal.work_id:",
         "if True:",
     ),
-    "who put a slot looks for its archive": (PACKED, Slots.put, "archived = self._archived(slot)", "archived = None"),
-    "who read a slot looks for its archive": (PACKED, Slots.read, "archived = self._archived(slot)", "archived = None"),
+    "who put a slot looks for its archive": (
+        PACKED,
+        CommitFiles.put,
+        "archived = self._archived(slot)",
+        "archived = None",
+    ),
+    "who read a slot looks for its archive": (
+        PACKED,
+        CommitFiles.read,
+        "archived = self._archived(slot)",
+        "archived = None",
+    ),
     "and looks for it afterwards": (
         PACKED,
-        Slots.read,
+        CommitFiles.read,
         "content = None if is_known else self._storage.read(slot_path(slot))",
         "return self._archived(slot) or self._storage.read(slot_path(slot))",
     ),
     "slots go when their archive is there": (
         PACKED,
-        Slots._pack,
+        CommitFiles._pack,
         "self._storage.put_if_absent(archive_path(end), content)",
         "[self._storage.remove(slot_path(slot)) for slot in slots] and "
         "self._storage.put_if_absent(archive_path(end), content)",

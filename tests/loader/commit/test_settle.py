@@ -1,4 +1,4 @@
-"""What can be decided of what the tasks returned."""
+"""What can be committed of what the tasks returned."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.commit import settle as settling
-from headrace.loader.commit.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic
+from headrace.loader.commit import reconcile as settling
+from headrace.loader.commit.reconcile import READ_AGAIN, ROOM_NEEDED, ReconciledTopic
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
@@ -66,17 +66,17 @@ def planned(ends: Mapping[int, int]) -> dict[str, TopicRanges]:
     return {"t": TopicRanges("id", False, ranges, ())}
 
 
-def settle(
+def reconcile(
     ranges: Mapping[str, TopicRanges],
     units: Sequence[WorkUnit],
     results: Sequence[UnitResult],
     moved: Collection[int] = (),
-) -> dict[str, SettledTopic]:
-    return settling.settle(ranges, units, results, {"t": moved, "another": {0, 1, 2}})
+) -> dict[str, ReconciledTopic]:
+    return settling.reconcile(ranges, units, results, {"t": moved, "another": {0, 1, 2}})
 
 
-def ends(settled: SettledTopic) -> dict[int, int]:
-    return {one.partition: one.end for one in settled.ranges}
+def ends(reconciled: ReconciledTopic) -> dict[int, int]:
+    return {one.partition: one.end for one in reconciled.ranges}
 
 
 def test_whole_work_is_decided_whole() -> None:
@@ -89,17 +89,19 @@ def test_whole_work_is_decided_whole() -> None:
         ),
         result(1, [dataclasses.replace(done(0, 10, 20), by_reference=1)], [staged("b", (0, 10, 20))]),
     ]
-    settled = settle(planned({0: 20, 1: 5, 2: 0}), units, results)["t"]
-    assert ends(settled) == {0: 20, 1: 5}
-    assert settled.by_reference == 3
-    assert settled.problems == ()
-    assert [(file.name, file.staged) for file in settled.files] == [("0-0.avro", "a"), ("1-0.avro", "b")]
-    assert settled.counts == RangeCounts(records=25)
+    reconciled = reconcile(planned({0: 20, 1: 5, 2: 0}), units, results)["t"]
+    assert ends(reconciled) == {0: 20, 1: 5}
+    assert reconciled.by_reference == 3
+    assert reconciled.problems == ()
+    assert [(file.name, file.staged) for file in reconciled.files] == [("0-0.avro", "a"), ("1-0.avro", "b")]
+    assert reconciled.counts == RangeCounts(records=25)
     assert [
-        (series.partition, window.messages, window.fingerprint) for series in settled.audit for window in series.windows
+        (series.partition, window.messages, window.fingerprint)
+        for series in reconciled.audit
+        for window in series.windows
     ] == [(0, 20, 0), (1, 5, 2**63)]
-    assert settled.time_sources == {"record": 25}
-    assert settled.ranges[0].leader_epoch == 4
+    assert reconciled.time_sources == {"record": 25}
+    assert reconciled.ranges[0].leader_epoch == 4
 
 
 def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: OddTimes) -> RangeResult:
@@ -121,17 +123,17 @@ def test_of_windows_that_all_ranges_together_have_too_many_of_the_fullest_are_ke
     first = counted_in(0, 10, {OUT_OF_RANGE_MS: 1, 0: 2, WINDOW_MS: 1, 2 * WINDOW_MS: 6})
     second = counted_in(1, 5, {SCATTERED_MS: 1, WINDOW_MS: 3, 3 * WINDOW_MS: 1})
     files = [staged("a", (0, 0, 10), (1, 0, 5))]
-    settled = settle(planned({0: 10, 1: 5}), units, [result(0, [first, second], files)])["t"]
+    reconciled = reconcile(planned({0: 10, 1: 5}), units, [result(0, [first, second], files)])["t"]
     found = {
         (series.tier, series.partition): [(one.window_start_ms, one.messages) for one in series.windows]
-        for series in settled.audit
+        for series in reconciled.audit
     }
     expected = {
         0: [(SCATTERED_MS, 2), (OUT_OF_RANGE_MS, 1), (WINDOW_MS, 1), (2 * WINDOW_MS, 6)],
         1: [(SCATTERED_MS, 2), (WINDOW_MS, 3)],
     }
     assert found == {(tier, n): windows for tier in ("broker", "loader") for n, windows in expected.items()}
-    assert settled.odd_times == (OddTimes(TimeOddity.SCATTERED, "at", "", 3, 0),)
+    assert reconciled.odd_times == (OddTimes(TimeOddity.SCATTERED, "at", "", 3, 0),)
 
 
 @given(
@@ -145,9 +147,9 @@ def test_a_decision_has_so_many_windows_and_all_messages(ranges: list[dict[int, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settling, "WINDOWS_MAX", windows_max)
         files = [staged("a", *((n, 0, end) for n, end in ends.items() if end))]
-        settled = settle(planned(ends), units, [result(0, results, files)])["t"]
+        reconciled = reconcile(planned(ends), units, [result(0, results, files)])["t"]
     for tier in ("broker", "loader"):
-        windows = [one for series in settled.audit if series.tier == tier for one in series.windows]
+        windows = [one for series in reconciled.audit if series.tier == tier for one in series.windows]
         assert sum(one.messages for one in windows) == sum(one.fingerprint for one in windows) == sum(ends.values())
         assert len({one.window_start_ms for one in windows if one.window_start_ms >= 0}) <= windows_max
 
@@ -159,7 +161,7 @@ def test_what_is_odd_about_times_adds_up() -> None:
     units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
     results = [result(0, [counted_in(0, 10, {0: 10}, far), counted_in(1, 5, {0: 5}, early, late)], [])]
     results = [dataclasses.replace(results[0], files=(staged("a", (0, 0, 10), (1, 0, 5)),))]
-    assert settle(planned({0: 10, 1: 5}), units, results)["t"].odd_times == (
+    assert reconcile(planned({0: 10, 1: 5}), units, results)["t"].odd_times == (
         dataclasses.replace(far, messages=5),
         early,
     )
@@ -168,9 +170,9 @@ def test_what_is_odd_about_times_adds_up() -> None:
 def test_of_a_broken_range_the_prefix_is_decided() -> None:
     units = [unit(0, offsets(0, 0, 10))]
     results = [result(0, [done(0, 0, 4, "the leader is gone")], [staged("a", (0, 0, 4))])]
-    settled = settle(planned({0: 10}), units, results)["t"]
-    assert ends(settled) == {0: 4}
-    assert settled.problems == (f"partition 0 [0, 10): the leader is gone; {TRIED_AGAIN}",)
+    reconciled = reconcile(planned({0: 10}), units, results)["t"]
+    assert ends(reconciled) == {0: 4}
+    assert reconciled.problems == (f"partition 0 [0, 10): the leader is gone; {TRIED_AGAIN}",)
 
 
 def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_ranges() -> None:
@@ -184,15 +186,15 @@ def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_rang
         result(1, [done(0, 10, 20), done(1, 0, 5)], [staged("b", (0, 10, 20), (1, 0, 5))]),
         result(2, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9)), staged("d", (2, 0, 3))]),
     ]
-    settled = settle(planned({0: 20, 1: 9, 2: 3}), units, results)["t"]
-    assert ends(settled) == {0: 6, 2: 3}
-    assert [file.staged for file in settled.files] == ["a", "d"]
+    reconciled = reconcile(planned({0: 20, 1: 9, 2: 3}), units, results)["t"]
+    assert ends(reconciled) == {0: 6, 2: 3}
+    assert [file.staged for file in reconciled.files] == ["a", "d"]
 
 
 def test_a_task_that_returned_nothing_is_named() -> None:
-    settled = settle(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
-    assert settled.ranges == ()
-    (problem,) = settled.problems
+    reconciled = reconcile(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
+    assert reconciled.ranges == ()
+    (problem,) = reconciled.problems
     assert re.match(r"task 3 .*\b0 \[0, 10\)", problem)
     assert problem.endswith(READ_AGAIN)
 
@@ -205,9 +207,9 @@ def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
         dataclasses.replace(failed, disk_error="cannot write to /s on node-7: disk full"),
         result(2, [done(2, 0, 3)], [staged("c", (2, 0, 3))]),
     ]
-    settled = settle(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
-    assert ends(settled) == {0: 10, 2: 3}
-    assert settled.problems == (f"task 1 cannot write to /s on node-7: disk full; {ROOM_NEEDED}",)
+    reconciled = reconcile(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
+    assert ends(reconciled) == {0: 10, 2: 3}
+    assert reconciled.problems == (f"task 1 cannot write to /s on node-7: disk full; {ROOM_NEEDED}",)
 
 
 def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_shares_its_files() -> None:
@@ -221,10 +223,10 @@ def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_
         result(1, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9), (2, 0, 3))]),
         result(2, [done(3, 0, 4)], [staged("d", (3, 0, 4))]),
     ]
-    settled = settle(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, moved={1})["t"]
-    assert ends(settled) == {0: 10, 3: 4}
-    assert [file.staged for file in settled.files] == ["a", "d"]
-    (problem,) = settled.problems
+    reconciled = reconcile(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, moved={1})["t"]
+    assert ends(reconciled) == {0: 10, 3: 4}
+    assert [file.staged for file in reconciled.files] == ["a", "d"]
+    (problem,) = reconciled.problems
     assert problem.startswith("partition 1 ")
 
 
@@ -232,46 +234,48 @@ def test_of_a_partition_that_changed_its_leader_no_lost_ground_is_declared() -> 
     ranges = (PlannedRange(0, 5, 20, 30, 0, 0), PlannedRange(1, 5, 20, 20, 0, 0))
     task = [unit(0, offsets(0, 20, 30))]
     read = [result(0, [done(0, 20, 30)], [staged("a", (0, 20, 30))])]
-    settled = settle({"t": TopicRanges("id", False, ranges, ())}, task, read, moved={0})["t"]
-    assert [(one.partition, one.gaps) for one in settled.ranges] == [(1, ((5, 20),))]
+    reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, task, read, moved={0})["t"]
+    assert [(one.partition, one.gaps) for one in reconciled.ranges] == [(1, ((5, 20),))]
 
 
 def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
     short = dataclasses.replace(done(0, 0, 10), counts=RangeCounts(records=9))
-    settled = settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [short], [staged("a", (0, 0, 9))])])[
-        "t"
-    ]
-    assert settled.ranges == ()
-    assert settled.files == ()
-    assert "9 of 10 offsets" in settled.problems[0]
+    reconciled = reconcile(
+        planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [short], [staged("a", (0, 0, 9))])]
+    )["t"]
+    assert reconciled.ranges == ()
+    assert reconciled.files == ()
+    assert "9 of 10 offsets" in reconciled.problems[0]
 
 
 def test_files_that_hold_other_records_than_were_counted_hold_the_topic() -> None:
     units = [unit(0, offsets(0, 0, 10))]
-    settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
-    assert settled.ranges == ()
-    (problem,) = settled.problems
+    reconciled = reconcile(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
+    assert reconciled.ranges == ()
+    (problem,) = reconciled.problems
     assert re.match(rf"partition 0: task 0 .*\b9 data .*\b10; {re.escape(READ_AGAIN)}$", problem)
     quarantine = staged("q", (0, 0, 1), kind=FileKind.QUARANTINE)
-    settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])])["t"]
-    (problem,) = settled.problems
+    reconciled = reconcile(
+        planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])]
+    )["t"]
+    (problem,) = reconciled.problems
     assert re.match(rf"partition 0: task 0 .*\b1 quarantine .*\b0; {re.escape(READ_AGAIN)}$", problem)
 
 
 def test_a_range_that_stopped_before_an_unknown_id_is_no_problem() -> None:
-    settled = settle(
+    reconciled = reconcile(
         planned({0: 10}),
         [unit(0, offsets(0, 0, 10))],
         [result(0, [done(0, 0, 4, unknown=(99,))], [staged("a", (0, 0, 4))])],
     )["t"]
-    assert [(one.start, one.end) for one in settled.ranges] == [(0, 4)]
-    assert settled.problems == ()
+    assert [(one.start, one.end) for one in reconciled.ranges] == [(0, 4)]
+    assert reconciled.problems == ()
 
 
 def test_lost_ground_is_declared_even_when_nothing_is_left_to_read() -> None:
     ranges = (PlannedRange(0, 5, 20, 20, 0, 0),)
-    settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
-    assert [(one.previous, one.start, one.end, one.gaps) for one in settled.ranges] == [(5, 20, 20, ((5, 20),))]
+    reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
+    assert [(one.previous, one.start, one.end, one.gaps) for one in reconciled.ranges] == [(5, 20, 20, ((5, 20),))]
 
 
 def test_of_a_log_that_diverged_the_epochs_of_all_pieces_are_decided_in_order() -> None:
@@ -285,15 +289,15 @@ def test_of_a_log_that_diverged_the_epochs_of_all_pieces_are_decided_in_order() 
         result(0, pieces[:1], [staged("a", (0, 30, 40))]),
         result(1, pieces[1:], [staged("b", (0, 20, 30))]),
     ]
-    (decided,) = settle({"t": TopicRanges("id", False, ranges, ())}, units, results)["t"].ranges
-    assert decided.epochs == ReadEpochs(((5, 20), (6, 30), (7, 35)), 40)
-    assert (decided.diverged_at, decided.replaced, decided.incarnation, decided.gaps) == (20, (20, 50), 3, ())
+    (committed,) = reconcile({"t": TopicRanges("id", False, ranges, ())}, units, results)["t"].ranges
+    assert committed.epochs == ReadEpochs(((5, 20), (6, 30), (7, 35)), 40)
+    assert (committed.diverged_at, committed.replaced, committed.incarnation, committed.gaps) == (20, (20, 50), 3, ())
 
 
 def test_a_divergence_is_decided_even_when_nothing_is_left_to_read() -> None:
     ranges = (PlannedRange(0, 50, 50, 50, 7, 0, 20, 3), PlannedRange(1, 50, 20, 20, 7, 0, 20, 3))
-    settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
-    assert [(one.partition, one.end, one.replaced, one.gaps) for one in settled.ranges] == [
+    reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
+    assert [(one.partition, one.end, one.replaced, one.gaps) for one in reconciled.ranges] == [
         (0, 50, (20, 50), ((20, 50),)),
         (1, 20, (20, 50), ()),
     ]
@@ -309,20 +313,20 @@ def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> 
     units = [unit(0, offsets(0, 0, 10))]
     data = StagedFile(FileKind.DATA, "t", "b", "d", 10, "00", 6, (FileRange(0, 0, 9, 6),))
     row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
-    kept = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
+    kept = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
     assert (ends(kept), kept.problems) == ({0: 10}, ())
     assert kept.ranges[0].passed_over == (PassedOver(4, 8, "the checksum is wrong", True),)
     for is_kept, files in ((True, [data]), (False, [data, row])):
-        wrong = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
+        wrong = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
         assert wrong.ranges == () and " quarantine " in wrong.problems[0]
-    skipped = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
+    skipped = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
     assert skipped.counts == RangeCounts(records=6, corrupt=4)
 
 
 def test_what_to_do_about_a_corrupt_batch_is_said_and_of_brokers_nothing() -> None:
     def problem(stop: CorruptStop | None) -> str:
         one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
-        return settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
+        return reconcile(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
 
     assert problem(None) == f"partition 0 [0, 10): it is broken; {TRIED_AGAIN}"
     assert problem(CorruptStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")

@@ -1,4 +1,4 @@
-"""Packing of older slots: nothing is lost, doubled or changed by it, whoever reads, writes or is killed meanwhile."""
+"""Packing of older commit: nothing is lost, doubled or changed by it, whoever reads, writes or is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.commit.decision_log import DecisionLog
-from headrace.loader.commit.slots import LOOSE_SLOTS_MIN, PACK_SLOTS, Slots, archive_path, slot_path
-from headrace.loader.errors import BadDecision
-from headrace.loader.storage.local.slots import LocalSlots
-from support.loader.loader_samples import clean, decided_range, decisions_of, load, topic_decision
+from headrace.loader.commit.commit_files import (
+    ARCHIVE_COMMITS,
+    LOOSE_COMMITS_MIN,
+    CommitFiles,
+    archive_path,
+    commit_path,
+)
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.errors import CorruptCommit
+from headrace.loader.storage.local.commits import LocalCommitStorage
+from support.loader.loader_samples import clean, commits_of, committed_range, load, topic_commit
 
-HEAD = 2 * PACK_SLOTS + LOOSE_SLOTS_MIN + 7
+HEAD = 2 * ARCHIVE_COMMITS + LOOSE_COMMITS_MIN + 7
 
 
 class Killed(BaseException):
@@ -26,85 +32,85 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of `HEAD` decisions of one topic, one offset each; not to be changed."""
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of `HEAD` commits of one topic, one offset each; not to be changed."""
     root = tmp_path_factory.mktemp("log")
-    log = DecisionLog(LocalSlots(root))
+    log = CommitLog(LocalCommitStorage(root))
     log.open()
     for number in range(HEAD):
-        one = topic_decision(decided_range(0, number or None, number, number + 1), new=number == 0)
-        assert log.offer(load(f"w{number}", {"orders": one})).decision is not None
+        one = topic_commit(committed_range(0, number or None, number, number + 1), new=number == 0)
+        assert log.try_commit(load(f"w{number}", {"orders": one})).commit is not None
     return root
 
 
 @pytest.fixture
-def root(decided: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(decided, tmp_path / "log")
+def root(committed: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(committed, tmp_path / "log")
 
 
 def contents(root: Path) -> list[bytes | None]:
-    slots = Slots(LocalSlots(root))
-    return [slots.read(slot) for slot in range(1, HEAD + 2)]
+    commits = CommitFiles(LocalCommitStorage(root))
+    return [commits.read(commit_number) for commit_number in range(1, HEAD + 2)]
 
 
 def fresh_state(root: Path) -> Any:
-    """Folded from the decisions alone."""
+    """Folded from the commits alone."""
     shutil.rmtree(root / "checkpoint", ignore_errors=True)
     (root / "head.json").unlink(missing_ok=True)
-    return DecisionLog(LocalSlots(root)).read_state()
+    return CommitLog(LocalCommitStorage(root)).read_state()
 
 
 def test_packed_slots_are_the_same_byte_for_byte(root: Path) -> None:
     before, state = contents(root), fresh_state(root)
-    assert Slots(LocalSlots(root)).pack(HEAD) == 2 * PACK_SLOTS
+    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 2 * ARCHIVE_COMMITS
     assert sorted(path.name for path in (root / "archive").iterdir()) == ["000000100.jsonl", "000000200.jsonl"]
-    assert len(list((root / "log").iterdir())) == HEAD - 2 * PACK_SLOTS
+    assert len(list((root / "log").iterdir())) == HEAD - 2 * ARCHIVE_COMMITS
     assert contents(root) == before
     assert fresh_state(root) == state
-    assert Slots(LocalSlots(root)).pack(HEAD) == 0
+    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 0
 
 
 def test_the_newest_slots_stay_files(root: Path) -> None:
-    assert Slots(LocalSlots(root)).pack(PACK_SLOTS + LOOSE_SLOTS_MIN - 1) == 0
-    assert Slots(LocalSlots(root)).pack(PACK_SLOTS + LOOSE_SLOTS_MIN) == PACK_SLOTS
+    assert CommitFiles(LocalCommitStorage(root)).pack(ARCHIVE_COMMITS + LOOSE_COMMITS_MIN - 1) == 0
+    assert CommitFiles(LocalCommitStorage(root)).pack(ARCHIVE_COMMITS + LOOSE_COMMITS_MIN) == ARCHIVE_COMMITS
 
 
 def test_a_writer_that_slept_since_before_the_packing_is_refused(root: Path) -> None:
-    """The name of the slot that it waits to put is free again."""
-    slots = Slots(LocalSlots(root))
-    before = slots.read(7)
-    late = Slots(LocalSlots(root))
-    slots.pack(HEAD)
+    """The name of the commit that it waits to put is free again."""
+    commits = CommitFiles(LocalCommitStorage(root))
+    before = commits.read(7)
+    late = CommitFiles(LocalCommitStorage(root))
+    commits.pack(HEAD)
     assert late.put(7, b"late\n") == before
-    assert not (root / slot_path(7)).exists()
-    assert late.read(7) == Slots(LocalSlots(root)).read(7) == before
+    assert not (root / commit_path(7)).exists()
+    assert late.read(7) == CommitFiles(LocalCommitStorage(root)).read(7) == before
 
 
 def test_what_a_writer_left_that_was_killed_before_it_looked_counts_for_nothing(root: Path) -> None:
     before = contents(root)
-    Slots(LocalSlots(root)).pack(HEAD)
-    (root / slot_path(7)).write_bytes(b"late\n")
+    CommitFiles(LocalCommitStorage(root)).pack(HEAD)
+    (root / commit_path(7)).write_bytes(b"late\n")
     assert contents(root) == before
-    Slots(LocalSlots(root)).pack(HEAD)
+    CommitFiles(LocalCommitStorage(root)).pack(HEAD)
     assert contents(root) == before
 
 
-@pytest.mark.parametrize("answer", [lambda slots: slots.read(7), lambda slots: slots.put(7, b"mine\n")])
+@pytest.mark.parametrize("answer", [lambda commits: commits.read(7), lambda commits: commits.put(7, b"mine\n")])
 def test_what_a_writer_that_slept_puts_while_somebody_looks_counts_for_nothing(
-    root: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Slots], bytes | None]
+    root: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[CommitFiles], bytes | None]
 ) -> None:
-    """The slot is packed, and its name taken again, just after the first look of whoever reads it."""
-    before, plain = contents(root)[6], LocalSlots.read
+    """The commit is packed, and its name taken again, just after the first look of whoever reads it."""
+    before, plain = contents(root)[6], LocalCommitStorage.read
 
-    def read(storage: LocalSlots, name: str) -> bytes | None:
+    def read(storage: LocalCommitStorage, name: str) -> bytes | None:
         found = plain(storage, name)
-        monkeypatch.setattr(LocalSlots, "read", plain)
-        Slots(LocalSlots(root)).pack(HEAD)
-        (root / slot_path(7)).write_bytes(b"late\n")
+        monkeypatch.setattr(LocalCommitStorage, "read", plain)
+        CommitFiles(LocalCommitStorage(root)).pack(HEAD)
+        (root / commit_path(7)).write_bytes(b"late\n")
         return found
 
-    monkeypatch.setattr(LocalSlots, "read", read)
-    assert answer(Slots(LocalSlots(root))) == before
+    monkeypatch.setattr(LocalCommitStorage, "read", read)
+    assert answer(CommitFiles(LocalCommitStorage(root))) == before
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "remove", "read"])
@@ -114,11 +120,11 @@ def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
 ) -> None:
     """At the first, some middle and the last call of each operation, before and after it is done."""
     before = contents(root)
-    plain: Callable[..., Any] = getattr(LocalSlots, operation)
+    plain: Callable[..., Any] = getattr(LocalCommitStorage, operation)
     for nth in (1, 2, 3, 57, 150, 199, 200, 250, 399):
         calls = 0
 
-        def killed(storage: LocalSlots, *arguments: Any, nth: int = nth) -> Any:
+        def killed(storage: LocalCommitStorage, *arguments: Any, nth: int = nth) -> Any:
             nonlocal calls
             calls += 1
             if calls == nth and not after:
@@ -129,73 +135,76 @@ def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
             return answer
 
         copy = shutil.copytree(root, root.parent / f"copy-{nth}")
-        monkeypatch.setattr(LocalSlots, operation, killed)
+        monkeypatch.setattr(LocalCommitStorage, operation, killed)
         with contextlib.suppress(Killed):
-            Slots(LocalSlots(copy)).pack(HEAD)
-        monkeypatch.setattr(LocalSlots, operation, plain)
+            CommitFiles(LocalCommitStorage(copy)).pack(HEAD)
+        monkeypatch.setattr(LocalCommitStorage, operation, plain)
         assert contents(copy) == before, f"{operation} {nth}"
-        Slots(LocalSlots(copy)).pack(HEAD)
+        CommitFiles(LocalCommitStorage(copy)).pack(HEAD)
         assert contents(copy) == before
-        assert len(list((copy / "log").iterdir())) == HEAD - 2 * PACK_SLOTS
+        assert len(list((copy / "log").iterdir())) == HEAD - 2 * ARCHIVE_COMMITS
         shutil.rmtree(copy)
 
 
 def test_a_damaged_slot_is_not_packed_and_no_other_of_its_pack(root: Path) -> None:
-    path = root / slot_path(150)
+    path = root / commit_path(150)
     path.write_bytes(path.read_bytes().replace(b'"end":150', b'"end":151'))
-    assert Slots(LocalSlots(root)).pack(HEAD) == PACK_SLOTS
-    with pytest.raises(BadDecision) as refused:
+    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == ARCHIVE_COMMITS
+    with pytest.raises(CorruptCommit) as refused:
         fresh_state(root)
     assert refused.value.path == str(path)
 
 
 def test_a_pack_of_large_decisions_stays_as_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (
-        sum((root / slot_path(slot)).stat().st_size for slot in range(end - PACK_SLOTS + 1, end + 1))
-        for end in (PACK_SLOTS, 2 * PACK_SLOTS)
+        sum(
+            (root / commit_path(commit_number)).stat().st_size
+            for commit_number in range(end - ARCHIVE_COMMITS + 1, end + 1)
+        )
+        for end in (ARCHIVE_COMMITS, 2 * ARCHIVE_COMMITS)
     )
     assert first != second
     before = contents(root)
-    monkeypatch.setattr("headrace.loader.commit.slots.ARCHIVE_BYTES_MAX", min(first, second))
-    assert Slots(LocalSlots(root)).pack(HEAD) == PACK_SLOTS
-    monkeypatch.setattr("headrace.loader.commit.slots.ARCHIVE_BYTES_MAX", max(first, second) - 1)
-    assert Slots(LocalSlots(root)).pack(HEAD) == 0
+    monkeypatch.setattr("headrace.loader.commit.commit_files.ARCHIVE_BYTES_MAX", min(first, second))
+    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == ARCHIVE_COMMITS
+    monkeypatch.setattr("headrace.loader.commit.commit_files.ARCHIVE_BYTES_MAX", max(first, second) - 1)
+    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 0
     assert contents(root) == before
 
 
 def test_a_cut_archive_stops_and_is_named(root: Path) -> None:
-    Slots(LocalSlots(root)).pack(HEAD)
+    CommitFiles(LocalCommitStorage(root)).pack(HEAD)
     path = root / archive_path(1)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(BadDecision) as refused:
+    with pytest.raises(CorruptCommit) as refused:
         fresh_state(root)
     assert refused.value.path == str(path)
     assert re.findall(r"\d+", refused.value.reason) == ["99", "100"]
     path.write_bytes(b"".join(lines).replace(b'"end":8', b'"end":9'))
-    with pytest.raises(BadDecision) as refused:
+    with pytest.raises(CorruptCommit) as refused:
         fresh_state(root)
     assert refused.value.path == str(path)
 
 
 def test_readers_writers_and_packers_at_once(root: Path) -> None:
-    """Everybody sees every decision once and in order, and each offer takes a slot of its own."""
+    """Everybody sees every commit once and in order, and each offer takes a commit of its own."""
     failures: list[BaseException] = []
     taken: list[int] = []
 
     def work(me: int) -> None:
         try:
-            log = DecisionLog(LocalSlots(root))
+            log = CommitLog(LocalCommitStorage(root))
             for number in range(60):
                 if me == 0:
                     state = log.read_state()
-                    assert [one.slot for one in decisions_of(log, "orders", state)][:3] == [1, 2, 3]
+                    assert [one.commit_number for one in commits_of(log, "orders", state)][:3] == [1, 2, 3]
                 elif me == 1:
-                    log.slots.pack(log.read_state().slot)
+                    log.commits.pack(log.read_state().commit_number)
                 else:
-                    offered = log.offer(clean(f"c{me}-{number}", "x"))
-                    assert offered.decision is not None
-                    taken.append(offered.decision.slot)
+                    commit_result = log.try_commit(clean(f"c{me}-{number}", "x"))
+                    assert commit_result.commit is not None
+                    taken.append(commit_result.commit.commit_number)
         except BaseException as error:
             failures.append(error)
 
@@ -206,4 +215,4 @@ def test_readers_writers_and_packers_at_once(root: Path) -> None:
         thread.join()
     assert failures == []
     assert sorted(taken) == list(range(HEAD + 1, HEAD + 121))
-    assert fresh_state(root).slot == HEAD + 120
+    assert fresh_state(root).commit_number == HEAD + 120

@@ -1,4 +1,4 @@
-"""What decisions add up to, and the rules by which one may no longer follow."""
+"""What commits add up to, and the rules by which one may no longer follow."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import re
 
 import pytest
 
+from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, StartOffset
 from headrace.loader.commit.conflict import ConflictRule, find_conflict, topic_conflicts
-from headrace.loader.commit.decision import DecidedRange, Decision, DecisionKind, StartOffset
 from headrace.loader.commit.document import read_document, write_document
 from headrace.loader.commit.json_values import canonical, to_json
 from headrace.loader.commit.state import EMPTY, FileTotals, LoaderState, fold
 from headrace.loader.epochs import ReadEpochs
 from support.loader.loader_samples import (
     clean,
+    committed_file,
+    committed_range,
     compact,
-    decided_file,
-    decided_range,
     load,
     load_schema,
     rewrite,
-    topic_decision,
+    topic_commit,
 )
 
 
-def state_of(*decisions: Decision) -> LoaderState:
+def state_of(*commits: Commit) -> LoaderState:
     state = EMPTY
-    for slot, decision in enumerate(decisions, start=1):
-        state = fold(state, decision.at(slot))
+    for commit_number, commit in enumerate(commits, start=1):
+        state = fold(state, commit.at(commit_number))
     return state
 
 
-def diverged_range(diverged_at: int, start: int, end: int, incarnation: int = 1) -> DecidedRange:
-    found = decided_range(0, 15, start, end)
+def diverged_range(diverged_at: int, start: int, end: int, incarnation: int = 1) -> CommittedRange:
+    found = committed_range(0, 15, start, end)
     return dataclasses.replace(found, diverged_at=diverged_at, incarnation=incarnation)
 
 
 FIRST = load(
     "w1",
-    {"orders": topic_decision(decided_range(0, None, 10, 15), files=[decided_file("3-0", 0, 10, 15)], new=True)},
+    {"orders": topic_commit(committed_range(0, None, 10, 15), files=[committed_file("3-0", 0, 10, 15)], new=True)},
 )
 
 
@@ -52,17 +52,17 @@ def test_the_first_decision_of_a_topic_brings_all_that_is_known_of_it() -> None:
     assert known.partitions[0].next_offset == 15
     assert known.partitions[0].bytes_per_kilo_offset == 100_000
     assert (known.data, known.quarantine) == (FileTotals(1, 5, 1_000, 1), FileTotals())
-    assert (known.slot, known.quarantine_slot) == (1, 0)
+    assert (known.commit_number, known.quarantine_commit_number) == (1, 0)
 
 
 def test_bytes_per_offset_are_smoothed_over_the_runs() -> None:
-    heavy = dataclasses.replace(decided_range(0, 15, 15, 20), bytes_read=5 * 500)
-    state = state_of(FIRST, load("w2", {"orders": topic_decision(heavy)}))
+    heavy = dataclasses.replace(committed_range(0, 15, 15, 20), bytes_read=5 * 500)
+    state = state_of(FIRST, load("w2", {"orders": topic_commit(heavy)}))
     assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == (3 * 100_000 + 500_000) // 4
 
 
 def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
-    again = topic_decision(decided_range(1, None, 0, 3), topic_id="id-2", files=[decided_file("0-0", 1, 0, 3)])
+    again = topic_commit(committed_range(1, None, 0, 3), topic_id="id-2", files=[committed_file("0-0", 1, 0, 3)])
     known = state_of(FIRST, load("w2", {"orders": again})).topics["orders"]
     assert known.topic_id == "id-2"
     assert list(known.partitions) == [1]
@@ -71,70 +71,70 @@ def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
 
 def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
     known = [
-        state_of(FIRST, load("w2", {"orders": topic_decision(kafka_column=column)})).topics["orders"].kafka_column
+        state_of(FIRST, load("w2", {"orders": topic_commit(kafka_column=column)})).topics["orders"].kafka_column
         for column in ("", "none", "position", "full")
     ]
     assert known == ["position", "position", "position", "full"]
 
 
 def test_asked_ids_are_kept() -> None:
-    state = state_of(FIRST, load("w2", {"orders": topic_decision(asked_ids=frozenset({99}))}))
+    state = state_of(FIRST, load("w2", {"orders": topic_commit(asked_ids=frozenset({99}))}))
     assert state.topics["orders"].asked_ids == {99}
 
 
 @pytest.mark.parametrize(
     ("decision", "rule"),
     [
-        (load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 20))}), None),
-        (load("w2", {"orders": topic_decision(decided_range(1, None, 0, 4))}), None),
-        (load("w2", {"orders": topic_decision(decided_range(0, 15, 30, 40))}), None),  # lost ground, declared
-        (load("w2", {"orders": topic_decision(diverged_range(12, 12, 40))}), None),
-        (load("w2", {"orders": topic_decision(diverged_range(12, 15, 15))}), None),
-        (load("w2", {"orders": topic_decision(decided_range(0, 15, 12, 40))}), ConflictRule.LOG_DIVERGED),
-        (load("w2", {"orders": topic_decision(diverged_range(12, 12, 40, 2))}), ConflictRule.LOG_DIVERGED),
-        (load("w2", {"orders": topic_decision(diverged_range(12, 12, 40, 0))}), ConflictRule.LOG_DIVERGED),
-        (load("w2", {"orders": topic_decision(decided_range(0, 10, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
-        (load("w2", {"orders": topic_decision(decided_range(0, None, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
-        (load("w2", {"orders": topic_decision(decided_range(0, 20, 20, 25))}), ConflictRule.OFFSETS_DECIDED),
-        (load("w2", {"orders": topic_decision(topic_id_before="id-0")}), ConflictRule.TOPIC_RECREATED),
-        (load("w2", {"orders": topic_decision(new=True)}), ConflictRule.TOPIC_DECIDED),
-        (load("w2", {"orders": topic_decision(revision_before=2)}), ConflictRule.LOAD_SCHEMA_MOVED),
-        (load("w2", {"orders": topic_decision(topic_id="id-2")}), None),
+        (load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}), None),
+        (load("w2", {"orders": topic_commit(committed_range(1, None, 0, 4))}), None),
+        (load("w2", {"orders": topic_commit(committed_range(0, 15, 30, 40))}), None),  # lost ground, declared
+        (load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}), None),
+        (load("w2", {"orders": topic_commit(diverged_range(12, 15, 15))}), None),
+        (load("w2", {"orders": topic_commit(committed_range(0, 15, 12, 40))}), ConflictRule.LOG_DIVERGED),
+        (load("w2", {"orders": topic_commit(diverged_range(12, 12, 40, 2))}), ConflictRule.LOG_DIVERGED),
+        (load("w2", {"orders": topic_commit(diverged_range(12, 12, 40, 0))}), ConflictRule.LOG_DIVERGED),
+        (load("w2", {"orders": topic_commit(committed_range(0, 10, 10, 20))}), ConflictRule.OFFSETS_COMMITTED),
+        (load("w2", {"orders": topic_commit(committed_range(0, None, 10, 20))}), ConflictRule.OFFSETS_COMMITTED),
+        (load("w2", {"orders": topic_commit(committed_range(0, 20, 20, 25))}), ConflictRule.OFFSETS_COMMITTED),
+        (load("w2", {"orders": topic_commit(topic_id_before="id-0")}), ConflictRule.TOPIC_RECREATED),
+        (load("w2", {"orders": topic_commit(new=True)}), ConflictRule.TOPIC_COMMITTED),
+        (load("w2", {"orders": topic_commit(revision_before=2)}), ConflictRule.LOAD_SCHEMA_MOVED),
+        (load("w2", {"orders": topic_commit(topic_id="id-2")}), None),
         (
-            load("w2", {"orders": topic_decision(decided_range(0, 15, 0, 5), topic_id="id-2")}),
-            ConflictRule.OFFSETS_DECIDED,
+            load("w2", {"orders": topic_commit(committed_range(0, 15, 0, 5), topic_id="id-2")}),
+            ConflictRule.OFFSETS_COMMITTED,
         ),
-        (load("w2", {"Orders": topic_decision(new=True)}), ConflictRule.TABLE_TAKEN),
+        (load("w2", {"Orders": topic_commit(new=True)}), ConflictRule.TABLE_TAKEN),
         (
-            load("w2", {"a.b": topic_decision(new=True, table="a_b"), "a-b": topic_decision(new=True, table="a_b")}),
+            load("w2", {"a.b": topic_commit(new=True, table="a_b"), "a-b": topic_commit(new=True, table="a_b")}),
             ConflictRule.TABLE_TAKEN,
         ),
         (clean("c1", "w9"), None),
-        (clean("c1", "w9", "w1"), ConflictRule.WORK_DECIDED),
+        (clean("c1", "w9", "w1"), ConflictRule.RUN_COMMITTED),
     ],
 )
-def test_the_rules_of_conflict(decision: Decision, rule: ConflictRule | None) -> None:
-    conflict = find_conflict(state_of(FIRST), decision)
+def test_the_rules_of_conflict(commit: Commit, rule: ConflictRule | None) -> None:
+    conflict = find_conflict(state_of(FIRST), commit)
     assert (conflict.rule if conflict else None) == rule
 
 
 def test_a_log_taken_up_where_it_diverged_goes_back_and_counts() -> None:
-    first = dataclasses.replace(decided_range(0, None, 10, 15), epochs=ReadEpochs(((1, 10), (2, 13)), 15))
+    first = dataclasses.replace(committed_range(0, None, 10, 15), epochs=ReadEpochs(((1, 10), (2, 13)), 15))
     again = dataclasses.replace(diverged_range(12, 12, 40), epochs=ReadEpochs(((4, 12),), 40))
-    state = state_of(load("w1", {"orders": topic_decision(first, new=True)}))
+    state = state_of(load("w1", {"orders": topic_commit(first, new=True)}))
     assert state.topics["orders"].partitions[0].epochs == ReadEpochs(((1, 10), (2, 13)), 15)
-    state = fold(state, load("w2", {"orders": topic_decision(again)}).at(2))
+    state = fold(state, load("w2", {"orders": topic_commit(again)}).at(2))
     known = state.topics["orders"].partitions[0]
     assert (known.next_offset, known.incarnation, known.epochs) == (40, 1, ReadEpochs(((1, 10), (4, 12)), 40))
     for incarnation, rule in ((0, ConflictRule.LOG_DIVERGED), (1, None)):
-        late = dataclasses.replace(decided_range(0, 40, 40, 50), incarnation=incarnation)
-        conflict = find_conflict(state, load("w3", {"orders": topic_decision(late)}))
+        late = dataclasses.replace(committed_range(0, 40, 40, 50), incarnation=incarnation)
+        conflict = find_conflict(state, load("w3", {"orders": topic_commit(late)}))
         assert (conflict.rule if conflict else None) == rule
 
 
 def test_a_release_that_knows_no_incarnations_refuses_a_log_with_one() -> None:
-    first = load("w1", {"orders": topic_decision(decided_range(0, None, 10, 15), new=True)}).at(1)
-    second = load("w2", {"orders": topic_decision(diverged_range(12, 12, 40))}).at(2)
+    first = load("w1", {"orders": topic_commit(committed_range(0, None, 10, 15), new=True)}).at(1)
+    second = load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}).at(2)
     state = fold(fold(EMPTY, first), second)
     for value, needs in ((first, []), (second, ["incarnation"]), (state, ["incarnation"])):
         document = json.loads(write_document(value))
@@ -144,17 +144,17 @@ def test_a_release_that_knows_no_incarnations_refuses_a_log_with_one() -> None:
 
 def test_voided_work_is_never_decided() -> None:
     state = state_of(FIRST, clean("c1", "w2"))
-    late = load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 20))})
+    late = load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))})
     conflict = find_conflict(state, late)
     assert conflict is not None
     assert conflict.rule is ConflictRule.WORK_VOIDED
 
 
 def test_a_schema_change_moves_the_revision_on() -> None:
-    change = load("w2", {"orders": topic_decision(schema=load_schema(2))})
+    change = load("w2", {"orders": topic_commit(schema=load_schema(2))})
     state = state_of(FIRST, change)
     assert state.topics["orders"].load_schema.revision == 2
-    late = find_conflict(state, load("w3", {"orders": topic_decision(decided_range(0, 15, 15, 20))}))
+    late = find_conflict(state, load("w3", {"orders": topic_commit(committed_range(0, 15, 15, 20))}))
     assert late is not None
     assert late.rule is ConflictRule.LOAD_SCHEMA_MOVED
 
@@ -162,13 +162,13 @@ def test_a_schema_change_moves_the_revision_on() -> None:
 def test_what_is_remembered_does_not_grow_with_what_was_decided() -> None:
     """A year of runs on one partition, each with a file, leaves a state no larger than the first hundred did."""
     state, sizes = state_of(FIRST), []
-    for slot in range(2, 1_002):
-        start = 10 + 5 * (slot - 1)
-        one = topic_decision(
-            decided_range(0, start, start, start + 5), files=[decided_file("0-0", 0, start, start + 5)]
+    for commit_number in range(2, 1_002):
+        start = 10 + 5 * (commit_number - 1)
+        one = topic_commit(
+            committed_range(0, start, start, start + 5), files=[committed_file("0-0", 0, start, start + 5)]
         )
-        decision = dataclasses.replace(load(f"w{slot}", {"orders": one}), published=state.works)
-        state = fold(state, decision.at(slot))
+        commit = dataclasses.replace(load(f"w{commit_number}", {"orders": one}), published=state.works)
+        state = fold(state, commit.at(commit_number))
         sizes.append(len(canonical(to_json(state))))
     assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001, 1_001)
     assert state.works == {"w1001"}
@@ -176,9 +176,9 @@ def test_what_is_remembered_does_not_grow_with_what_was_decided() -> None:
 
 
 def test_published_work_is_forgotten_and_no_other() -> None:
-    state = state_of(FIRST, load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 20))}))
+    state = state_of(FIRST, load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}))
     assert state.works == {"w1", "w2"}
-    third = load("w3", {"orders": topic_decision(decided_range(0, 20, 20, 25))})
+    third = load("w3", {"orders": topic_commit(committed_range(0, 20, 20, 25))})
     assert fold(state, dataclasses.replace(third, published=frozenset({"w1"})).at(3)).works == {"w2", "w3"}
     assert fold(state, clean("c1", "w9").at(3)).works == {"w1", "w2"}, "cleaning stages nothing"
 
@@ -187,12 +187,12 @@ def test_conflicts_are_told_by_topic() -> None:
     late = load(
         "w2",
         {
-            "orders": topic_decision(decided_range(0, 10, 10, 20)),
-            "users": topic_decision(decided_range(0, None, 0, 5), new=True, table="users"),
+            "orders": topic_commit(committed_range(0, 10, 10, 20)),
+            "users": topic_commit(committed_range(0, None, 0, 5), new=True, table="users"),
         },
     )
     assert {topic: conflict.rule for topic, conflict in topic_conflicts(state_of(FIRST), late).items()} == {
-        "orders": ConflictRule.OFFSETS_DECIDED
+        "orders": ConflictRule.OFFSETS_COMMITTED
     }
 
 
@@ -202,8 +202,8 @@ def test_equal_values_are_equal_bytes() -> None:
     assert one == other
 
 
-MORE = load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 18), files=[decided_file("0-0", 0, 15, 18)])})
-WHOLE = dataclasses.replace(decided_file("0-0", 0, 10, 18), records=8)
+MORE = load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 18), files=[committed_file("0-0", 0, 15, 18)])})
+WHOLE = dataclasses.replace(committed_file("0-0", 0, 10, 18), records=8)
 MERGED = compact(
     "20260101T050000Z-0123456789abcdef",
     {"orders": rewrite("0-1-w1-3-0", "0-2-w2-0-0", records=8, bytes=2_000, files=[WHOLE])},
@@ -215,7 +215,7 @@ def test_a_rewrite_takes_files_away_and_begins_a_generation() -> None:
     known = state.topics["orders"]
     assert (known.data, known.generation) == (FileTotals(1, 8, 1_000, 1), 1)
     assert known.partitions == state_of(FIRST, MORE).topics["orders"].partitions
-    assert state.rewrites == {3: MERGED.decided_at_ms}
+    assert state.rewrites == {3: MERGED.committed_at_ms}
     assert "20260101T050000Z-0123456789abcdef" in state.works
     later = state_of(FIRST, MORE, MERGED, dataclasses.replace(load("w4", {}), retired=frozenset({3})))
     assert later.rewrites == {}
@@ -228,13 +228,13 @@ def test_names_of_files_say_generation_slot_and_work() -> None:
 
 
 def test_of_two_rewrites_of_one_topic_the_later_one_is_a_conflict() -> None:
-    again = dataclasses.replace(MERGED, work_id="w4")
+    again = dataclasses.replace(MERGED, run_id="w4")
     assert find_conflict(state_of(FIRST, MORE), again) is None
     conflict = find_conflict(state_of(FIRST, MORE, MERGED), again)
     assert conflict is not None
     assert re.search(r"\borders\b.*\b0\b.*\b1$", str(conflict))
-    followed = compact("w4", {"orders": rewrite("1-3-89abcdef-0-0", generation_before=1)})
-    assert find_conflict(state_of(FIRST, MORE, MERGED), followed) is None
+    applied = compact("w4", {"orders": rewrite("1-3-89abcdef-0-0", generation_before=1)})
+    assert find_conflict(state_of(FIRST, MORE, MERGED), applied) is None
 
 
 def test_a_load_may_be_decided_beside_a_rewrite() -> None:
@@ -242,12 +242,12 @@ def test_a_load_may_be_decided_beside_a_rewrite() -> None:
 
 
 def test_what_only_takes_away_has_nothing_in_staging() -> None:
-    gone = dataclasses.replace(MERGED, kind=DecisionKind.RETAIN)
+    gone = dataclasses.replace(MERGED, kind=CommitKind.RETAIN)
     assert state_of(FIRST, MORE, gone).works == {"w1", "w2"}
 
 
-def starting(*starts: StartOffset, work_id: str = "op") -> Decision:
-    return Decision(0, DecisionKind.OFFSETS, work_id, 1, "test", {}, frozenset(), reason="why", starts=starts)
+def starting(*starts: StartOffset, run_id: str = "op") -> Commit:
+    return Commit(0, CommitKind.OFFSETS, run_id, 1, "test", {}, frozenset(), reason="why", starts=starts)
 
 
 def test_a_start_conflicts_with_a_load_that_was_faster_and_the_other_way_round() -> None:
@@ -257,15 +257,15 @@ def test_a_start_conflicts_with_a_load_that_was_faster_and_the_other_way_round()
     assert (topic, conflict.rule, rest) == ("orders", ConflictRule.START_LOADED, [])
     assert re.search(r"\borders-0\b.*\b15$", str(conflict))
     late = find_conflict(state_of(chosen), FIRST)  # it planned from where the log begins
-    assert late is not None and late.rule is ConflictRule.OFFSETS_DECIDED
-    knowing = load("w1", {"orders": topic_decision(decided_range(0, 5, 5, 9), new=True)})
+    assert late is not None and late.rule is ConflictRule.OFFSETS_COMMITTED
+    knowing = load("w1", {"orders": topic_commit(committed_range(0, 5, 5, 9), new=True)})
     assert find_conflict(state_of(chosen), knowing) is None
-    elsewhere = load("w1", {"orders": topic_decision(decided_range(1, None, 0, 9), new=True)})
+    elsewhere = load("w1", {"orders": topic_commit(committed_range(1, None, 0, 9), new=True)})
     assert find_conflict(state_of(chosen), elsewhere) is None
     assert find_conflict(state_of(chosen, elsewhere), starting(StartOffset("orders", 0, 7))) is None
 
 
 def test_a_start_is_nothing_to_a_topic_that_starts_again() -> None:
     state = state_of(FIRST, starting(StartOffset("orders", 3, 5)))
-    again = load("w2", {"orders": topic_decision(decided_range(3, None, 0, 3), topic_id="id-2")})
+    again = load("w2", {"orders": topic_commit(committed_range(3, None, 0, 3), topic_id="id-2")})
     assert find_conflict(state, again) is None

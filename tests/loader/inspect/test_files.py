@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from headrace.cli import main
-from headrace.loader.inspect.placed_files import BucketFilter
+from headrace.loader.inspect.placed_files import TimePartitionFilter
 from support.loader.shelf import Shelf
 
 FIVE, SIX, LATER = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=00"
@@ -34,7 +34,7 @@ def ask(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # ty
     return told
 
 
-def buckets(out: str, shelf: Shelf) -> list[str]:
+def time_partitions(out: str, shelf: Shelf) -> list[str]:
     """Of paths that are all there."""
     found = [Path(line) for line in out.splitlines()]
     assert all(path.is_file() for path in found)
@@ -42,20 +42,26 @@ def buckets(out: str, shelf: Shelf) -> list[str]:
 
 
 def test_paths_of_live_files(ask, shelf: Shelf) -> None:  # type: ignore[no-untyped-def]
-    assert buckets(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (FIVE, FIVE, SIX, LATER)]
+    assert time_partitions(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (FIVE, FIVE, SIX, LATER)]
     shelf.rewrite(FIVE, [(0, 0), (0, 1), (0, 4)])
-    assert buckets(ask("--format", "paths"), shelf) == [f"orders/_g1/{FIVE}", f"orders/{SIX}", f"orders/{LATER}"]
-    assert buckets(ask("--format", "paths", "--quarantine"), shelf) == [f"_quarantine/orders/{LATER}"]
+    assert time_partitions(ask("--format", "paths"), shelf) == [
+        f"orders/_g1/{FIVE}",
+        f"orders/{SIX}",
+        f"orders/{LATER}",
+    ]
+    assert time_partitions(ask("--format", "paths", "--quarantine"), shelf) == [f"_quarantine/orders/{LATER}"]
 
 
 def test_until_a_rewrite_is_in_place_the_files_before_it_are_told(ask, shelf: Shelf) -> None:  # type: ignore[no-untyped-def]
     shelf.follows = False
     shelf.rewrite(FIVE, [(0, 0), (0, 1), (0, 4)])
     shelf.load({SIX: [(0, 6)]}, (0, 6, 6, 7))
-    assert buckets(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (FIVE, FIVE, SIX, LATER)]
+    assert time_partitions(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (FIVE, FIVE, SIX, LATER)]
     assert re.findall(r"\d+", ask().splitlines()[-1]) == ["2", "4"]
     shelf.follow()
-    assert buckets(ask("--format", "paths"), shelf) == [f"orders/{one}" for one in (f"_g1/{FIVE}", SIX, SIX, LATER)]
+    assert time_partitions(ask("--format", "paths"), shelf) == [
+        f"orders/{one}" for one in (f"_g1/{FIVE}", SIX, SIX, LATER)
+    ]
     assert "not in place" not in ask()
 
 
@@ -72,13 +78,13 @@ def test_until_a_rewrite_is_in_place_the_files_before_it_are_told(ask, shelf: Sh
     ],
 )
 def test_only_the_buckets_that_are_asked_for(ask, shelf: Shelf, arguments: tuple[str, ...], wanted: list[str]) -> None:  # type: ignore[no-untyped-def]
-    assert buckets(ask("--format", "paths", *arguments), shelf) == [f"orders/{one}" for one in wanted]
+    assert time_partitions(ask("--format", "paths", *arguments), shelf) == [f"orders/{one}" for one in wanted]
 
 
 def test_buckets_of_days_have_their_place_among_hours() -> None:
-    assert BucketFilter(since="2026-01-31", until="2026-02-01")("dt=2026-01-31")
-    assert not BucketFilter(since="2026-01-31T01")("dt=2026-01-31")
-    assert not BucketFilter(bucket="dt=2026-01-3")("dt=2026-01-31")
+    assert TimePartitionFilter(since="2026-01-31", until="2026-02-01")("dt=2026-01-31")
+    assert not TimePartitionFilter(since="2026-01-31T01")("dt=2026-01-31")
+    assert not TimePartitionFilter(time_partition="dt=2026-01-3")("dt=2026-01-31")
 
 
 def test_facts_for_people_and_programs(ask, shelf: Shelf) -> None:  # type: ignore[no-untyped-def]

@@ -34,11 +34,18 @@ def ask(shelf: Shelf, offset: int, partition: int = 0) -> Located:
 
 
 def test_a_row_is_found_in_the_one_file_that_holds_it(shelf: Shelf) -> None:
-    for offset, bucket, slot in ((0, FIVE, 1), (3, FIVE, 1), (4, FIVE, 2), (5, SIX, 2), (8, SIX, 2), (25, FIVE, 3)):
+    for offset, time_partition, commit_number in (
+        (0, FIVE, 1),
+        (3, FIVE, 1),
+        (4, FIVE, 2),
+        (5, SIX, 2),
+        (8, SIX, 2),
+        (25, FIVE, 3),
+    ):
         found = ask(shelf, offset)
-        assert (found.fate, found.slot, len(found.files)) == (Fate.ROW, slot, 1)
-        assert found.files[0].startswith(f"orders/{bucket}/0-{slot}-work-{slot}")
-    assert (found.start, found.end, found.work_id) == (20, 26, "work-3")
+        assert (found.fate, found.commit_number, len(found.files)) == (Fate.ROW, commit_number, 1)
+        assert found.files[0].startswith(f"orders/{time_partition}/0-{commit_number}-work-{commit_number}")
+    assert (found.start, found.end, found.run_id) == (20, 26, "work-3")
 
 
 def test_files_are_opened_only_where_several_span_the_offset(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +58,7 @@ def test_files_are_opened_only_where_several_span_the_offset(shelf: Shelf, monke
 def test_only_the_decisions_on_the_way_are_read(shelf: Shelf) -> None:
     read: list[int] = []
     document = shelf.log.document
-    shelf.log.document = lambda slot: read.append(slot) or document(slot)  # type: ignore[method-assign,assign,func-returns-value]
+    shelf.log.document = lambda commit_number: read.append(commit_number) or document(commit_number)  # type: ignore[method-assign,assign,func-returns-value]
     ask(shelf, 5)
     assert read == [3, 2]
 
@@ -104,7 +111,7 @@ def test_a_file_that_has_lost_its_row_is_said(shelf: Shelf) -> None:
 def test_after_a_rewrite_the_file_is_the_one_in_its_place(shelf: Shelf) -> None:
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
     found = ask(shelf, 2)
-    assert (found.fate, found.slot) == (Fate.ROW, 1)
+    assert (found.fate, found.commit_number) == (Fate.ROW, 1)
     assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
     assert ask(shelf, 5).files[0].startswith(f"orders/{SIX}/")
     assert ask(shelf, 22).fate is Fate.QUARANTINED
@@ -133,7 +140,7 @@ def test_files_that_cannot_be_asked_are_all_named(tmp_path: Path) -> None:
 
 def test_a_topic_that_was_recreated_counts_anew(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, n) for n in range(5, 7)]}, (0, None, 5, 7), topic_id="id-2")
-    assert ask(shelf, 6).slot == 4
+    assert ask(shelf, 6).commit_number == 4
     assert ask(shelf, 8).fate is Fate.NOT_LOADED
     assert ask(shelf, 2).fate is Fate.PASSED
 
@@ -142,7 +149,7 @@ def test_the_columns_of_keys_are_no_hindrance(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="full")
     assert [ask(shelf, n).files[0].split("/0-")[0] for n in range(4)] == [
-        f"orders/{bucket}" for bucket in (FIVE, SIX, FIVE, SIX)
+        f"orders/{time_partition}" for time_partition in (FIVE, SIX, FIVE, SIX)
     ]
 
 

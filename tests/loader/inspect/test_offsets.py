@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from headrace.loader.commit.decision import Decision, DecisionKind, StartOffset
+from headrace.loader.commit.commit import Commit, CommitKind, StartOffset
 from headrace.loader.commit.state import EMPTY, fold
 from headrace.loader.inspect.offsets import PartitionStatus, partition_statuses
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
-from support.loader.loader_samples import decided_range, load, topic_decision
+from support.loader.loader_samples import committed_range, load, topic_commit
 
 CHOSEN = (StartOffset("orders", 1, 7), StartOffset("clicks", 0, 9))
-STATE = fold(EMPTY, load("w1", {"orders": topic_decision(decided_range(0, None, 0, 40), new=True)}).at(1))
-STATE = fold(STATE, Decision(2, DecisionKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=CHOSEN))
+STATE = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).at(1))
+STATE = fold(STATE, Commit(2, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=CHOSEN))
 
 
 def test_loaded_chosen_and_new_partitions_are_told_apart() -> None:

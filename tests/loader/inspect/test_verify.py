@@ -1,4 +1,4 @@
-"""Every way in which files, decisions and brokers can disagree is found, and nothing else is."""
+"""Every way in which files, commits and brokers can disagree is found, and nothing else is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from headrace.cli import main
 from headrace.kafka_wire.errors import KafkaUnavailable
-from headrace.loader.commit.decision import BucketRewrite, DecidedFile, TopicDecision
-from headrace.loader.commit.file_index import FileIndex, index_folder
+from headrace.loader.commit.commit import CommittedFile, TimePartitionRewrite, TopicCommit
+from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.inspect.findings import Check, TopicVerified
 from headrace.loader.inspect.verify import verify_topic
@@ -44,19 +44,19 @@ def found(shelf: Shelf, **options: bool) -> list[tuple[Check, str]]:
     return [(one.check, one.where) for one in verified(shelf, **options).findings]
 
 
-def path(shelf: Shelf, slot: int, bucket: str = FIVE) -> Path:
-    (one,) = (shelf.warehouse / "orders" / bucket).glob(f"0-{slot}-*")
+def path(shelf: Shelf, commit_number: int, time_partition: str = FIVE) -> Path:
+    (one,) = (shelf.warehouse / "orders" / time_partition).glob(f"0-{commit_number}-*")
     return one
 
 
 def test_what_agrees_has_no_findings(shelf: Shelf) -> None:
     one = verified(shelf, checksums=True)
     assert one.findings == ()
-    assert (one.decisions, one.files, one.rows, one.waiting) == (3, 5, 8, 0)
+    assert (one.commits, one.files, one.rows, one.waiting) == (3, 5, 8, 0)
     assert one.bytes == sum(file.stat().st_size for file in shelf.warehouse.rglob("dt=*/hr=*/*.avro"))
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
     one = verified(shelf, checksums=True)
-    assert (one.findings, one.decisions, one.files, one.rows) == ((), 4, 3, 8)
+    assert (one.findings, one.commits, one.files, one.rows) == ((), 4, 3, 8)
     shelf.rewrite(FIVE, [])
     assert (verified(shelf).findings, verified(shelf).rows) == ((), 1)
 
@@ -96,15 +96,15 @@ def test_a_disk_that_fails_is_a_finding(shelf: Shelf, monkeypatch: pytest.Monkey
 
 
 def test_rows_are_counted_by_the_blocks_of_the_file(shelf: Shelf) -> None:
-    decision = shelf.log.decision(1).topics["orders"]
+    commit = shelf.log.commit(1).topics["orders"]
     file = path(shelf, 1)
     whole = file.read_bytes()
     fewer = container([(0, n) for n in range(3)])
     file.write_bytes(fewer)
     assert len(fewer) < len(whole)
     assert found(shelf) == [(Check.LENGTH, str(file.relative_to(shelf.warehouse)))]
-    changed = tuple(dataclasses.replace(one, length=len(fewer)) if one.records == 5 else one for one in decision.files)
-    _change(shelf, 1, lambda decided: dataclasses.replace(decided, files=changed))
+    changed = tuple(dataclasses.replace(one, length=len(fewer)) if one.records == 5 else one for one in commit.files)
+    _change(shelf, 1, lambda committed: dataclasses.replace(committed, files=changed))
     assert (Check.ROWS, str(file.relative_to(shelf.warehouse))) in found(shelf)
 
 
@@ -118,26 +118,26 @@ def test_bytes_that_were_changed_are_found_by_their_checksum(shelf: Shelf) -> No
 
 
 def test_files_that_nobody_decided_are_found_where_readers_find_them(shelf: Shelf) -> None:
-    folder = path(shelf, 1).parent
+    directory = path(shelf, 1).parent
     for name in (".hidden", "_SUCCESS", "part-00000.avro"):
-        (folder / name).write_bytes(b"x")
+        (directory / name).write_bytes(b"x")
     (shelf.warehouse / "orders" / "_g9").mkdir()
     assert found(shelf) == [(Check.FOREIGN, f"orders/{FIVE}/part-00000.avro")]
-    (folder / "part-00000.avro").unlink()
+    (directory / "part-00000.avro").unlink()
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
     assert found(shelf) == [], "those that were replaced are where no reader looks"
 
 
 def test_files_on_their_way_are_waiting_and_lost_ones_are_not(shelf: Shelf) -> None:
     shelf.follows = False
-    decision = shelf.load({FIVE: [(0, 10)]}, (0, 10, 10, 11))
+    commit = shelf.load({FIVE: [(0, 10)]}, (0, 10, 10, 11))
     one = verified(shelf)
     assert (one.findings, one.waiting, one.files) == ((), 1, 5)
-    shelf.storage.staging.drop(decision.work_id)
+    shelf.storage.staging.drop(commit.run_id)
     (lost,) = verified(shelf).findings
     assert lost.check is Check.PLACE
     assert re.search(r"\b4\b", lost.message)
-    target = path(shelf, 1).parent / decision.topics["orders"].files[0].name
+    target = path(shelf, 1).parent / commit.topics["orders"].files[0].name
     target.write_bytes(b"brought there before its note was made")
     assert found(shelf) == []
 
@@ -150,13 +150,13 @@ def test_a_rewrite_on_its_way_leaves_the_files_before_it_in_force(shelf: Shelf) 
     assert [check for check, _ in found(shelf)] == [Check.PLACE]
 
 
-def _change(shelf: Shelf, slot: int, change: Callable[[TopicDecision], TopicDecision]) -> None:
-    """What a decision says, as no loader would have decided it."""
+def _change(shelf: Shelf, commit_number: int, change: Callable[[TopicCommit], TopicCommit]) -> None:
+    """What a commit says, as no loader would have committed it."""
     document = shelf.log.document
 
     def changed(wanted: int) -> object:
         found = document(wanted)
-        if wanted != slot:
+        if wanted != commit_number:
             return found
         topics = {**found.value.topics, "orders": change(found.value.topics["orders"])}
         return dataclasses.replace(found, value=dataclasses.replace(found.value, topics=topics))
@@ -164,9 +164,9 @@ def _change(shelf: Shelf, slot: int, change: Callable[[TopicDecision], TopicDeci
     shelf.log.document = changed  # type: ignore[method-assign,assign]
 
 
-def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
-    first = dataclasses.replace(decided.ranges[0], **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(decided, ranges=(first, *decided.ranges[1:]))
+def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
+    first = dataclasses.replace(committed.ranges[0], **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(committed, ranges=(first, *committed.ranges[1:]))
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
         (3, lambda d: _range(d, start=6, diverged_at=6, counts=RangeCounts(records=4)), [r"\b4\b"]),
         (
             3,
-            lambda d: dataclasses.replace(d, slot_before=1),
+            lambda d: dataclasses.replace(d, previous_commit_number=1),
             [r"\b7$", r"\b7\b.*\b4\b.*\b8\b", r"\b0 quarantine\b"],
         ),
     ],
 )
 def test_decisions_that_do_not_follow_on_each_other(
-    shelf: Shelf, slot: int, change: Callable[[TopicDecision], TopicDecision], messages: list[str]
+    shelf: Shelf, commit_number: int, change: Callable[[TopicCommit], TopicCommit], messages: list[str]
 ) -> None:
-    _change(shelf, slot, change)
-    texts = [one.message for one in verified(shelf).findings if one.check is Check.DECISIONS]
+    _change(shelf, commit_number, change)
+    texts = [one.message for one in verified(shelf).findings if one.check is Check.COMMITS]
     assert len(texts) == len(messages), texts
     for text, message in zip(texts, messages, strict=True):
         assert re.search(message, text)
@@ -211,8 +211,8 @@ def test_decisions_that_do_not_follow_on_each_other(
 def test_a_damaged_decision_is_a_finding_and_the_files_are_still_looked_at(shelf: Shelf) -> None:
     (shelf.warehouse / "_headrace" / "log/000000001.json").write_text("{}")
     path(shelf, 2).unlink()
-    (decision, file) = verified(shelf).findings
-    assert (decision.check, "000000001.json" in decision.message) == (Check.DECISIONS, True)
+    (commit, file) = verified(shelf).findings
+    assert (commit.check, "000000001.json" in commit.message) == (Check.COMMITS, True)
     assert file.check is Check.PLACE
 
 
@@ -226,7 +226,7 @@ def test_an_index_that_lies_is_found(shelf: Shelf, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(FileIndex, "live", lambda *_: ())
     findings = verified(shelf).findings
     assert {one.check for one in findings} == {Check.INDEX}
-    assert str(shelf.log.storage.describe(index_folder("orders"))) in findings[0].message
+    assert str(shelf.log.storage.describe(index_directory("orders"))) in findings[0].message
 
 
 def on_brokers(
@@ -288,14 +288,14 @@ def test_the_command_ends_1_with_findings(shelf: Shelf, tmp_path: Path, capsys: 
 
 
 def test_sums_of_a_rewrite_that_are_wrong_are_found(shelf: Shelf) -> None:
-    """The state adds what decisions say, and so does the check; a file that was replaced twice shows."""
-    name = shelf.log.decision(1).topics["orders"].files[0].name
+    """The state adds what commits say, and so does the check; a file that was replaced twice shows."""
+    name = shelf.log.commit(1).topics["orders"].files[0].name
     state: LoaderState = shelf.log.read_state()
-    rewrite = BucketRewrite(FileKind.DATA, FIVE, (name,), 5, 0)
+    rewrite = TimePartitionRewrite(FileKind.DATA, FIVE, (name,), 5, 0)
 
-    def take_away(decided: TopicDecision) -> TopicDecision:
-        files: tuple[DecidedFile, ...] = decided.files
-        return dataclasses.replace(decided, files=files, rewrites=(rewrite,))
+    def take_away(committed: TopicCommit) -> TopicCommit:
+        files: tuple[CommittedFile, ...] = committed.files
+        return dataclasses.replace(committed, files=files, rewrites=(rewrite,))
 
     _change(shelf, 3, take_away)
     assert state.topics["orders"].data.files == 4

@@ -7,36 +7,36 @@ import re
 
 import pytest
 
-from headrace.loader.commit.decision import Decision, DecisionKind
+from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.state import EMPTY, LoaderState, PartitionState, fold
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import OffsetsRefused
-from headrace.loader.offsets.choose import Choice, LogBounds, Moved, decision_of, set_next, skip, starts
+from headrace.loader.offsets.choose import Choice, LogBounds, Moved, commit_of, set_next, skip, starts
 from headrace.loader.work_unit import PassedOver, RangeCounts
-from support.loader.loader_samples import decided_range, load, topic_decision
+from support.loader.loader_samples import committed_range, load, topic_commit
 
-LOADED = fold(EMPTY, load("w1", {"orders": topic_decision(decided_range(0, None, 0, 40), new=True)}).at(1))
+LOADED = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).at(1))
 BOUNDS = LogBounds(0, 100)
 
 
-def offer(choice: Choice, state: LoaderState) -> Decision:
-    return decision_of(choice, state, work_id="op", now_ms=1, build="b")
+def try_commit(choice: Choice, state: LoaderState) -> Commit:
+    return commit_of(choice, state, run_id="op", now_ms=1, build="b")
 
 
 def after(choice: Choice, state: LoaderState) -> LoaderState:
-    return fold(state, offer(choice, state).at(state.slot + 1))
+    return fold(state, proposal(choice, state).at(state.commit_number + 1))
 
 
 def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
-    decision = offer(skip(LOADED, "orders", 0, 40, 60, " ticket 4711 ", BOUNDS), LOADED)
-    assert (decision.kind, decision.reason, decision.starts) == (DecisionKind.OFFSETS, "ticket 4711", ())
-    (decided,) = decision.topics["orders"].ranges
-    assert (decided.previous, decided.start, decided.end, decided.gaps) == (40, 60, 60, ((40, 60),))
-    assert (decided.counts, decided.passed_over) == (RangeCounts(), (PassedOver(40, 60, "ticket 4711"),))
+    commit = proposal(skip(LOADED, "orders", 0, 40, 60, " ticket 4711 ", BOUNDS), LOADED)
+    assert (commit.kind, commit.reason, commit.starts) == (CommitKind.OFFSETS, "ticket 4711", ())
+    (committed,) = commit.topics["orders"].ranges
+    assert (committed.previous, committed.start, committed.end, committed.gaps) == (40, 60, 60, ((40, 60),))
+    assert (committed.counts, committed.passed_over) == (RangeCounts(), (PassedOver(40, 60, "ticket 4711"),))
     known = LOADED.topics["orders"]
-    assert decided.leader_epoch == known.partitions[0].leader_epoch
-    assert decision.planned_after == LOADED.slot
-    state = fold(LOADED, decision.at(2))
+    assert committed.leader_epoch == known.partitions[0].leader_epoch
+    assert commit.planned_after == LOADED.commit_number
+    state = fold(LOADED, commit.at(2))
     assert state.topics["orders"].partitions[0].next_offset == 60
     assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == known.partitions[0].bytes_per_kilo_offset
     assert (state.topics["orders"].load_schema, state.topics["orders"].data) == (known.load_schema, known.data)
@@ -106,11 +106,11 @@ def test_what_is_not_loaded_may_begin_anywhere_and_again_elsewhere(topic: str, p
 
 def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
     state = after(starts(LOADED, {"clicks": {0: 5, 1: 6}}, "why"), LOADED)
-    first = topic_decision(decided_range(0, 5, 5, 9), new=True, table="clicks")
+    first = topic_commit(committed_range(0, 5, 5, 9), new=True, table="clicks")
     state = fold(state, load("w2", {"clicks": first}).at(3))
     assert state.starts == {"clicks": {1: 6}}
     assert (state.next_offset("clicks", 0), state.next_offset("clicks", 1)) == (9, 6)
-    second = topic_decision(decided_range(1, 6, 6, 8), table="clicks")
+    second = topic_commit(committed_range(1, 6, 6, 8), table="clicks")
     assert fold(state, load("w3", {"clicks": second}).at(4)).starts == {}
 
 
@@ -119,5 +119,5 @@ def test_an_import_leaves_what_is_loaded_alone() -> None:
     assert choice.starts == (Moved("clicks", 0, None, 9), Moved("orders", 1, None, 8))
     (left,) = choice.left
     assert re.search(r"\b0\b.*\borders\b.*\b40$", left)
-    assert offer(choice, LOADED).topics == {}
+    assert proposal(choice, LOADED).topics == {}
     assert dataclasses.replace(choice, starts=()).moved == ()

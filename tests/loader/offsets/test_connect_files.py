@@ -24,10 +24,10 @@ def test_other_names_are_passed_over() -> None:
     assert next_offsets(["1f2e_tmp.avro", "log", "x+y+3.avro", "+0+1+2.avro", "_SUCCESS", "orders+0+1+2+3.avro"]) == {}
 
 
-def test_a_folder_and_a_listing_of_it_are_the_same(tmp_path: Path) -> None:
-    folder = tmp_path / "topics" / "orders" / "partition=0"
-    folder.mkdir(parents=True)
-    (folder / "orders+0+0000000000+0000000041.avro").touch()
+def test_a_directory_and_a_listing_of_it_are_the_same(tmp_path: Path) -> None:
+    directory = tmp_path / "topics" / "orders" / "partition=0"
+    directory.mkdir(parents=True)
+    (directory / "orders+0+0000000000+0000000041.avro").touch()
     (tmp_path / "topics" / "+tmp").mkdir()
     assert next_offsets(names_below(tmp_path)) == {"orders": {0: 42}}
     lines = [

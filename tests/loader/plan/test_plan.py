@@ -27,15 +27,15 @@ def known_topic(next_offset: int = 100, topic_id: str = "id-1", bytes_per_kilo_o
     return TopicState(
         topic_id=topic_id,
         table="orders",
-        folder="orders",
+        directory="orders",
         partition_by="hour",
         load_schema=load_schema(),
         partitions={0: PartitionState(next_offset, 0, bytes_per_kilo_offset)},
         asked_ids=frozenset(),
         data=FileTotals(),
         quarantine=FileTotals(),
-        slot=1,
-        quarantine_slot=0,
+        commit_number=1,
+        quarantine_commit_number=0,
     )
 
 
@@ -43,16 +43,16 @@ def found_topic(start: int, end: int, topic_id: str = "id-1", held_back: int = 0
     return DiscoveredTopic("orders", topic_id, (PartitionOffsets(0, 3, start, end, end + held_back),), {})
 
 
-def ranges_of(found: DiscoveredTopic, known: TopicState | None, lost_ground: str = "fail") -> TopicRanges:
-    return topic_ranges(found, known, {}, lost_ground=lost_ground, range_bytes_max=10**9)
+def ranges_of(found: DiscoveredTopic, known: TopicState | None, on_data_loss: str = "fail") -> TopicRanges:
+    return topic_ranges(found, known, {}, on_data_loss=on_data_loss, range_bytes_max=10**9)
 
 
 def test_a_chosen_start_that_an_open_transaction_holds_back_is_waited_for() -> None:
     offsets = PartitionOffsets(partition=0, leader_epoch=0, start=0, end=10, high_watermark=20)
     found = DiscoveredTopic("t", "id", (offsets,), {})
-    planned = topic_ranges(found, None, {0: 15}, lost_ground="fail", range_bytes_max=MB)
+    planned = topic_ranges(found, None, {0: 15}, on_data_loss="fail", range_bytes_max=MB)
     assert [(one.previous, one.start, one.end) for one in planned.ranges] == [(15, 15, 15)] and planned.problems == ()
-    gone = topic_ranges(found, None, {0: 21}, lost_ground="fail", range_bytes_max=MB)
+    gone = topic_ranges(found, None, {0: 21}, on_data_loss="fail", range_bytes_max=MB)
     assert gone.ranges == ()
     assert re.match(r"partition 0: .*\b20\b.*\b21\b", gone.problems[0])
 
@@ -82,7 +82,7 @@ def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: in
     held = ranges_of(found_topic(start, end), known_topic(100))
     assert held.ranges == ()
     assert re.match(offsets, held.problems[0])
-    declared = ranges_of(found_topic(start, end), known_topic(100), "earliest")
+    declared = ranges_of(found_topic(start, end), known_topic(100), "skip")
     assert declared.problems == ()
     assert re.match(offsets, declared.notes[0])
     assert declared.ranges[0].previous == 100
@@ -91,7 +91,7 @@ def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: in
 
 
 def test_a_log_that_ends_too_early_is_taken_up_at_its_end() -> None:
-    (planned,) = ranges_of(found_topic(0, 60), known_topic(100), "earliest").ranges
+    (planned,) = ranges_of(found_topic(0, 60), known_topic(100), "skip").ranges
     assert (planned.start, planned.end, planned.diverged_at, planned.incarnation) == (60, 60, 60, 1)
 
 
@@ -118,18 +118,18 @@ def test_problem_of_a_diverged_log_has_its_offsets_and_the_setting(
     assert len(problems) == bool(numbers)
     for problem in problems:
         assert [int(number) for number in re.findall(r"\b\d+\b", problem)] == numbers
-        assert "loader.lost_ground=earliest" in problem
+        assert "loader.on_data_loss=skip" in problem
 
 
 def test_behind_the_divergence_an_open_transaction_of_the_new_log_is_waited_for() -> None:
-    ranges = ranges_of(diverged(0, 60, 80, 90), known_topic(100), "earliest")
+    ranges = ranges_of(diverged(0, 60, 80, 90), known_topic(100), "skip")
     (planned,) = ranges.ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 80, 80, 80)
     assert planned.has_news
 
 
 def test_a_divergence_behind_the_start_of_the_log_is_news_also_where_nothing_moves() -> None:
-    (planned,) = ranges_of(diverged(100, 100, 80), known_topic(100), "earliest").ranges
+    (planned,) = ranges_of(diverged(100, 100, 80), known_topic(100), "skip").ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 100, 100, 80)
     assert planned.has_news
 
@@ -172,7 +172,7 @@ def test_a_recreated_topic_is_held_or_started_again() -> None:
     held = ranges_of(found_topic(0, 5, "id-2"), known_topic(100))
     assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
     assert held.ranges == ()
-    again = ranges_of(found_topic(0, 5, "id-2"), known_topic(100), "earliest")
+    again = ranges_of(found_topic(0, 5, "id-2"), known_topic(100), "skip")
     assert again.starts_again
     assert (again.ranges[0].previous, again.ranges[0].start, again.ranges[0].end) == (None, 0, 5)
 
@@ -188,9 +188,9 @@ def test_a_partition_that_cannot_be_asked_is_named() -> None:
 
 def test_the_cap_cuts_a_range_by_its_estimated_bytes() -> None:
     known = known_topic(100, bytes_per_kilo_offset=2_000_000)
-    (planned,) = topic_ranges(found_topic(0, 10**6), known, {}, lost_ground="fail", range_bytes_max=MB).ranges
+    (planned,) = topic_ranges(found_topic(0, 10**6), known, {}, on_data_loss="fail", range_bytes_max=MB).ranges
     assert planned.end - planned.start == MB * 1000 // 2_000_000
-    (tiny,) = topic_ranges(found_topic(0, 10**6), known, {}, lost_ground="fail", range_bytes_max=1).ranges
+    (tiny,) = topic_ranges(found_topic(0, 10**6), known, {}, on_data_loss="fail", range_bytes_max=1).ranges
     assert tiny.end - tiny.start == 1
 
 

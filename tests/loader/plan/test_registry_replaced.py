@@ -63,7 +63,7 @@ def test_a_topic_whose_id_is_another_schema_now_stops_and_is_named(world: World,
     more(world, "orders", 1)  # of the old registry or of the new one: nobody can tell
     more(world, "clicks", 2)
     report = load(world)
-    assert report.slot == 0
+    assert report.commit_number == 0
     for topic, schema_id in (("orders", 1), ("clicks", 2)):
         (problem,) = report.problems[topic]
         kept = world.warehouse / "_headrace" / "schemas" / f"{schema_id}.avsc"

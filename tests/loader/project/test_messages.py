@@ -27,7 +27,7 @@ from headrace.loader.project.messages import Clamp, RangeMessages
 from headrace.loader.project.odd_times import PLAUSIBLE_S, likely_unit
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import OddTimes, TimeOddity, TopicPlan
-from headrace.loader.write.buckets import Buckets
+from headrace.loader.write.time_partitions import Buckets
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import encode
 
@@ -54,7 +54,7 @@ def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None
     return RangeMessages(
         TOPIC_PARTITION,
         TopicProjection(plan, ("timestamp",)),
-        lambda kind, bucket, offset, row: None,
+        lambda kind, time_partition, offset, row: None,
         Buckets("hour"),
         lambda offset, timestamp, key, headers: b"",
         set() if opened is None else opened,

@@ -12,14 +12,14 @@ import pytest
 from headrace.avro_codec.encode import encode_bytes
 from headrace.cli import main
 from headrace.kafka_wire.record_batch import NO_HEADERS
-from headrace.loader.commit.decision_log import DecisionLog
-from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, read_rows
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.inspect.quarantine import QuarantinedRow, committed_files, read_rows
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
-from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import ContainerFormat
 from support.golden import golden
-from support.loader.loader_samples import decided_file, decided_range, load, topic_decision
+from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 
 FORMAT = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
 
@@ -67,15 +67,17 @@ def rows_of(path: Path) -> list[QuarantinedRow]:
         return list(read_rows(file))
 
 
-def quarantine_of(folder: Path, topic: str = "orders", *, publish: bool = True) -> Path:
-    """A warehouse whose log has decided one quarantine file of two messages; returns the file's path."""
-    warehouse = folder / "warehouse"
-    log = DecisionLog(LocalSlots(warehouse / "_headrace"))
+def quarantine_of(directory: Path, topic: str = "orders", *, publish: bool = True) -> Path:
+    """A warehouse whose log has committed one quarantine file of two messages; returns the file's path."""
+    warehouse = directory / "warehouse"
+    log = CommitLog(LocalCommitStorage(warehouse / "_headrace"))
     log.open()
-    file = decided_file("q.avro", 0, 0, 2)
-    file = replace(file, kind=FileKind.QUARANTINE, bucket="dt=2013-01-01/hr=05")
-    assert log.offer(load("w", {topic: topic_decision(decided_range(0, None, 0, 2), files=[file], new=True)})).decision
-    (found,) = decided_files(log, topic)
+    file = committed_file("q.avro", 0, 0, 2)
+    file = replace(file, kind=FileKind.QUARANTINE, time_partition="dt=2013-01-01/hr=05")
+    assert log.try_commit(
+        load("w", {topic: topic_commit(committed_range(0, None, 0, 2), files=[file], new=True)})
+    ).commit
+    (found,) = committed_files(log, topic)
     path = warehouse / found.name
     if publish:
         bad = BadMessage(QuarantineCode.MALFORMED, "a boolean is the byte 2", 7)
@@ -85,8 +87,8 @@ def quarantine_of(folder: Path, topic: str = "orders", *, publish: bool = True) 
     return path
 
 
-def listed(folder: Path, *arguments: str) -> int:
-    return main(["quarantine", "list", *arguments, "--data-dir", str(folder)])
+def listed(directory: Path, *arguments: str) -> int:
+    return main(["quarantine", "list", *arguments, "--data-dir", str(directory)])
 
 
 def test_the_command_lists_messages_with_their_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

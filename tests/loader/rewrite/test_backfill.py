@@ -17,8 +17,8 @@ import pytest
 from headrace.audit.row import Outcome
 from headrace.cli import main
 from headrace.kafka_wire.errors import KafkaUnavailable
-from headrace.loader.commit.decision import Decision, DecisionKind
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit import Commit, CommitKind
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.rewrite.backfill_report import Period
@@ -51,7 +51,7 @@ def world(tmp_path: Path) -> BackfillWorld:
 
 def damage(world: BackfillWorld) -> None:
     """One file of the first hour is removed by hand and another is cut."""
-    gone, cut = world.files(bucket=HOURS[0])[:2]
+    gone, cut = world.files(time_partition=HOURS[0])[:2]
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-3])
     assert len(world.findings()) == 2
@@ -65,7 +65,7 @@ def test_damaged_and_removed_files_are_made_again(world: BackfillWorld) -> None:
     assert world.is_whole()
     assert world.quarantined("orders") == [(0, 4)]
     assert (report.rows, report.quarantined, report.quarantined_before) == (12, 0, 0)
-    assert sum(one.rows for one in report.buckets) == 12
+    assert sum(one.rows for one in report.time_partitions) == 12
     assert world.audit("orders") == audited, "what was counted stays"
     known = world.log().read_state().topics["orders"]
     assert (known.data.records, known.quarantine.records, known.generation) == (12, 1, 1)
@@ -79,10 +79,10 @@ def test_what_shares_offsets_is_replaced_too_and_nothing_else(world: BackfillWor
     before = world.files()
     report = world.backfill(ONE_HOUR)
     assert report.files_asked == 2
-    assert [(one.bucket, one.files) for one in report.buckets] == [(hour, 2) for hour in HOURS]
+    assert [(one.time_partition, one.files) for one in report.time_partitions] == [(hour, 2) for hour in HOURS]
     assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 0, 8, 8), (1, 0, 3, 4)]
     assert not set(before) & set(world.files())
-    quarantined = world.log().read_state().topics["orders"].quarantine_slot
+    quarantined = world.log().read_state().topics["orders"].quarantine_commit_number
     assert quarantined == 1, "no file in quarantine shares an offset with them"
 
 
@@ -106,23 +106,23 @@ def test_a_dry_run_decides_nothing_and_says_the_same(world: BackfillWorld) -> No
     dry = world.backfill(is_dry=True)
     assert (world.log().head(), world.works(), world.lines) == (head, frozenset(), [])
     done = world.backfill()
-    assert (dry.buckets, dry.offsets, dry.files_asked) == (done.buckets, done.offsets, done.files_asked)
-    assert (dry.slots, done.slots) == ((), (3,))
-    decision = world.log().decision(3)
-    assert (decision.kind, decision.topics["orders"].ranges) == (DecisionKind.BACKFILL, ())
+    assert (dry.time_partitions, dry.offsets, dry.files_asked) == (done.time_partitions, done.offsets, done.files_asked)
+    assert (dry.commits, done.commits) == ((), (3,))
+    commit = world.log().commit(3)
+    assert (commit.kind, commit.topics["orders"].ranges) == (CommitKind.BACKFILL, ())
 
 
 def test_a_second_one_gives_the_same_rows(world: BackfillWorld) -> None:
     world.backfill()
     rows = world.rows("orders")
-    assert world.backfill().slots == (4,)
+    assert world.backfill().commits == (4,)
     assert world.rows("orders") == rows
     assert world.is_whole()
 
 
 def test_a_period_without_files_is_nothing_to_do(world: BackfillWorld) -> None:
     report = world.backfill(Period("dt=2026-01-02", "dt=2026-01-03"))
-    assert (report.files_asked, report.slots, report.problems) == (0, (), ())
+    assert (report.files_asked, report.commits, report.problems) == (0, (), ())
     assert world.backfill(Period(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_asked == 0
 
 
@@ -140,7 +140,7 @@ def test_a_period_without_files_is_nothing_to_do(world: BackfillWorld) -> None:
 )
 def test_a_period_includes_both_ends(first: str, last: str, held: list[str]) -> None:
     period = Period(first, last)
-    assert [bucket for bucket in (DAY, *HOURS) if period.holds(bucket)] == held
+    assert [time_partition for time_partition in (DAY, *HOURS) if period.holds(time_partition)] == held
     assert period.touches(DAY) == (first[:13] <= DAY <= last[:13])
 
 
@@ -157,7 +157,7 @@ def test_rows_are_filed_by_the_policy_of_now(world: BackfillWorld) -> None:
 
 
 def test_a_limit_of_the_quarantine_loses_nothing(world: BackfillWorld) -> None:
-    world.policy = dataclasses.replace(world.policy, quarantine_share_max=0.0)
+    world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=0.0)
     assert world.backfill().problems == ()
     assert world.is_whole()
 
@@ -195,7 +195,7 @@ def test_offsets_that_the_log_no_longer_has_are_named_and_the_rest_is_done(world
     assert len(report.problems) == 2
     for partition, problem in enumerate(report.problems):
         assert re.match(rf"partition {partition}: .*\b0\b.*\b2\b.*\b3\b", problem)
-    assert report.slots == (4,)
+    assert report.commits == (4,)
     assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 4, 10, 3)]
     assert (world.rows("orders"), world.findings()) == (rows, ())
 
@@ -206,13 +206,13 @@ def test_a_message_that_compaction_took_keeps_its_files(world: BackfillWorld) ->
     report = world.backfill(piece_bytes_max=1)
     (problem,) = report.problems
     assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", problem)
-    assert len(report.slots) == 2, "the first load's rows, and what is in quarantine"
+    assert len(report.commits) == 2, "the first load's rows, and what is in quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
 
 def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
     """What came too many in one place does not make up for what is missing in another."""
-    world.files(bucket=HOURS[2])[0].unlink()
+    world.files(time_partition=HOURS[2])[0].unlink()
     forget(world.rewrites(), "orders", [FileKind.DATA], HOURS[2], is_dry=False)
     world.cluster.topics["orders"].logs[0][6] = HOLE
     rows = world.rows("orders")
@@ -220,13 +220,13 @@ def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
     more, fewer = sorted(report.problems)
     assert re.match(r"partition 0: .*\b0\b.*\b3\b.*\b1 message\b", more)
     assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", fewer)
-    assert len(report.slots) == 1, "what is in quarantine"
+    assert len(report.commits) == 1, "what is in quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
 
 def test_what_retention_removed_does_not_come_back(world: BackfillWorld) -> None:
     """The first offset of a span and the last are of files that are there; what is between them need not be."""
-    world.files(bucket=HOURS[0])[0].unlink()
+    world.files(time_partition=HOURS[0])[0].unlink()
     forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
     rows = world.rows("orders")
     assert world.backfill().problems == ()
@@ -239,9 +239,9 @@ def test_what_retention_removed_does_not_come_back(world: BackfillWorld) -> None
 def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: BackfillWorld) -> None:
     topic = world.topic("orders", [1] * 4, [1], topic_id="id-2")
     held = world.backfill()
-    assert held.slots == ()
+    assert held.commits == ()
     assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     world.load()
     every = [*world.files(), *world.files(FileKind.QUARANTINE)]
     old = [path for path in every if not path.name.startswith("0-3-")]
@@ -249,12 +249,12 @@ def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: Back
     report = world.backfill()
     (problem,) = report.problems
     assert re.match(rf"{len(old)} files .*\b3\b", problem)
-    assert report.slots == (4,)
-    assert sum(one.files for one in report.buckets) == len(every) - len(old)
+    assert report.commits == (4,)
+    assert sum(one.files for one in report.time_partitions) == len(every) - len(old)
     assert (world.rows("orders"), world.findings()) == (rows, ())
     topic.logs[0] += [1]
     world.load()
-    assert world.backfill().slots == (6,)
+    assert world.backfill().commits == (6,)
 
 
 def test_a_topic_whose_id_is_told_at_last_is_the_same_one(tmp_path: Path) -> None:
@@ -263,24 +263,24 @@ def test_a_topic_whose_id_is_told_at_last_is_the_same_one(tmp_path: Path) -> Non
     topic = world.topic("orders", [1, 1, 1], [1, 1], topic_id="")
     world.load()
     topic.topic_id = "id-7"
-    assert (world.backfill().slots, world.is_whole()) == ((2,), True)
+    assert (world.backfill().commits, world.is_whole()) == ((2,), True)
     topic.logs[0].append(1)
     world.load()
     assert world.log().read_state().topics["orders"].topic_id == "id-7"
     report = world.backfill()
-    assert (report.slots, report.problems, world.is_whole()) == ((4,), (), True)
+    assert (report.commits, report.problems, world.is_whole()) == ((4,), (), True)
 
 
 def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: BackfillWorld) -> None:
     world.topic("orders", [1] * 4, [1], topic_id="id-2")
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     world.load()
     world.cluster.topics["orders"].logs[1] += [1] * 8  # beyond what was there before
     world.load()
     compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
     rows = world.rows("orders")
     report = world.backfill()
-    assert report.slots == ()
+    assert report.commits == ()
     assert [one.partition(": ")[2].partition(",")[0] for one in report.problems] == [
         "decision 3 found the topic re-created after they were loaded"
     ]
@@ -290,10 +290,10 @@ def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: Bac
 def test_offsets_of_a_log_that_was_cut_back_stay(world: BackfillWorld) -> None:
     topic = world.cluster.topics["orders"]
     topic.cut_back(0, 6, *[1] * 6)
-    undecided = world.backfill()
-    assert any("the log is the one that was loaded only up to 6" in one for one in undecided.problems)
-    assert undecided.slots == (3,), "of partition 1, and what was loaded first"
-    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    uncommitted = world.backfill()
+    assert any("the log is the one that was loaded only up to 6" in one for one in uncommitted.problems)
+    assert uncommitted.commits == (3,), "of partition 1, and what was loaded first"
+    world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     world.load()
     rows = world.rows("orders")
     report = world.backfill()
@@ -306,7 +306,7 @@ def test_merged_and_replayed_files_are_made_again_too(world: BackfillWorld) -> N
     compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
     world.cluster.topics["orders"].logs[0] += [1, 1]
     world.load()
-    world.files(bucket=HOURS[1])[0].unlink()
+    world.files(time_partition=HOURS[1])[0].unlink()
     assert world.backfill(Period(HOURS[1], HOURS[1])).problems == ()
     assert world.is_whole()
 
@@ -314,20 +314,20 @@ def test_merged_and_replayed_files_are_made_again_too(world: BackfillWorld) -> N
 def test_a_large_period_is_done_in_pieces_each_a_decision(world: BackfillWorld) -> None:
     damage(world)
     report = world.backfill(piece_bytes_max=1)
-    assert report.slots == (3, 4, 5)
+    assert report.commits == (3, 4, 5)
     assert [line.partition(": ")[0] for line in world.lines] == [f"piece {number} of 3" for number in (1, 2, 3)]
     assert world.is_whole()
 
 
 def test_a_file_that_a_later_piece_made_again_is_not_told_to_be_gone(world: BackfillWorld) -> None:
-    world.files(bucket=HOURS[0])[1].unlink()
+    world.files(time_partition=HOURS[0])[1].unlink()
     report = world.backfill(piece_bytes_max=1)
-    assert len(report.slots) == 3
+    assert len(report.commits) == 3
     assert (report.notes, report.problems) == ((), ()), "the second piece made the file again that the first one missed"
 
 
 def test_a_file_that_is_gone_and_cannot_be_made_again_is_told(world: BackfillWorld) -> None:
-    world.files(bucket=HOURS[0])[0].unlink()
+    world.files(time_partition=HOURS[0])[0].unlink()
     topic = world.cluster.topics["orders"]
     topic.logs[0] += [1, 1]
     world.load()
@@ -347,7 +347,7 @@ def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) 
 
     with pytest.raises(Killed):
         world.backfill(piece_bytes_max=1, tell=die)
-    assert world.log().decision(world.log().head()).kind is DecisionKind.BACKFILL
+    assert world.log().commit(world.log().head()).kind is CommitKind.BACKFILL
     world.backfill(piece_bytes_max=1)
     assert world.is_whole()
 
@@ -383,7 +383,7 @@ def test_of_two_rewrites_the_faster_one_is_decided(world: BackfillWorld, piece_b
         assert compact(world.rewrites(), ["orders"], MERGED, is_dry=False).problems == {}
 
     report = world.backfill(piece_bytes_max=piece_bytes_max, run_units=meanwhile(world, merge))
-    assert report.slots == ()
+    assert report.commits == ()
     assert len(report.problems) == 1
     assert world.is_whole()
     assert world.backfill(piece_bytes_max=piece_bytes_max).problems == ()
@@ -402,7 +402,7 @@ def test_what_others_did_between_two_pieces_ends_it(world: BackfillWorld, change
             topic.logs[0].append(2)
             world.load()
         else:
-            world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+            world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
             topic.cut_back(0, 9, 1)
             topic.logs[0].append(1)
             world.load()
@@ -410,7 +410,7 @@ def test_what_others_did_between_two_pieces_ends_it(world: BackfillWorld, change
             world.load()
 
     report = world.backfill(piece_bytes_max=1, tell=change_it)
-    assert len(report.slots) == 1
+    assert len(report.commits) == 1
     assert len(report.problems) == 1
     if change != "log":
         assert world.is_whole()
@@ -429,7 +429,7 @@ def test_backfill_of_a_log_that_changes_while_it_is_read_replaces_nothing(
 ) -> None:
     run_units = meanwhile(world, lambda: change(world.cluster.topics["orders"]))
     report = world.backfill(run_units=run_units)
-    assert report.slots == ()
+    assert report.commits == ()
     (problem,) = report.problems
     assert problem.startswith(partitions)
     assert world.works() == frozenset()
@@ -446,7 +446,7 @@ def test_a_broker_that_fails_leaves_all_as_it_was(world: BackfillWorld, monkeypa
 
     monkeypatch.setattr(world.cluster, "fetch", fails)
     report = world.backfill()
-    assert report.slots == ()
+    assert report.commits == ()
     assert "broker:1 refused; nothing of this was replaced; run this again" in report.problems[0]
     assert (world.files(), world.works()) == (before, frozenset())
 
@@ -464,7 +464,7 @@ def test_what_fails_after_the_first_piece_is_told_and_what_was_done_stands(
         monkeypatch.setattr(world.cluster, "metadata", fails)
 
     report = world.backfill(piece_bytes_max=1, tell=break_it)
-    assert report.slots == (3,)
+    assert report.commits == (3,)
     (problem,) = report.problems
     assert problem.endswith("; run this one again for the rest")
     assert world.is_whole()
@@ -480,7 +480,7 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(world: BackfillWorld, monkeypa
 
     monkeypatch.setattr("headrace.loader.storage.local.sink.LocalSink.append", full)
     report = world.backfill()
-    assert report.slots == ()
+    assert report.commits == ()
     assert "No space left" in report.problems[0]
     assert (world.files(), world.works()) == (before, frozenset())
 
@@ -494,7 +494,7 @@ def test_a_version_that_no_load_has_taken_up_comes_first(world: BackfillWorld) -
 def test_a_registry_that_is_down_is_asked_again_later(world: BackfillWorld) -> None:
     world.registry.is_down = True
     report = world.backfill()
-    assert (report.slots, len(report.problems)) == ((), 1)
+    assert (report.commits, len(report.problems)) == ((), 1)
 
 
 def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld) -> None:
@@ -502,7 +502,7 @@ def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld
         world.registry.is_down = True
 
     report = world.backfill(run_units=meanwhile(world, go_down))
-    assert report.slots == ()
+    assert report.commits == ()
     assert len(report.problems) == 1
     assert world.works() == frozenset()
 
@@ -510,7 +510,7 @@ def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld
 def test_a_topic_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
     del world.cluster.topics["orders"]
     report = world.backfill()
-    assert (report.slots, len(report.problems)) == ((), 1)
+    assert (report.commits, len(report.problems)) == ((), 1)
 
 
 def test_a_partition_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
@@ -546,14 +546,14 @@ def test_the_audit_still_counts_every_message_once(world: BackfillWorld) -> None
 
 
 def test_two_offers_of_one_work_are_one_decision(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply to an offer is lost: the files that were decided must be where they are needed."""
-    offer = DecisionLog.offer
+    """The reply to an offer is lost: the files that were committed must be where they are needed."""
+    proposal = CommitLog.proposal
 
-    def lost(log: DecisionLog, decision: Decision) -> object:
-        offer(log, decision)
+    def lost(log: CommitLog, commit: Commit) -> object:
+        proposal(log, commit)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(DecisionLog, "offer", lost)
+    monkeypatch.setattr(CommitLog, "try_commit", lost)
     with pytest.raises(OSError, match="Input/output"):
         world.backfill()
     monkeypatch.undo()
@@ -588,7 +588,7 @@ def test_the_command_says_what_it_would_do_and_what_it_did(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["kind", "bucket", "files", "rows", "MB"]
     assert any(re.match(r"partition 1: 4 .*\b0\b.*\b3$", line) for line in lines)
-    asked, files = len(world.files(bucket=HOURS[0])), len(world.files())
+    asked, files = len(world.files(time_partition=HOURS[0])), len(world.files())
     assert lines[-1].startswith(f"{asked} files ")
     assert files == len(world.files())
     assert run(world, *period, "--format", "json") == 0

@@ -32,7 +32,7 @@ class History:
 
     def __init__(self, root: Path) -> None:
         self.world = world = BackfillWorld(root)
-        world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+        world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
         world.registry.register("orders-value", 2, NOTED)
         world.clock_ms += DAY_MS
         self._topic = world.topic("orders", [1, 1], [2])

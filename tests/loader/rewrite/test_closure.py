@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.rewrite.closure import Component, Covered, Interval, LiveFile, closed, components, pieces
 from headrace.loader.work_unit import FileKind, FileRange
 
 DAYS = ("dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-03")
 
 
-def live(name: str, *ranges: tuple[int, int, int, int], bucket: str = DAYS[0], length: int = 10) -> LiveFile:
+def live(name: str, *ranges: tuple[int, int, int, int], time_partition: str = DAYS[0], length: int = 10) -> LiveFile:
     pieces = tuple(FileRange(*one) for one in ranges)
     file = IndexedFile(name, 1, 0, length, "", sum(one.records for one in pieces), pieces)
-    return LiveFile(FileKind.DATA, bucket, file)
+    return LiveFile(FileKind.DATA, time_partition, file)
 
 
 @st.composite
@@ -34,9 +34,9 @@ def histories(draw: st.DrawFn) -> list[LiveFile]:
     found = []
     for number in range(draw(st.integers(0, 14))):
         ranges = draw(st.lists(file_ranges(), min_size=1, max_size=3, unique_by=lambda one: one[0]))
-        # Names come again in other buckets and kinds.
-        one = live(f"{number // 2}.avro", *ranges, bucket=DAYS[number % 3], length=draw(st.integers(1, 50)))
-        found.append(LiveFile(draw(st.sampled_from(FileKind)), one.bucket, one.file))
+        # Names come again in other time and kinds.
+        one = live(f"{number // 2}.avro", *ranges, time_partition=DAYS[number % 3], length=draw(st.integers(1, 50)))
+        found.append(LiveFile(draw(st.sampled_from(FileKind)), one.time_partition, one.file))
     return list({one.key: one for one in found}.values())
 
 
@@ -64,7 +64,7 @@ def test_all_that_share_an_offset_are_taken_and_no_others(files: list[LiveFile],
 
     def live_on(where: tuple[FileKind, str]) -> list[LiveFile]:
         asked[where] += 1
-        return [one for one in files if (one.kind, one.bucket) == where]
+        return [one for one in files if (one.kind, one.time_partition) == where]
 
     found = closed(chosen, days, live_on)
     assert {one.key for one in found} == reached(chosen, files)
@@ -131,8 +131,8 @@ def test_days_that_cannot_give_more_are_asked_once() -> None:
 def test_a_day_is_asked_again_when_another_reaches_back_to_it() -> None:
     """The first day is looked at before the last one leads back to it."""
     early = live("early.avro", (0, 0, 5, 6))
-    bridge = live("bridge.avro", (0, 4, 20, 10), bucket=DAYS[2])
-    asked_for = live("asked.avro", (0, 18, 30, 5), bucket=DAYS[1])
+    bridge = live("bridge.avro", (0, 4, 20, 10), time_partition=DAYS[2])
+    asked_for = live("asked.avro", (0, 18, 30, 5), time_partition=DAYS[1])
     by_day = defaultdict(list, {DAYS[0]: [early], DAYS[1]: [asked_for], DAYS[2]: [bridge]})
     assert {one.key for one in closed([asked_for], DAYS, by_day.__getitem__)} == {
         one.key for one in (early, bridge, asked_for)
@@ -156,7 +156,10 @@ def test_what_is_covered_is_what_was_added(spans: list[tuple[int, int, int]]) ->
 
 
 def test_components_come_by_their_buckets() -> None:
-    late, early = live("z.avro", (0, 0, 1, 2), bucket=DAYS[2]), live("a.avro", (0, 5, 6, 2), bucket=DAYS[1])
+    late, early = (
+        live("z.avro", (0, 0, 1, 2), time_partition=DAYS[2]),
+        live("a.avro", (0, 5, 6, 2), time_partition=DAYS[1]),
+    )
     assert [one.files for one in components([late, early])] == [(early,), (late,)]
     assert components([]) == []
     assert pieces([], 10) == []

@@ -12,7 +12,7 @@ from headrace.cli import main
 from headrace.loader.build import current_build
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, locate
-from headrace.loader.inspect.quarantine import decided_files, read_rows
+from headrace.loader.inspect.quarantine import committed_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.rewrite.discard import DiscardReport, discard
@@ -47,7 +47,7 @@ def ports(shelf: Shelf) -> RewritePorts:
         engine=shelf.engine(index),
         run_merges=lambda units: [],
         now_ms=lambda: TIME_MS,
-        new_work_id=lambda: f"discard-{next(numbers)}",
+        new_run_id=lambda: f"discard-{next(numbers)}",
         build=current_build(),
     )
 
@@ -58,7 +58,7 @@ def discarded(shelf: Shelf, *codes: str, is_dry: bool = False) -> DiscardReport:
 
 def offsets_left(shelf: Shelf) -> list[tuple[int, str]]:
     found = []
-    for file in decided_files(shelf.log, "orders"):
+    for file in committed_files(shelf.log, "orders"):
         with shelf.storage.files.open(file.name) as opened:
             found += [(row.offset, row.code) for row in read_rows(opened)]
     return sorted(found)
@@ -66,7 +66,7 @@ def offsets_left(shelf: Shelf) -> list[tuple[int, str]]:
 
 def test_all_messages_of_a_topic_go_and_the_decision_keeps_why(shelf: Shelf) -> None:
     dry = discarded(shelf, is_dry=True)
-    assert (dry.discarded, dry.left, dry.slot) == ({"absent_schema": 2, "malformed": 2}, {}, 0)
+    assert (dry.discarded, dry.left, dry.commit_number) == ({"absent_schema": 2, "malformed": 2}, {}, 0)
     assert len(offsets_left(shelf)) == 4
     report = discarded(shelf)
     assert (report.discarded, report.left, report.problems) == (dry.discarded, {}, ())
@@ -83,7 +83,7 @@ def test_of_one_cause_they_go_and_the_others_stay_as_they_were(shelf: Shelf) -> 
     assert (report.discarded, report.left) == ({"malformed": 2}, {"absent_schema": 2})
     assert offsets_left(shelf) == [one for one in before if one[1] != "malformed"]
     assert verified(shelf) == []
-    assert discarded(shelf, "malformed").slot == 0
+    assert discarded(shelf, "malformed").commit_number == 0
 
 
 def test_a_file_that_held_both_is_written_again(shelf: Shelf) -> None:
@@ -91,14 +91,14 @@ def test_a_file_that_held_both_is_written_again(shelf: Shelf) -> None:
     files, staging = shelf.storage.files, shelf.storage.staging
     merging = dataclasses.replace(
         ports(shelf),
-        run_merges=lambda units: [merge(unit, files, staging.sink(unit.work_id)) for unit in units],
+        run_merges=lambda units: [merge(unit, files, staging.sink(unit.run_id)) for unit in units],
         now_ms=lambda: TIME_MS + 10**9,
     )
     assert compact(merging, ["orders"], together, is_dry=False).problems == {}
-    assert [file.records for file in decided_files(shelf.log, "orders")] == [1, 3]
+    assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 3]
     assert discarded(shelf, "malformed").discarded == {"malformed": 2}
     assert offsets_left(shelf) == [(2, "absent_schema"), (5, "absent_schema")]
-    assert [file.records for file in decided_files(shelf.log, "orders")] == [1, 1]
+    assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
     assert verified(shelf) == []
     kept = locate(shelf.log, FileIndex(shelf.log), files, "orders", 0, 5)
     assert (kept.fate, kept.detail) == (Fate.QUARANTINED, "absent_schema: there is no schema 7")
@@ -113,10 +113,10 @@ def test_messages_that_this_release_does_not_know_stay_beside_those_that_go(
 
 
 def test_a_file_that_is_gone_stops_it_with_what_to_do(shelf: Shelf) -> None:
-    file = decided_files(shelf.log, "orders")[0]
+    file = committed_files(shelf.log, "orders")[0]
     (shelf.warehouse / file.name).unlink()
     report = discarded(shelf)
-    assert (report.slot, report.discarded) == (0, {})
+    assert (report.commit_number, report.discarded) == (0, {})
     assert "is missing: restore it from a backup" in report.problems[0]
 
 

@@ -1,9 +1,9 @@
-"""Every interleaving of a load, of compactions and of a retention that rewrite the bucket that it loads into.
+"""Every interleaving of a load, of compactions and of a retention that rewrite the time that it loads into.
 
 The processes are the loader's own code, one call of the storage or the metastore at a time: they read the log, merge,
-offer, and follow with real followers and cursors. Each may stop for ever after any call. A query never finds an offset
+offer, and follow with real appliers and cursors. Each may stop for ever after any call. A query never finds an offset
 twice, and what it could find it finds until that was taken away; but where a process puts the partition back to where
-it belonged when it fell asleep. From every state one more load makes the partition hold what was decided, in that case
+it belonged when it fell asleep. From every state one more load makes the partition hold what was committed, in that case
 one a day later, which retires the replaced files. The rules that this rests on are taken away one by one to show that
 the model would notice.
 """
@@ -18,21 +18,21 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.apply.engine import FollowerEngine
-from headrace.loader.apply.files import FilesFollower, _wanted_of
-from headrace.loader.apply.layout import bucket_folder, partition_values
-from headrace.loader.apply.partitions import PartitionsFollower
+from headrace.loader.apply.engine import ApplierEngine
+from headrace.loader.apply.files import FilesApplier, _wanted_of
+from headrace.loader.apply.layout import partition_values, time_partition_directory
+from headrace.loader.apply.partitions import PartitionsApplier
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.commit.bucket_index import live_at
+from headrace.loader.commit.commit import Commit, TopicCommit
 from headrace.loader.commit.conflict import _topic_conflicts
-from headrace.loader.commit.decision import Decision, TopicDecision
 from headrace.loader.commit.document import read_document
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.partition_index import live_at
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS, Retirement
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, retain
 from headrace.loader.work_unit import FileKind, StagedFile
-from support.loader.loader_samples import BUCKET, decided_file, decided_range, load, topic_decision
+from support.loader.loader_samples import TIME_PARTITION, committed_file, committed_range, load, topic_commit
 from support.simulation.careless import without_rule
 from support.simulation.interleavings import Ask, Call, Interleavings, Process, Step
 from support.simulation.log_on_paper import AskedStaging, Paper, Prefix, ReadingLog
@@ -52,10 +52,10 @@ class Ports:
         self.log = ReadingLog(ask, prefix)
         self.staging, self.files, self.index = AskedStaging(ask), AskedFiles(ask), FileIndex(self.log)
         tables = TableSettings(self.files, "headrace", 30_000, lambda topic, state: SCHEMA, SCHEMA)
-        hive = AskedHive(ask, partition_values(BUCKET))
-        self.partitions = PartitionsFollower(lambda: hive, tables, self.index)
-        followers = (FilesFollower(self.files, self.index), self.partitions)
-        self.engine = FollowerEngine(self.log, self.staging, followers)
+        hive = AskedHive(ask, partition_values(TIME_PARTITION))
+        self.partitions = PartitionsApplier(lambda: hive, tables, self.index)
+        appliers = (FilesApplier(self.files, self.index), self.partitions)
+        self.engine = ApplierEngine(self.log, self.staging, appliers)
         self.rewrites = RewritePorts(
             self.log,
             self.staging,
@@ -70,13 +70,13 @@ class Ports:
 
 
 def _merged(ask: Ask, unit: MergeUnit) -> MergeResult:
-    staged = ask("merge", unit.work_id, tuple(source.name for source in unit.sources))
+    staged = ask("merge", unit.run_id, tuple(source.name for source in unit.sources))
     if staged is None:
         return MergeResult(unit.task, (), "a source is gone")
     ranges = tuple(one for source in unit.sources for one in source.ranges)
     return MergeResult(
         unit.task,
-        (StagedFile(unit.kind, unit.topic, unit.bucket, staged, 1, "00" * 32, len(rows_of(staged)), ranges),),
+        (StagedFile(unit.kind, unit.topic, unit.time_partition, staged, 1, "00" * 32, len(rows_of(staged)), ranges),),
     )
 
 
@@ -93,9 +93,9 @@ def loads(name: str, ask: Ask, prefix: Prefix) -> None:
     at = before or 0
     staged = staged_name((at,))
     ask("stage", name, (staged,))
-    file = dataclasses.replace(decided_file("f.avro", 0, at, at + 1), staged=staged, length=1)
-    read = decided_range(0, before, at, at + 1)
-    ports.log.offer(load(name, {TOPIC: topic_decision(read, files=[file], new=before is None)}))
+    file = dataclasses.replace(committed_file("f.avro", 0, at, at + 1), staged=staged, length=1)
+    read = committed_range(0, before, at, at + 1)
+    ports.log.try_commit(load(name, {TOPIC: topic_commit(read, files=[file], new=before is None)}))
     ports.engine.follow()
 
 
@@ -144,15 +144,15 @@ def compacted() -> Warehouse:
 
 
 @functools.cache
-def decision_of(content: bytes) -> TopicDecision:
-    return read_document(content, Decision).value.topics[TOPIC]
+def commit_of(content: bytes) -> TopicCommit:
+    return read_document(content, Commit).value.topics[TOPIC]
 
 
 @functools.cache
-def owed(decided: Prefix) -> Rows:
+def owed(committed: Prefix) -> Rows:
     """The offsets of the files that belong to the topic, in order."""
     files: dict[str, Rows] = {}
-    for one in map(decision_of, decided):
+    for one in map(commit_of, committed):
         for rewrite in one.rewrites:
             for name in rewrite.replaced:
                 files.pop(name, None)
@@ -160,10 +160,10 @@ def owed(decided: Prefix) -> Rows:
     return tuple(sorted(offset for rows in files.values() for offset in rows))
 
 
-def due_location(decided: Prefix) -> str:
-    """Where the newest decision has the partition point."""
-    generation = max((one.generation for one in (decision_of(content) for content in decided)), default=0)
-    return bucket_folder(TOPIC, FileKind.DATA, BUCKET, generation) if owed(decided) else ""
+def due_location(committed: Prefix) -> str:
+    """Where the newest commit has the partition point."""
+    generation = max((one.generation for one in (commit_of(content) for content in committed)), default=0)
+    return time_partition_directory(TOPIC, FileKind.DATA, TIME_PARTITION, generation) if owed(committed) else ""
 
 
 class Judge:
@@ -185,23 +185,23 @@ class Judge:
             self._can_be_mended(step.after)
 
     def _shows_no_less(self, before: Warehouse, after: Warehouse, call: Call | None) -> None:
-        found, decided = after.visible(), after.paper.decided()
+        found, committed = after.visible(), after.paper.committed()
         assert set(found.values()) <= {1}, f"found twice: {found}"
-        gone = (before.visible().keys() - found.keys()) & set(owed(decided))
-        is_late = call is not None and call.name == "point" and after.location != due_location(decided)
+        gone = (before.visible().keys() - found.keys()) & set(owed(committed))
+        is_late = call is not None and call.name == "point" and after.location != due_location(committed)
         assert is_late or not gone, f"not found any more after {call}: {gone}"
 
     def _can_be_mended(self, world: Warehouse) -> None:
         """Whoever was at work has died: what one undisturbed process does now, and one a day later."""
-        decided = world.paper.decided()
-        wanted = owed(decided)
+        committed = world.paper.committed()
+        wanted = owed(committed)
         try:
             now = self._engine.alone(world, FOLLOW)
             later = self._engine.alone(now, RETIRE)
         except Exception as error:
             raise AssertionError(f"nobody can go on: {error}") from error
         # Where a process that slept until the partition was elsewhere has put it back, that is seen a day later.
-        is_late = now.location != due_location(decided)
+        is_late = now.location != due_location(committed)
         found = tuple(sorted(now.visible().elements()))
         assert is_late or found == wanted, f"found are {found} and not {wanted}"
         assert tuple(sorted(later.visible().elements())) == wanted, f"a day later {later.visible()} and not {wanted}"
@@ -260,13 +260,13 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     ),
     "what lives on is brought to the new generation": (
         LOAD_AND_COMPACT,
-        FilesFollower._wanted,
+        FilesApplier._wanted,
         "names = None if bucket in rewritten else frozenset(added[bucket])",
         "names = frozenset(added.get(bucket, {}))",
     ),
     "and is there before the partition is": (
         LOAD_AND_COMPACT,
-        FilesFollower._bring,
+        FilesApplier._bring,
         "self.files.bring(topic, source, one.name)",
         "pass",
     ),

@@ -19,7 +19,7 @@ from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 from support.examples import examples
 from support.loader.file_checksums import checksum_of
 
-BUCKET = "dt=2026-01-01/hr=00"
+TIME_PARTITION = "dt=2026-01-01/hr=00"
 
 
 def schema_text(name: str = "R") -> str:
@@ -42,7 +42,7 @@ class Bench:
         number = len(self.sources)
         container = ContainerFormat(schema, codec, bytes([number]) * SYNC_BYTES)
         content = container.header({}) + b"".join(container.block([row(n) for n in rows]) for rows in blocks if rows)
-        name = f"orders/{BUCKET}/{number}.avro"
+        name = f"orders/{TIME_PARTITION}/{number}.avro"
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -54,11 +54,11 @@ class Bench:
 
     def merge(self, **changes: object) -> MergeResult:
         unit = MergeUnit(
-            work_id="work",
+            run_id="work",
             task=3,
             kind=FileKind.DATA,
             topic="orders",
-            bucket=BUCKET,
+            time_partition=TIME_PARTITION,
             sources=tuple(self.sources),
             warehouse=str(self.root),
             staging=str(self.root / "staging"),
@@ -92,7 +92,7 @@ def test_rows_keep_their_order_and_files_tell_what_is_in_them(bench: Bench) -> N
     with (bench.root / "staging" / file.path).open("rb") as opened:
         reader = fastavro.block_reader(opened)
         assert reader.metadata["avro.schema"] == schema_text()
-        assert (reader.codec, reader.metadata["headrace.work_id"]) == ("deflate", "work")
+        assert (reader.codec, reader.metadata["headrace.run_id"]) == ("deflate", "work")
         assert len(list(reader)) == 1, "small blocks become one"
 
 

@@ -1,4 +1,4 @@
-"""Files of an earlier log are found by the decisions, through merges too, and no further back than needed."""
+"""Files of an earlier log are found by the commits, through merges too, and no further back than needed."""
 
 from __future__ import annotations
 
@@ -7,61 +7,65 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from headrace.loader.commit.bucket_index import IndexedFile
-from headrace.loader.commit.decision import BucketRewrite, DecidedFile, DecidedRange, DecisionKind, TopicDecision
+from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRange, TimePartitionRewrite, TopicCommit
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 from headrace.loader.rewrite.origin import Foreign, foreign
 from headrace.loader.work_unit import FileKind
-from support.loader.loader_samples import decided_file, decided_range, topic_decision
+from support.loader.loader_samples import committed_file, committed_range, topic_commit
 
 HOUR, OTHER = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
-Told = tuple[int, DecisionKind, TopicDecision]
+Told = tuple[int, CommitKind, TopicCommit]
 
 
-def file(name: str, start: int = 0, end: int = 10, *, bucket: str = HOUR) -> DecidedFile:
-    return decided_file(name, 0, start, end, bucket)
+def file(name: str, start: int = 0, end: int = 10, *, time_partition: str = HOUR) -> CommittedFile:
+    return committed_file(name, 0, start, end, time_partition)
 
 
-def live(one: DecidedFile) -> LiveFile:
+def live(one: CommittedFile) -> LiveFile:
     return LiveFile(
-        one.kind, one.bucket, IndexedFile(one.name, 1, 0, one.length, one.checksum, one.records, one.ranges)
+        one.kind, one.time_partition, IndexedFile(one.name, 1, 0, one.length, one.checksum, one.records, one.ranges)
     )
 
 
-def key(one: DecidedFile) -> FileKey:
-    return one.kind, one.bucket, one.name
+def key(one: CommittedFile) -> FileKey:
+    return one.kind, one.time_partition, one.name
 
 
-def load(slot: int, *files: DecidedFile, ranges: Sequence[DecidedRange] = (), topic_id_before: str = "id-1") -> Told:
-    decided = topic_decision(*ranges, files=files)
-    decided = dataclasses.replace(decided, topic_id="id-1", topic_id_before=topic_id_before)
-    return slot, DecisionKind.LOAD, decided
+def load(
+    commit_number: int, *files: CommittedFile, ranges: Sequence[CommittedRange] = (), topic_id_before: str = "id-1"
+) -> Told:
+    committed = topic_commit(*ranges, files=files)
+    committed = dataclasses.replace(committed, topic_id="id-1", topic_id_before=topic_id_before)
+    return commit_number, CommitKind.LOAD, committed
 
 
-def rewrite(slot: int, kind: DecisionKind, made: DecidedFile, *replaced: DecidedFile) -> Told:
-    rewrites = tuple(BucketRewrite(one.kind, one.bucket, (one.name,), one.records, one.length) for one in replaced)
-    _, _, decided = load(slot, made)
-    return slot, kind, dataclasses.replace(decided, rewrites=rewrites)
+def rewrite(commit_number: int, kind: CommitKind, made: CommittedFile, *replaced: CommittedFile) -> Told:
+    rewrites = tuple(
+        TimePartitionRewrite(one.kind, one.time_partition, (one.name,), one.records, one.length) for one in replaced
+    )
+    _, _, committed = load(commit_number, made)
+    return commit_number, kind, dataclasses.replace(committed, rewrites=rewrites)
 
 
-def diverged(start: int, end: int) -> DecidedRange:
-    return dataclasses.replace(decided_range(0, end, start, end), diverged_at=start)
+def diverged(start: int, end: int) -> CommittedRange:
+    return dataclasses.replace(committed_range(0, end, start, end), diverged_at=start)
 
 
 def test_files_of_one_log_are_at_home_and_nothing_older_is_read() -> None:
     first, second = file("a"), file("b")
 
-    def decisions() -> Iterator[Told]:
+    def commits() -> Iterator[Told]:
         yield load(3, second)
         yield load(2, first)
         raise AssertionError("one decision too many was read")
 
-    assert foreign([live(first), live(second)], decisions()) == {}
+    assert foreign([live(first), live(second)], commits()) == {}
     assert foreign([], iter(())) == {}
 
 
 def test_names_come_again_in_other_buckets_and_kinds() -> None:
-    ours, other = file("a"), file("a", bucket=OTHER)
+    ours, other = file("a"), file("a", time_partition=OTHER)
     quarantined = dataclasses.replace(ours, kind=FileKind.QUARANTINE)
     history = [load(4, other), load(3, quarantined), load(2, topic_id_before="id-0"), load(1, ours)]
     assert list(foreign([live(ours)], history)) == [key(ours)]
@@ -76,39 +80,39 @@ def test_what_was_loaded_before_a_topic_was_recreated_is_of_another_log() -> Non
 
 def test_the_first_decision_of_a_topic_recreates_nothing() -> None:
     one = file("a")
-    slot, kind, decided = load(1, one)
-    assert foreign([live(one)], [(slot, kind, dataclasses.replace(decided, topic_id_before=None))]) == {}
+    commit_number, kind, committed = load(1, one)
+    assert foreign([live(one)], [(commit_number, kind, dataclasses.replace(committed, topic_id_before=None))]) == {}
 
 
 def test_an_id_that_is_told_at_last_recreates_nothing() -> None:
     one = file("a")
-    slot, kind, decided = load(2, topic_id_before="")
-    told = slot, kind, dataclasses.replace(decided, continues=True)
+    commit_number, kind, committed = load(2, topic_id_before="")
+    told = commit_number, kind, dataclasses.replace(committed, continues=True)
     assert foreign([live(one)], [told, load(1, one)]) == {}
 
 
 def test_a_merge_of_old_and_new_is_of_neither() -> None:
     old, new, merged = file("old"), file("new"), file("merged")
-    history = [rewrite(4, DecisionKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
+    history = [rewrite(4, CommitKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
     assert foreign([live(merged)], history)[key(merged)].is_whole is False
 
 
 def test_merges_are_followed_to_their_own_bucket_and_replays_to_all() -> None:
-    old, merged, beside = file("old"), file("merged"), file("beside", bucket=OTHER)
+    old, merged, beside = file("old"), file("merged"), file("beside", time_partition=OTHER)
     after = [load(3, topic_id_before="id-0"), load(2, old, beside)]
-    made = rewrite(4, DecisionKind.COMPACT, merged, beside)
+    made = rewrite(4, CommitKind.COMPACT, merged, beside)
     assert foreign([live(merged)], [made, *after]) == {}, "what was merged into other files says nothing"
-    made = rewrite(4, DecisionKind.REPLAY, merged, beside)
+    made = rewrite(4, CommitKind.REPLAY, merged, beside)
     assert key(merged) in foreign([live(merged)], [made, *after])
-    twice = [rewrite(6, DecisionKind.COMPACT, merged, file("mid")), rewrite(5, DecisionKind.COMPACT, file("mid"), old)]
+    twice = [rewrite(6, CommitKind.COMPACT, merged, file("mid")), rewrite(5, CommitKind.COMPACT, file("mid"), old)]
     assert key(merged) in foreign([live(merged)], [*twice, *after])
 
 
 def test_a_backfill_read_its_rows_itself() -> None:
     old, made = file("old"), file("made")
-    history = [rewrite(4, DecisionKind.BACKFILL, made, old), load(3, topic_id_before="id-0"), load(2, old)]
+    history = [rewrite(4, CommitKind.BACKFILL, made, old), load(3, topic_id_before="id-0"), load(2, old)]
     assert foreign([live(made)], history) == {}
-    history = [load(5, topic_id_before="id-0"), rewrite(4, DecisionKind.BACKFILL, made, old)]
+    history = [load(5, topic_id_before="id-0"), rewrite(4, CommitKind.BACKFILL, made, old)]
     assert foreign([live(made)], history)[key(made)].is_whole, "unless the topic was re-created since"
 
 

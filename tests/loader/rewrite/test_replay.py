@@ -17,12 +17,12 @@ from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_schema.wire import VALUE_HEADER
 from headrace.cli import main
 from headrace.loader.build import current_build
-from headrace.loader.commit.decision import Decision, DecisionKind
+from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
 from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.inspect.placed_files import placed_files
-from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, read_rows
+from headrace.loader.inspect.quarantine import QuarantinedRow, committed_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
@@ -36,7 +36,7 @@ from support.loader.loader_samples import value_subject
 from support.loader.shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
-RECORDED = "dt=2026-01-01/hr=00"  # the bucket of the records' own time
+RECORDED = "dt=2026-01-01/hr=00"  # the time of the records' own time
 POLICY = dataclasses.replace(ANY_POLICY, kafka_column="position", codec="deflate")
 SETTINGS = ReplaySettings(POLICY, block_bytes=1_000, file_bytes_target=1_000_000)
 
@@ -82,7 +82,7 @@ def ports(shelf: Shelf, works: str = "replay") -> RewritePorts:
         engine=shelf.engine(index),
         run_merges=lambda units: [],
         now_ms=lambda: TIME_MS,
-        new_work_id=lambda: f"{works}-{next(numbers)}",
+        new_run_id=lambda: f"{works}-{next(numbers)}",
         build=current_build(),
     )
 
@@ -96,7 +96,7 @@ def replayed(shelf: Shelf, registry: FakeRegistry, *codes: QuarantineCode, is_dr
 def _names(shelf: Shelf, kind: FileKind) -> list[str]:
     state = shelf.log.read_state()
     index = FileIndex(shelf.log)
-    return [one.path for one in placed_files(index, shelf.log, "orders", kind, state.slot)]
+    return [one.path for one in placed_files(index, shelf.log, "orders", kind, state.commit_number)]
 
 
 def rows(shelf: Shelf) -> list[int]:
@@ -110,7 +110,7 @@ def rows(shelf: Shelf) -> list[int]:
 
 def quarantined(shelf: Shelf) -> list[QuarantinedRow]:
     found: list[QuarantinedRow] = []
-    for one in decided_files(shelf.log, "orders"):
+    for one in committed_files(shelf.log, "orders"):
         with shelf.storage.files.open(one.name) as file:
             found += read_rows(file)
     return sorted(found, key=lambda row: row.offset)
@@ -124,8 +124,8 @@ def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, regis
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert [row.offset for row in quarantined(shelf)] == [7]
     assert quarantined(shelf)[0] == before[7]
-    decision = shelf.log.decision(report.slot)
-    assert (decision.kind, decision.topics["orders"].asked_ids) == (DecisionKind.REPLAY, {8})
+    commit = shelf.log.commit(report.commit_number)
+    assert (commit.kind, commit.topics["orders"].asked_ids) == (CommitKind.REPLAY, {8})
     known = shelf.log.read_state().topics["orders"]
     assert (known.data.records, known.quarantine.records, known.quarantine.files) == (9, 1, 1)
     assert known.asked_ids == {8}
@@ -135,18 +135,18 @@ def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, regis
 def test_a_replay_says_what_its_catching_up_had_to_say(shelf: Shelf, registry: FakeRegistry) -> None:
     told = "orders: published files of a bucket are gone"
     world = ports(shelf)
-    followed = world.engine.follow
+    applied = world.engine.follow
     answers = iter([(told,), ()])
-    world.engine.follow = lambda **also: dataclasses.replace(followed(**also), warnings=next(answers))  # type: ignore[method-assign]
+    world.engine.follow = lambda **also: dataclasses.replace(applied(**also), warnings=next(answers))  # type: ignore[method-assign]
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (told,)  # type: ignore[arg-type]
 
 
 def test_only_files_with_something_to_load_are_rewritten(shelf: Shelf, registry: FakeRegistry) -> None:
-    names = {one.name for one in decided_files(shelf.log, "orders")}
+    names = {one.name for one in committed_files(shelf.log, "orders")}
     registry.register("", 8, ORDER_V1)
     replayed(shelf, registry)
-    (left,) = decided_files(shelf.log, "orders")
+    (left,) = committed_files(shelf.log, "orders")
     assert left.name.split("/")[-1] in {name.split("/")[-1] for name in names}
 
 
@@ -181,7 +181,7 @@ def test_a_second_replay_finds_nothing(shelf: Shelf, registry: FakeRegistry) -> 
     replayed(shelf, registry)
     head = shelf.log.head()
     again = replayed(shelf, registry)
-    assert (again.loaded, again.left, again.slot) == ({}, {"malformed": 1}, 0)
+    assert (again.loaded, again.left, again.commit_number) == ({}, {"malformed": 1}, 0)
     assert shelf.log.head() == head
 
 
@@ -189,7 +189,7 @@ def test_a_dry_run_decides_nothing_and_says_the_same(shelf: Shelf, registry: Fak
     registry.register("", 8, ORDER_V1)
     head, works = shelf.log.head(), shelf.storage.staging.works()
     dry = replayed(shelf, registry, is_dry=True)
-    assert (dry.slot, shelf.log.head(), shelf.storage.staging.works()) == (0, head, works)
+    assert (dry.commit_number, shelf.log.head(), shelf.storage.staging.works()) == (0, head, works)
     done = replayed(shelf, registry)
     assert (dry.loaded, dry.left) == (done.loaded, done.left)
 
@@ -228,14 +228,14 @@ def test_messages_of_a_newer_release_are_left_as_they_are(
 def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     late = dataclasses.replace(ports(shelf, "late"))
-    offer = shelf.log.offer
+    proposal = shelf.log.proposal
 
-    def overtaken(decision: Decision) -> object:
-        shelf.log.offer = offer  # type: ignore[method-assign]
+    def overtaken(commit: Commit) -> object:
+        shelf.log.proposal = proposal  # type: ignore[method-assign]
         replayed(shelf, registry)
-        return offer(decision)
+        return proposal(commit)
 
-    shelf.log.offer = overtaken  # type: ignore[method-assign,assign]
+    shelf.log.proposal = overtaken  # type: ignore[method-assign,assign]
     report = replay(late, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
     assert report.loaded == {}
     assert report.left == {"absent_schema": 2, "malformed": 1}
@@ -245,20 +245,20 @@ def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegis
 
 def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
-    offer = shelf.log.offer
+    proposal = shelf.log.proposal
 
-    def overtaken(decision: Decision) -> object:
-        shelf.log.offer = offer  # type: ignore[method-assign]
+    def overtaken(commit: Commit) -> object:
+        shelf.log.proposal = proposal  # type: ignore[method-assign]
         shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, value_of=framed(9))
-        return offer(decision)
+        return proposal(commit)
 
-    shelf.log.offer = overtaken  # type: ignore[method-assign,assign]
+    shelf.log.proposal = overtaken  # type: ignore[method-assign,assign]
     assert replayed(shelf, registry).loaded == {"absent_schema": 2}
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]
     assert [row.offset for row in quarantined(shelf)] == [7, 11]
 
 
-@pytest.mark.parametrize("dies_at", ["write", "keep", "offer", "follow"])
+@pytest.mark.parametrize("dies_at", ["write", "keep", "try_commit", "follow"])
 def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
     registry.register("", 8, ORDER_V1)
     doomed = ports(shelf, "doomed")
@@ -273,8 +273,8 @@ def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: Fake
         doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, sink=die))
     elif dies_at == "keep":
         doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, keep=die, drop=die))
-    elif dies_at == "offer":
-        doomed = dataclasses.replace(doomed, log=_with(doomed.log, offer=die))
+    elif dies_at == "try_commit":
+        doomed = dataclasses.replace(doomed, log=_with(doomed.log, proposal=die))
     else:
         engine = doomed.engine
         looks = iter([engine.follow, die])
@@ -333,7 +333,7 @@ def test_a_registry_that_is_down_is_asked_again_later(shelf: Shelf, registry: Fa
 @pytest.mark.parametrize("damage", ["removed", "changed"])
 def test_files_that_are_not_as_decided_are_not_replaced(shelf: Shelf, registry: FakeRegistry, damage: str) -> None:
     registry.register("", 8, ORDER_V1)
-    path = shelf.warehouse / decided_files(shelf.log, "orders")[0].name
+    path = shelf.warehouse / committed_files(shelf.log, "orders")[0].name
     content = path.read_bytes()
     if damage == "removed":
         path.unlink()
@@ -349,7 +349,7 @@ def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry
     replayed(shelf, registry)
     index = FileIndex(shelf.log)
     found = locate(shelf.log, index, shelf.storage.files, "orders", 0, 5)
-    assert (found.fate, found.slot) == (Fate.ROW, 2)
+    assert (found.fate, found.commit_number) == (Fate.ROW, 2)
     assert RECORDED in found.files[0]
     assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 7).fate is Fate.QUARANTINED
     assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).fate is Fate.ROW

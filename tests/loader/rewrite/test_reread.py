@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.commit.bucket_index import IndexedFile
+from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.rewrite.closure import Component, Interval, LiveFile
@@ -34,13 +34,13 @@ from headrace.loader.work_unit import (
 )
 from support.loader.loader_samples import load_schema
 
-BUCKET = "dt=2026-01-01/hr=05"
+TIME_PARTITION = "dt=2026-01-01/hr=05"
 
 
 def live(name: str, partition: int, first: int, last: int) -> LiveFile:
     records = last - first + 1
     file = IndexedFile(name, 1, 0, 10, "", records, (FileRange(partition, first, last, records),))
-    return LiveFile(FileKind.DATA, BUCKET, file)
+    return LiveFile(FileKind.DATA, TIME_PARTITION, file)
 
 
 def component(*intervals: tuple[int, int, int, int]) -> Component:

@@ -1,4 +1,4 @@
-"""Buckets are rewritten beside loads: nothing is lost or doubled for a reader of the tables, whoever is killed, late or
+"""Time are rewritten beside loads: nothing is lost or doubled for a reader of the tables, whoever is killed, late or
 faster, and what was replaced stays as long as somebody may read it."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, World
 from support.loader.loader_samples import clean
 
-BUCKET = "dt=2026-01-01/hr=00"
+TIME_PARTITION = "dt=2026-01-01/hr=00"
 SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
 
 
@@ -41,17 +41,17 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def partition(world: World, bucket: str = BUCKET, database: str = "headrace") -> Path | None:
-    """Where the metastore says that a bucket is."""
-    values = tuple(part.partition("=")[2] for part in bucket.split("/"))
+def partition(world: World, time_partition: str = TIME_PARTITION, database: str = "headrace") -> Path | None:
+    """Where the metastore says that a time is."""
+    values = tuple(part.partition("=")[2] for part in time_partition.split("/"))
     location = world.hive.parts.get((database, "orders"), {}).get(values)
     return Path(location.removeprefix("file://")) if location else None
 
 
 def queried(world: World) -> list[tuple[int, int]]:
     """What a query of the table reads, by (partition, offset)."""
-    folder = partition(world)
-    names = sorted(folder.iterdir()) if folder and folder.exists() else []
+    directory = partition(world)
+    names = sorted(directory.iterdir()) if directory and directory.exists() else []
     return sorted(tuple(json.loads(line)) for path in names for line in path.read_text().splitlines())
 
 
@@ -63,33 +63,41 @@ def test_compaction_makes_few_files_of_many_and_readers_see_the_same_rows(world:
     before = queried(world)
     assert before == world.produced("orders")
     report = compacted(world)
-    (row,) = report.buckets
-    assert (row.topic, row.bucket, row.files, row.rows, row.made) == ("orders", BUCKET, 8, len(before), 1)
+    (row,) = report.time_partitions
+    assert (row.topic, row.time_partition, row.files, row.rows, row.made) == (
+        "orders",
+        TIME_PARTITION,
+        8,
+        len(before),
+        1,
+    )
     assert report.problems == {}
     assert queried(world) == before
-    folder = partition(world)
-    assert folder == world.warehouse / "orders" / "_g1" / BUCKET
-    assert [path.name[:4] for path in folder.iterdir()] == ["1-5-"]
+    directory = partition(world)
+    assert directory == world.warehouse / "orders" / "_g1" / TIME_PARTITION
+    assert [path.name[:4] for path in directory.iterdir()] == ["1-5-"]
     known = world.log().read_state().topics["orders"]
     assert (known.data.files, known.data.records, known.generation) == (1, len(before), 1)
-    assert compacted(world).buckets == (), "one file is nothing to merge"
+    assert compacted(world).time_partitions == (), "one file is nothing to merge"
 
 
 def test_a_dry_run_decides_nothing(world: World) -> None:
     before = world.log().head()
     ports = world.rewrites()
-    assert compact(ports, ["orders"], SETTINGS, is_dry=True).buckets == compacted(world).buckets
+    assert compact(ports, ["orders"], SETTINGS, is_dry=True).time_partitions == compacted(world).time_partitions
     assert world.log().head() == before + 1
-    assert [row.bucket for row in retain(world.rewrites(), {"orders": 1}, is_dry=True).buckets] == [BUCKET]
+    assert [row.time_partition for row in retain(world.rewrites(), {"orders": 1}, is_dry=True).time_partitions] == [
+        TIME_PARTITION
+    ]
     assert world.log().head() == before + 1
 
 
 def test_buckets_that_may_still_get_messages_are_left_alone(world: World) -> None:
     end = world.clock_ms - 3 * DAY_MS + 3_600_000
     late = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end + 1)
-    assert compact(world.rewrites(), ["orders"], late, is_dry=True).buckets == ()
+    assert compact(world.rewrites(), ["orders"], late, is_dry=True).time_partitions == ()
     just = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end)
-    assert len(compact(world.rewrites(), ["orders"], just, is_dry=True).buckets) == 1
+    assert len(compact(world.rewrites(), ["orders"], just, is_dry=True).time_partitions) == 1
 
 
 def test_a_late_message_joins_the_bucket_where_it_is_now(world: World) -> None:
@@ -97,13 +105,13 @@ def test_a_late_message_joins_the_bucket_where_it_is_now(world: World) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
     assert queried(world) == world.produced("orders")
-    assert len(compacted(world).buckets) == 1
+    assert len(compacted(world).time_partitions) == 1
     assert queried(world) == world.produced("orders")
-    assert partition(world) == world.warehouse / "orders" / "_g2" / BUCKET
+    assert partition(world) == world.warehouse / "orders" / "_g2" / TIME_PARTITION
 
 
 def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
-    old = world.warehouse / "orders" / BUCKET
+    old = world.warehouse / "orders" / TIME_PARTITION
     names = sorted(path.name for path in old.iterdir())
     compacted(world)
     world.clock_ms += READERS_MS - 1
@@ -120,7 +128,7 @@ def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
 
 
 def test_what_is_gone_is_not_looked_at_again_and_what_cannot_be_looked_at_stays(world: World) -> None:
-    old = world.warehouse / "orders" / BUCKET
+    old = world.warehouse / "orders" / TIME_PARTITION
     compacted(world)
     world.clock_ms += READERS_MS
     world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
@@ -135,13 +143,13 @@ def test_what_is_gone_is_not_looked_at_again_and_what_cannot_be_looked_at_stays(
 
 
 def test_nothing_goes_while_a_partition_cannot_be_looked_at(world: World) -> None:
-    old = world.warehouse / "orders" / BUCKET
+    old = world.warehouse / "orders" / TIME_PARTITION
     compacted(world)
     world.clock_ms += READERS_MS
     back = f"file://{old}"
     world.hive.parts["headrace", "orders"]["2026-01-01", "00"] = back  # a driver that woke up late switched it back
     run_load(world.ports(), world.settings)
-    assert partition(world) == world.warehouse / "orders" / "_g1" / BUCKET
+    assert partition(world) == world.warehouse / "orders" / "_g1" / TIME_PARTITION
     assert queried(world) == world.produced("orders")
 
 
@@ -155,11 +163,11 @@ def test_a_load_decided_while_files_are_merged_lives_on_beside_them(world: World
         return merge(units)
 
     report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
-    assert report.slot == 6
-    assert world.log().decision(6).planned_after == 4
+    assert report.commit_number == 6
+    assert world.log().commit(6).planned_after == 4
     assert queried(world) == world.produced("orders")
-    folder = partition(world)
-    assert folder is not None and len(list(folder.iterdir())) == 2
+    directory = partition(world)
+    assert directory is not None and len(list(directory.iterdir())) == 2
 
 
 def test_of_two_compactions_the_slower_one_is_refused_and_leaves_nothing(world: World) -> None:
@@ -172,7 +180,7 @@ def test_of_two_compactions_the_slower_one_is_refused_and_leaves_nothing(world: 
         return results
 
     report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
-    assert report.slot == 0
+    assert report.commit_number == 0
     assert "another command was faster" in report.problems["orders"][0]
     assert queried(world) == world.produced("orders")
 
@@ -183,11 +191,11 @@ def test_work_that_was_voided_while_files_were_merged_is_refused_and_said(world:
 
     def voided(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
         results = merge(units)
-        world.log().offer(clean("c", units[0].work_id))
+        world.log().try_commit(clean("c", units[0].run_id))
         return results
 
     report = compact(dataclasses.replace(ports, run_merges=voided), ["orders"], SETTINGS, is_dry=False)
-    assert report.slot == 0
+    assert report.commit_number == 0
     assert "the work was voided" in report.problems["orders"][0]
     assert queried(world) == world.produced("orders")
 
@@ -198,23 +206,25 @@ def test_a_damaged_source_keeps_its_bucket_as_it_is(world: World) -> None:
 
     ports = dataclasses.replace(world.rewrites(), run_merges=damaged)
     report = compact(ports, ["orders"], SETTINGS, is_dry=False)
-    assert report.buckets == ()
+    assert report.time_partitions == ()
     ((problem,),) = report.problems.values()
-    assert re.match(rf"{BUCKET} .*: f\.avro is damaged$", problem)
+    assert re.match(rf"{TIME_PARTITION} .*: f\.avro is damaged$", problem)
     assert list(report.problems) == ["orders"]
     assert queried(world) == world.produced("orders")
 
 
 def test_retention_takes_the_partition_and_later_the_files(world: World) -> None:
-    assert retain(world.rewrites(), {"orders": 3}, is_dry=False).buckets == (), "not old enough by a millisecond"
+    assert retain(world.rewrites(), {"orders": 3}, is_dry=False).time_partitions == (), (
+        "not old enough by a millisecond"
+    )
     world.clock_ms += DAY_MS
     report = retain(world.rewrites(), {"orders": 3}, is_dry=False)
-    assert [(row.bucket, row.files, row.made) for row in report.buckets] == [(BUCKET, 8, 0)]
+    assert [(row.time_partition, row.files, row.made) for row in report.time_partitions] == [(TIME_PARTITION, 8, 0)]
     assert partition(world) is None
-    assert (world.warehouse / "orders" / BUCKET).exists()
+    assert (world.warehouse / "orders" / TIME_PARTITION).exists()
     world.clock_ms += READERS_MS
     run_load(world.ports(), world.settings)
-    assert not (world.warehouse / "orders" / BUCKET).exists()
+    assert not (world.warehouse / "orders" / TIME_PARTITION).exists()
     known = world.log().read_state().topics["orders"]
     assert (known.data.files, known.data.records) == (0, 0)
 
@@ -228,14 +238,14 @@ def test_a_message_for_a_day_that_is_gone_opens_it_again_without_the_old_rows(wo
 
 
 def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
-    folder = world.warehouse / "orders" / BUCKET
-    lost = sorted(folder.iterdir())[0]
+    directory = world.warehouse / "orders" / TIME_PARTITION
+    lost = sorted(directory.iterdir())[0]
     rows = len(lost.read_text().splitlines())
     lost.unlink()
     report = forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
-    assert [(row.bucket, row.files, row.rows) for row in report.buckets] == [(BUCKET, 1, rows)]
+    assert [(row.time_partition, row.files, row.rows) for row in report.time_partitions] == [(TIME_PARTITION, 1, rows)]
     assert len(queried(world)) == len(world.produced("orders")) - rows
-    assert forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False).buckets == ()
+    assert forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False).time_partitions == ()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()
     report_of_load = run_load(world.ports(), world.settings)
@@ -246,7 +256,7 @@ def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
 def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: World) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
-    for path in (world.warehouse / "orders" / BUCKET).glob("0-1-*"):
+    for path in (world.warehouse / "orders" / TIME_PARTITION).glob("0-1-*"):
         path.unlink()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()
@@ -268,7 +278,7 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
 def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
     world: World, rewrite: Callable[[World], RewriteReport]
 ) -> None:
-    for path in (world.warehouse / "orders" / BUCKET).glob("0-1-*"):
+    for path in (world.warehouse / "orders" / TIME_PARTITION).glob("0-1-*"):
         path.unlink()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.commit.slots import Slots
+from headrace.loader.commit.commit_files import CommitFiles
 from headrace.loader.errors import NoPutIfAbsent, UnwritableWarehouse
 from headrace.loader.storage.hadoop import hadoop_storage
 from headrace.loader.storage.local import local_storage
@@ -39,8 +39,8 @@ class TestBucket(StorageContract):
 def test_a_bucket_that_takes_a_second_put_is_refused() -> None:
     storage = hadoop_storage(FakeBucket(is_conditional=False), "s3a://bucket/w")
     with pytest.raises(NoPutIfAbsent, match="s3a://bucket/w/_headrace"):
-        storage.slots.prepare()
-    assert storage.slots.children("tmp") == ()
+        storage.commits.prepare()
+    assert storage.commits.children("tmp") == ()
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,22 @@ def test_error_of_an_unwritable_file_system_has_its_path_and_reason(number: int,
             raise OSError(number, "because", path)
 
     with pytest.raises(UnwritableWarehouse) as refused:
-        hadoop_storage(Refusing(), "hdfs://nn/w").slots.prepare()
+        hadoop_storage(Refusing(), "hdfs://nn/w").commits.prepare()
     assert (refused.value.path, refused.value.reason) == ("hdfs://nn/w/_headrace", "because")
     assert ("loader.warehouse" in str(refused.value)) is names_setting
 
 
 def test_what_killed_puts_left_is_swept() -> None:
     files = FakeHdfs()
-    slots = hadoop_storage(files, "hdfs://nn/w").slots
-    slots.put_if_absent("log/1", b"1")
+    commits = hadoop_storage(files, "hdfs://nn/w").commits
+    commits.put_if_absent("log/1", b"1")
     files.write("hdfs://nn/w/_headrace/tmp/.left", b"x")
     written_ms = files.files["hdfs://nn/w/_headrace/tmp/.left"][1]
-    slots.sweep(written_ms + 1000, 1000)
-    assert slots.children("tmp") == (".left",)
-    slots.sweep(written_ms + 1001, 1000)
-    assert slots.children("tmp") == ()
-    assert slots.read("log/1") == b"1"
+    commits.sweep(written_ms + 1000, 1000)
+    assert commits.children("tmp") == (".left",)
+    commits.sweep(written_ms + 1001, 1000)
+    assert commits.children("tmp") == ()
+    assert commits.read("log/1") == b"1"
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
@@ -89,7 +89,7 @@ def test_a_publisher_that_comes_second_finds_what_the_first_has_done(is_copied: 
     assert not is_staged(storage)
 
 
-def test_a_work_whose_files_are_all_published_is_as_old_as_its_folder() -> None:
+def test_a_work_whose_files_are_all_published_is_as_old_as_its_directory() -> None:
     storage = hadoop_storage(FakeHdfs(), "hdfs://nn/w")
     stage(storage)
     publish(storage)
@@ -99,10 +99,10 @@ def test_a_work_whose_files_are_all_published_is_as_old_as_its_folder() -> None:
 def test_the_files_of_a_write_are_found_by_their_names() -> None:
     files = FakeHdfs()
     storage = hadoop_storage(files, "hdfs://nn/w")
-    folder = f"{storage.staging.location('w')}/5a"
+    directory = f"{storage.staging.location('w')}/5a"
     for path in ("file=task-0-a.avro/part-00000-1.txt", "_temporary/0/file=task-0-b.avro/part-0.txt", "_SUCCESS"):
-        files.write(f"{folder}/{path}", b"x")
-    assert storage.staging.written(folder) == {"task-0-a.avro": "file=task-0-a.avro/part-00000-1.txt"}
+        files.write(f"{directory}/{path}", b"x")
+    assert storage.staging.written(directory) == {"task-0-a.avro": "file=task-0-a.avro/part-00000-1.txt"}
 
 
 def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() -> None:
@@ -115,7 +115,7 @@ def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() ->
     publish(storage)
     assert files.done == [("settle", f"hdfs://nn/w/{NAME}")]
     files.done.clear()
-    storage.slots.keep("log/1")
+    storage.commits.keep("log/1")
     storage.files.put(NAME, b"whole")
     storage.files.bring("t", "t/other.avro", NAME)
     assert files.done == [("settle", "hdfs://nn/w/_headrace/log/1"), *[("settle", f"hdfs://nn/w/{NAME}")] * 2]
@@ -127,7 +127,7 @@ def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() ->
 
 
 def test_a_lost_reply_costs_nothing() -> None:
-    """The client asks again and is refused by its own first try; the slot says whose it is."""
-    slots = Slots(hadoop_storage(FakeBucket(drops_replies=True), "s3a://bucket/w").slots)
-    assert slots.put(1, b"mine") == b"mine"
-    assert slots.put(1, b"other") == b"mine"
+    """The client asks again and is refused by its own first try; the commit says whose it is."""
+    commits = CommitFiles(hadoop_storage(FakeBucket(drops_replies=True), "s3a://bucket/w").commits)
+    assert commits.put(1, b"mine") == b"mine"
+    assert commits.put(1, b"other") == b"mine"

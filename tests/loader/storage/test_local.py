@@ -13,7 +13,7 @@ import pytest
 
 from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
 from headrace.loader.storage.local import local_storage
-from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from headrace.loader.storage.protocols import Publication, Staged
 from support.loader.file_checksums import checksum_of
 
@@ -23,7 +23,7 @@ THREADS = 4
 
 def test_of_many_threads_exactly_one_puts_each_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # durability is not raced here, and 12,000 are slow
-    storage = LocalSlots(tmp_path)
+    storage = LocalCommitStorage(tmp_path)
     winners: list[list[int]] = [[] for _ in range(ROUNDS)]
     start = threading.Barrier(THREADS)
 
@@ -44,7 +44,7 @@ def test_of_many_threads_exactly_one_puts_each_name(tmp_path: Path, monkeypatch:
 
 
 def _race_in_process(root: str, me: int, won: object) -> None:
-    storage = LocalSlots(Path(root))
+    storage = LocalCommitStorage(Path(root))
     for number in range(200):
         if storage.put_if_absent(f"log/{number}", str(me).encode()):
             won.put((number, me))  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def test_of_several_processes_exactly_one_puts_each_name(tmp_path: Path) -> None
 
 
 def test_a_name_that_is_taken_keeps_its_content(tmp_path: Path) -> None:
-    storage = LocalSlots(tmp_path)
+    storage = LocalCommitStorage(tmp_path)
     assert storage.put_if_absent("log/1", b"first")
     assert not storage.put_if_absent("log/1", b"second")
     assert storage.read("log/1") == b"first"
@@ -82,21 +82,21 @@ def test_a_file_system_without_hard_links_is_refused_by_name(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(NoHardLinks) as refused:
-        LocalSlots(tmp_path).prepare()
+        LocalCommitStorage(tmp_path).prepare()
     assert (refused.value.path, refused.value.reason) == (str(tmp_path), "Operation not permitted")
 
 
 def test_a_file_system_whose_links_replace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", lambda source, target: Path(source).replace(target))
     with pytest.raises(NoHardLinks) as refused:
-        LocalSlots(tmp_path).prepare()
+        LocalCommitStorage(tmp_path).prepare()
     assert refused.value.path == str(tmp_path)
 
 
 def test_an_unwritable_warehouse_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UnwritableWarehouse) as refused:
-        LocalSlots(tmp_path / "file" / "warehouse").prepare()
+        LocalCommitStorage(tmp_path / "file" / "warehouse").prepare()
     assert refused.value.path == str(tmp_path / "file" / "warehouse")
 
 
@@ -107,23 +107,23 @@ def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(UnwritableWarehouse) as refused:
-        LocalSlots(tmp_path).prepare()
+        LocalCommitStorage(tmp_path).prepare()
     assert (refused.value.path, refused.value.reason) == (str(tmp_path), "Read-only file system")
 
 
-def test_a_full_disk_needs_room_and_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_needs_room_and_no_other_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(UnwritableWarehouse) as refused:
-        LocalSlots(tmp_path).prepare()
+        LocalCommitStorage(tmp_path).prepare()
     assert refused.value.reason == "No space left on device"
     assert "loader.warehouse" not in str(refused.value)
 
 
 def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
-    storage = LocalSlots(tmp_path / "new")
+    storage = LocalCommitStorage(tmp_path / "new")
     storage.prepare()
     storage.prepare()
     assert storage.children("tmp") == ()
@@ -224,7 +224,7 @@ def test_threads_that_publish_the_same_file_all_succeed(warehouse: Warehouse) ->
     assert failures == []
 
 
-def test_publishing_beside_somebody_who_removes_empty_folders(warehouse: Warehouse) -> None:
+def test_publishing_beside_somebody_who_removes_empty_directories(warehouse: Warehouse) -> None:
     files, done = warehouse.storage.files, threading.Event()
 
     def tidy() -> None:
@@ -256,7 +256,7 @@ def test_a_file_is_brought_to_a_second_name_and_both_live(warehouse: Warehouse) 
         files.bring("t", warehouse.name, "t/_g2/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
 
 
-def test_removing_takes_the_folders_that_are_empty(warehouse: Warehouse) -> None:
+def test_removing_takes_the_directories_that_are_empty(warehouse: Warehouse) -> None:
     warehouse.stage()
     warehouse.publish()
     files = warehouse.storage.files
@@ -303,16 +303,16 @@ def test_works_are_told_by_their_age(warehouse: Warehouse) -> None:
 
 
 def test_what_killed_puts_left_is_swept(tmp_path: Path) -> None:
-    slots = LocalSlots(tmp_path)
-    slots.put_if_absent("log/1", b"1")
+    commits = LocalCommitStorage(tmp_path)
+    commits.put_if_absent("log/1", b"1")
     left = tmp_path / "tmp" / ".left"
     left.write_bytes(b"x")
     written_ms = int(left.stat().st_mtime * 1000)
-    slots.sweep(written_ms + 1000, 1000)
+    commits.sweep(written_ms + 1000, 1000)
     assert left.exists()
-    slots.sweep(written_ms + 1001, 1000)
+    commits.sweep(written_ms + 1001, 1000)
     assert not left.exists()
-    assert slots.read("log/1") == b"1"
+    assert commits.read("log/1") == b"1"
 
 
 def test_what_cannot_be_set_aside_is_where_it_was_and_nothing_is_left_of_the_try(

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace.loader.storage.local import files, local_storage, sink, slots
+from headrace.loader.storage.local import commits, files, local_storage, sink
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Publication, Staged
 from support.loader.file_checksums import checksum_of
@@ -31,7 +31,7 @@ MIXES = 4  # of each moment, beside the extremes
 
 @dataclass
 class Warehouse:
-    """In a new folder of `root`. `promises` are what must hold, each with the operation after which it was made."""
+    """In a new directory of `root`. `promises` are what must hold, each with the operation after which it was made."""
 
     root: Path
     recorder: Recorder
@@ -39,15 +39,15 @@ class Warehouse:
     staged: str = ""
 
     def __post_init__(self) -> None:
-        self.folder = self.root / "new" / "warehouse"
-        self.storage = local_storage(self.folder)
-        self.storage.slots.prepare()
+        self.directory = self.root / "new" / "warehouse"
+        self.storage = local_storage(self.directory)
+        self.storage.commits.prepare()
 
     def from_now_on(self, holds: Callable[[], bool]) -> None:
         self.promises.append((len(self.recorder.operations) - 1, holds))
 
     def is_whole(self, name: str) -> bool:
-        path = self.folder / name
+        path = self.directory / name
         return path.is_file() and path.read_bytes() == WHOLE
 
     def stage(self) -> list[Staged]:
@@ -55,7 +55,7 @@ class Warehouse:
         task = LocalSink(self.storage.staging.location("w"), 1)
         task.append("000001.avro", WHOLE)
         task.finish(["000001.avro"])
-        self.staged = f"{task.folder}/000001.avro"
+        self.staged = f"{task.directory}/000001.avro"
         return [Staged(self.staged, len(WHOLE))]
 
     def publish(self) -> None:
@@ -76,29 +76,29 @@ def killed_before_it_forces(names_of: ModuleType) -> Iterator[None]:
 
 
 def a_slot_that_was_put(warehouse: Warehouse) -> None:
-    assert warehouse.storage.slots.put_if_absent("log/1", WHOLE)
+    assert warehouse.storage.commits.put_if_absent("log/1", WHOLE)
     warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))
 
 
-def a_slot_in_a_folder_of_somebody_killed(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(slots):
-        warehouse.storage.slots.put_if_absent("log/1", WHOLE)
-    assert warehouse.storage.slots.put_if_absent("log/2", WHOLE)
+def a_slot_in_a_directory_of_somebody_killed(warehouse: Warehouse) -> None:
+    with killed_before_it_forces(commits):
+        warehouse.storage.commits.put_if_absent("log/1", WHOLE)
+    assert warehouse.storage.commits.put_if_absent("log/2", WHOLE)
     warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/2"))
 
 
 def a_slot_of_somebody_killed(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(slots):
-        warehouse.storage.slots.put_if_absent("log/1", WHOLE)
-    warehouse.storage.slots.keep("log/1")
+    with killed_before_it_forces(commits):
+        warehouse.storage.commits.put_if_absent("log/1", WHOLE)
+    warehouse.storage.commits.keep("log/1")
     warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))
 
 
 def a_hint_that_is_replaced(warehouse: Warehouse) -> None:
-    path = warehouse.folder / "_headrace" / "cursor" / "files.json"
+    path = warehouse.directory / "_headrace" / "cursor" / "files.json"
     warehouse.from_now_on(lambda: not path.exists() or path.read_bytes() in (b"old", b"new"))
-    warehouse.storage.slots.replace("cursor/files.json", b"old")
-    warehouse.storage.slots.replace("cursor/files.json", b"new")
+    warehouse.storage.commits.replace("cursor/files.json", b"old")
+    warehouse.storage.commits.replace("cursor/files.json", b"new")
 
 
 def a_staged_file(warehouse: Warehouse) -> None:
@@ -159,9 +159,9 @@ def a_file_that_was_removed(warehouse: Warehouse) -> None:
     name = NAME.replace("hr=00", "hr=01")
     warehouse.storage.files.bring("orders", NAME, name)
     warehouse.storage.files.remove([NAME])
-    warehouse.from_now_on(lambda: not (warehouse.folder / NAME).exists())
+    warehouse.from_now_on(lambda: not (warehouse.directory / NAME).exists())
     warehouse.storage.files.remove([name])
-    warehouse.from_now_on(lambda: not (warehouse.folder / "orders").exists())
+    warehouse.from_now_on(lambda: not (warehouse.directory / "orders").exists())
 
 
 def a_file_that_was_set_aside(warehouse: Warehouse) -> None:
@@ -170,12 +170,12 @@ def a_file_that_was_set_aside(warehouse: Warehouse) -> None:
     target = "orders/_foreign/0-1-a.avro"
     assert warehouse.storage.files.set_aside(NAME, target)
     warehouse.from_now_on(lambda: warehouse.is_whole(target))
-    warehouse.from_now_on(lambda: not (warehouse.folder / NAME).exists())
+    warehouse.from_now_on(lambda: not (warehouse.directory / NAME).exists())
 
 
 def a_schema_that_was_put(warehouse: Warehouse) -> None:
     name = "orders/_schema/current.avsc"
-    path = warehouse.folder / name
+    path = warehouse.directory / name
     warehouse.storage.files.put(name, b"old")
     warehouse.from_now_on(lambda: path.is_file() and path.read_bytes() in (b"old", WHOLE))
     warehouse.storage.files.put(name, WHOLE)
@@ -191,7 +191,7 @@ def a_schema_that_somebody_killed_was_putting(warehouse: Warehouse) -> None:
 
 USES = (
     a_slot_that_was_put,
-    a_slot_in_a_folder_of_somebody_killed,
+    a_slot_in_a_directory_of_somebody_killed,
     a_slot_of_somebody_killed,
     a_hint_that_is_replaced,
     a_staged_file,

@@ -26,10 +26,10 @@ def row(n: int) -> bytes:
 def test_fastavro_reads_it(codec: str) -> None:
     form = ContainerFormat(SCHEMA, codec, SYNC)
     blocks = [form.block([row(n) for n in range(100)]), form.block([row(100)])]
-    data = form.header({"headrace.work_id": "w", "headrace.task": "3"}) + b"".join(blocks)
+    data = form.header({"headrace.run_id": "w", "headrace.task": "3"}) + b"".join(blocks)
     reader = fastavro.reader(io.BytesIO(data))
     assert [record["n"] for record in reader] == list(range(101))
-    assert (reader.codec, reader.metadata["headrace.work_id"], reader.metadata["headrace.task"]) == (codec, "w", "3")
+    assert (reader.codec, reader.metadata["headrace.run_id"], reader.metadata["headrace.task"]) == (codec, "w", "3")
     assert [block.num_records for block in fastavro.block_reader(io.BytesIO(data))] == [100, 1]
 
 

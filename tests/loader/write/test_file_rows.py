@@ -45,7 +45,7 @@ def test_rows_and_syncs_are_the_local_files(tmp_path: Path) -> None:
 
 
 def test_attempts_never_share_a_name() -> None:
-    first, second = (RowSink(lambda row: None, SYNC, 4).folder for _ in "ab")
+    first, second = (RowSink(lambda row: None, SYNC, 4).directory for _ in "ab")
     assert first != second
     assert re.fullmatch(r"task-00004-[0-9a-f]{16}-000001\.avro", row_file(f"{first}/000001.avro"))
 

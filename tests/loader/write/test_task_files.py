@@ -34,17 +34,17 @@ def formats(kind: FileKind, topic: str) -> ContainerFormat:
     return FORMAT
 
 
-def files_of(folder: Path, blocks: LocalSink | None = None, **options: int) -> TaskFiles:
+def files_of(directory: Path, blocks: LocalSink | None = None, **options: int) -> TaskFiles:
     sizes = {"block_bytes": 1000, "file_bytes_target": 1 << 30, **options}
-    return TaskFiles(blocks or LocalSink(str(folder), 4), formats, {"headrace.task": "4"}, **sizes)
+    return TaskFiles(blocks or LocalSink(str(directory), 4), formats, {"headrace.task": "4"}, **sizes)
 
 
-def range_of(folder: Path, partition: int = 0, topic: str = "t", **options: int) -> RangeRows:
+def range_of(directory: Path, partition: int = 0, topic: str = "t", **options: int) -> RangeRows:
     return RangeRows(
         topic,
         partition,
         formats,
-        scratch=lambda: tempfile.TemporaryFile(dir=folder),
+        scratch=lambda: tempfile.TemporaryFile(dir=directory),
         **{"block_bytes": 1000, **options},
     )
 
@@ -53,15 +53,15 @@ def row(offset: int, pad: int = 10) -> bytes:
     return encode_long(offset) + encode_bytes(bytes(pad))
 
 
-def offsets_in(folder: Path, file: StagedFile) -> list[int]:
-    with (folder / file.path).open("rb") as handle:
+def offsets_in(directory: Path, file: StagedFile) -> list[int]:
+    with (directory / file.path).open("rb") as handle:
         return [record["offset"] for record in fastavro.reader(handle)]
 
 
-def check(folder: Path, file: StagedFile) -> None:
-    data = (folder / file.path).read_bytes()
+def check(directory: Path, file: StagedFile) -> None:
+    data = (directory / file.path).read_bytes()
     assert (len(data), checksum_of(data)) == (file.length, file.checksum)
-    assert len(offsets_in(folder, file)) == file.records == sum(piece.records for piece in file.ranges)
+    assert len(offsets_in(directory, file)) == file.records == sum(piece.records for piece in file.ranges)
 
 
 def test_one_file_per_kind_topic_and_bucket(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_file_per_kind_topic_and_bucket(tmp_path: Path) -> None:
             rows.add(kind, f"dt=2013-01-0{1 + offset % 2}", offset, row(offset))
         rows.finish_into(files)
     staged = files.finish()
-    assert {(file.kind.value, file.topic, file.bucket): offsets_in(tmp_path, file) for file in staged} == {
+    assert {(file.kind.value, file.topic, file.time_partition): offsets_in(tmp_path, file) for file in staged} == {
         (kind, topic, f"dt=2013-01-0{day}"): offsets
         for topic in ("t", "u")
         for kind, day, offsets in (("data", 1, [0, 2, 4]), ("data", 2, [1, 3]), ("quarantine", 2, [5]))
@@ -100,11 +100,11 @@ def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
     rows = range_of(tmp_path, bytes_max=2000)
     for offset in range(500):
         rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset))
-        rows.settle()
+        rows.reconcile()
     rows.drop()
     assert files.finish() == ()
-    (folder,) = tmp_path.iterdir()
-    assert list(folder.iterdir()) == []
+    (directory,) = tmp_path.iterdir()
+    assert list(directory.iterdir()) == []
 
 
 def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
         sizes = []
         for offset in range(40):  # each is a block of its own, of 1,020 bytes
             rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset, 998))
-            rows.settle()
+            rows.reconcile()
             sizes.append(aside.seek(0, os.SEEK_END) // 1020)
         assert sizes == [0] * 9 + [6] * 6 + [12] * 6 + [18] * 6 + [24] * 6 + [30] * 6 + [36]
         files = files_of(tmp_path)
@@ -125,24 +125,24 @@ def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
 def test_rows_that_fill_no_block_are_moved_aside_too_those_of_the_fullest_buckets_first(tmp_path: Path) -> None:
     rows = range_of(tmp_path, bytes_max=3000)
     offset = itertools.count()
-    for bucket in range(1, 10):
-        for _ in range(bucket):
-            rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 72))
-    rows.settle()
-    for bucket in range(1, 10):
-        rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 72))
+    for time_partition in range(1, 10):
+        for _ in range(time_partition):
+            rows.add(FileKind.DATA, f"b={time_partition}", next(offset), row(0, 72))
+    rows.reconcile()
+    for time_partition in range(1, 10):
+        rows.add(FileKind.DATA, f"b={time_partition}", next(offset), row(0, 72))
     files = files_of(tmp_path)
     rows.finish_into(files)
     blocks = {}
     for file in files.finish():
         with (tmp_path / file.path).open("rb") as handle:
-            blocks[file.bucket] = [block.num_records for block in fastavro.block_reader(handle)]
-    whole = {f"b={bucket}": [bucket + 1] for bucket in range(1, 10)}
-    assert blocks == whole | {f"b={bucket}": [bucket, 1] for bucket in (6, 7, 8, 9)}
+            blocks[file.time_partition] = [block.num_records for block in fastavro.block_reader(handle)]
+    whole = {f"b={time_partition}": [time_partition + 1] for time_partition in range(1, 10)}
+    assert blocks == whole | {f"b={time_partition}": [time_partition, 1] for time_partition in (6, 7, 8, 9)}
 
 
 def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
-    assert LocalSink(str(tmp_path), 4).folder != LocalSink(str(tmp_path), 4).folder
+    assert LocalSink(str(tmp_path), 4).directory != LocalSink(str(tmp_path), 4).directory
 
 
 def test_a_file_that_grows_beyond_the_target_is_followed_by_another(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.Monkey
         rows = range_of(tmp_path, partition, bytes_max=3000)
         for offset in range(200):
             rows.add(FileKind.DATA, f"dt=2013-01-{1 + offset % 20:02d}", offset, row(offset))
-            rows.settle()
+            rows.reconcile()
         rows.finish_into(files)
         assert len(blocks._handles) <= 3
     staged = files.finish()
@@ -181,8 +181,8 @@ def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
     rows = range_of(tmp_path)
     rows.add(FileKind.DATA, "dt=2013-01-01", 0, row(0))
     rows.finish_into(files)
-    (folder,) = tmp_path.iterdir()
-    folder.rmdir()
+    (directory,) = tmp_path.iterdir()
+    directory.rmdir()
     with pytest.raises(OSError, match="000001"):
         files.finish()
 
@@ -195,20 +195,22 @@ def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
 def test_blocks_end_where_they_do_whether_rows_come_one_by_one_or_in_runs(
     batches: list[list[tuple[int, int]]], block: int, range_max: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        single, many = (range_of(Path(folder), block_bytes=block, bytes_max=range_max) for _ in range(2))
+    with tempfile.TemporaryDirectory() as directory:
+        single, many = (range_of(Path(directory), block_bytes=block, bytes_max=range_max) for _ in range(2))
         for number, batch in enumerate(batches):
-            of_bucket: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-            for n, (bucket, pad) in enumerate(batch):
+            of_time_partition: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+            for n, (time_partition, pad) in enumerate(batch):
                 offset = 100 * number + n
-                of_bucket[bucket].append((offset, row(offset, pad)))
-                single.add(FileKind.DATA, f"dt={bucket}", offset, row(offset, pad))
-            for bucket, found in of_bucket.items():
+                of_time_partition[time_partition].append((offset, row(offset, pad)))
+                single.add(FileKind.DATA, f"dt={time_partition}", offset, row(offset, pad))
+            for time_partition, found in of_time_partition.items():
                 ends = list(itertools.accumulate(len(one) for _, one in found))
                 data = memoryview(b"".join(one for _, one in found))
-                many.add_run(FileKind.DATA, f"dt={bucket}", RowRun(0, [offset for offset, _ in found], ends, data))
-            single.settle()
-            many.settle()
+                many.add_run(
+                    FileKind.DATA, f"dt={time_partition}", RowRun(0, [offset for offset, _ in found], ends, data)
+                )
+            single.reconcile()
+            many.reconcile()
         taken = []
         for rows in (single, many):
             files = Taken()
@@ -252,12 +254,12 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_bucket(
     wanted: dict[str, list[int]] = defaultdict(list)
     for partition, (added, is_dropped) in enumerate(ranges):
         rows = range_of(tmp_path, partition, block_bytes=block, bytes_max=range_max)
-        for n, (bucket, pad) in enumerate(added):
+        for n, (time_partition, pad) in enumerate(added):
             offset = partition * 1000 + n
-            rows.add(FileKind.DATA, f"dt={bucket}", offset, row(offset, pad))
-            rows.settle()
+            rows.add(FileKind.DATA, f"dt={time_partition}", offset, row(offset, pad))
+            rows.reconcile()
             if not is_dropped:
-                wanted[f"dt={bucket}"].append(offset)
+                wanted[f"dt={time_partition}"].append(offset)
         if is_dropped:
             rows.drop()
         else:
@@ -266,5 +268,5 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_bucket(
     found: dict[str, list[int]] = defaultdict(list)
     for file in staged:
         check(tmp_path, file)
-        found[file.bucket].extend(offsets_in(tmp_path, file))
-    assert {bucket: sorted(offsets) for bucket, offsets in found.items()} == wanted
+        found[file.time_partition].extend(offsets_in(tmp_path, file))
+    assert {time_partition: sorted(offsets) for time_partition, offsets in found.items()} == wanted

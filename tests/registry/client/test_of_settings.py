@@ -70,13 +70,13 @@ def test_tls_files_are_looked_at_first() -> None:
         registry_client(settings(url="https://127.0.0.1:1", client_ca="missing.pem"))
 
 
-def of_folder(
-    folder: Path, text: str, environment: dict[str, str], *, config: Path | None = None, home: Path | None = None
+def of_directory(
+    directory: Path, text: str, environment: dict[str, str], *, config: Path | None = None, home: Path | None = None
 ) -> Settings:
     """The settings of a checkout with such a file, in an environment with these keys of `registry`."""
-    (folder / "headrace.toml").write_text(f"[registry]\n{text}\n")
+    (directory / "headrace.toml").write_text(f"[registry]\n{text}\n")
     variables = {f"HEADRACE__REGISTRY__{key.upper()}": value for key, value in environment.items()}
-    return load_settings(working_dir=folder, environment=variables, config=config, home=home)
+    return load_settings(working_dir=directory, environment=variables, config=config, home=home)
 
 
 PASSWORD = {"client_user": "ci", "client_password": "sesame"}
@@ -104,7 +104,7 @@ def test_a_checkout_does_not_say_who_gets_the_credentials(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=r"headrace\.toml.*registry\.client_\w+") as caught:
-        registry_client(of_folder(tmp_path, text, environment))
+        registry_client(of_directory(tmp_path, text, environment))
     assert "sesame" not in str(caught.value)
 
 
@@ -126,14 +126,14 @@ def test_credentials_go_where_their_source_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, environment: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "evil" not in registry_client(of_folder(tmp_path, text, environment)).url
+    assert "evil" not in registry_client(of_directory(tmp_path, text, environment)).url
 
 
 def test_who_names_the_settings_file_answers_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "headrace.toml"
     text = 'url = "https://good.example"'
-    registry_client(of_folder(tmp_path, text, PASSWORD, config=path))
+    registry_client(of_directory(tmp_path, text, PASSWORD, config=path))
     monkeypatch.chdir("/")
     home = tmp_path / ".config" / "headrace"
     home.mkdir(parents=True)

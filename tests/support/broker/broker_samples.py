@@ -55,7 +55,7 @@ _open: deque[OpenFiles] = deque()
 
 
 def opened(
-    folder: Path,
+    directory: Path,
     *,
     is_clean: bool = False,
     recovery_point: int | None = 0,
@@ -65,13 +65,13 @@ def opened(
     had_epochs: bool = True,
     sets_aside: bool = False,
 ) -> OpenLog:
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     files = OpenFiles(64)
     _open.append(files)
     if len(_open) > LOGS_OPEN_MAX:
         _open.popleft().close()
     return open_log(
-        folder,
+        directory,
         files,
         limits or LogLimits(),
         is_clean=is_clean,

@@ -90,11 +90,11 @@ def another(engine: Engine) -> Executor:
 
 
 @contextmanager
-def spark_engines(folder: Path) -> Iterator[tuple[SparkEngine, ServerEngine]]:
+def spark_engines(directory: Path) -> Iterator[tuple[SparkEngine, ServerEngine]]:
     """A Spark session, and the Spark Thrift Server in it, on one metastore; in one JVM, as `headrace up` has them."""
     listen = Address("127.0.0.1", free_port())
     extra = {HOST_KEY: listen.host, PORT_KEY: str(listen.port)}
-    with spark_session(folder / "data with blanks", folder / "warehouse", extra=extra) as session:
+    with spark_session(directory / "data with blanks", directory / "warehouse", extra=extra) as session:
         _start_thrift(session, listen)
         address = HiveServerAddress(listen.host, listen.port)
         server = ServerEngine(THRIFT_SERVER, HiveServerExecutor(address), address)
@@ -102,8 +102,8 @@ def spark_engines(folder: Path) -> Iterator[tuple[SparkEngine, ServerEngine]]:
 
 
 @contextmanager
-def hive_engine(folder: Path, **properties: str) -> Iterator[Engine]:
-    server = HiveServer(folder, properties)
+def hive_engine(directory: Path, **properties: str) -> Iterator[Engine]:
+    server = HiveServer(directory, properties)
     try:
         address = HiveServerAddress("127.0.0.1", server.port, NOSASL)
         engine = ServerEngine(HIVE, HiveServerExecutor(address), address)

@@ -31,27 +31,34 @@ class HiveServer:
     """A running HiveServer2; `address` is host:port, `log` what it prints. Queries run in its own JVM, by Tez in local
     mode. With `main` it is its metastore alone, as a service."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str] | None = None, main: str = HIVE_SERVER) -> None:
-        (folder / "conf").mkdir(parents=True)
-        (folder / "tmp").mkdir()
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None, main: str = HIVE_SERVER) -> None:
+        (directory / "conf").mkdir(parents=True)
+        (directory / "tmp").mkdir()
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.log = folder / "hiveserver2.log"
-        settings = configuration({**_properties(folder, self.port), **(properties or {})})
+        self.log = directory / "hiveserver2.log"
+        settings = configuration({**_properties(directory, self.port), **(properties or {})})
         for name in ("hive-site", "core-site", "tez-site"):
-            (folder / "conf" / f"{name}.xml").write_text(settings, encoding="utf-8")
-        (folder / "conf" / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
-        (folder / "conf" / "hive-log4j2.properties").write_text(LOGGING, encoding="utf-8")
+            (directory / "conf" / f"{name}.xml").write_text(settings, encoding="utf-8")
+        (directory / "conf" / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
+        (directory / "conf" / "hive-log4j2.properties").write_text(LOGGING, encoding="utf-8")
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
         command = [
             *("java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", *opened),
-            *(f"-Dderby.stream.error.file={folder / 'derby.log'}", "-Dderby.system.durability=test"),
-            *(f"-Djava.io.tmpdir={folder / 'tmp'}", "-cp", f"{folder / 'conf'}:{classpath_of('hive')}"),
+            *(f"-Dderby.stream.error.file={directory / 'derby.log'}", "-Dderby.system.durability=test"),
+            *(f"-Djava.io.tmpdir={directory / 'tmp'}", "-cp", f"{directory / 'conf'}:{classpath_of('hive')}"),
             *(main, *(("-p", str(self.port)) if main == METASTORE else ())),
         ]
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LC_ALL": "C.UTF-8", "HADOOP_HOME": str(folder)}
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(directory),
+            "LC_ALL": "C.UTF-8",
+            "HADOOP_HOME": str(directory),
+        }
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=directory, env=environment
+            )
         self._wait_until_ready()
 
     def stop(self) -> None:
@@ -98,19 +105,19 @@ rootLogger.appenderRef.c.ref = C
 """
 
 
-def _properties(folder: Path, port: int) -> dict[str, str]:
-    temporary = folder / "tmp"
+def _properties(directory: Path, port: int) -> dict[str, str]:
+    temporary = directory / "tmp"
     return {
         "fs.defaultFS": "file:///",
         "hadoop.tmp.dir": str(temporary),
-        "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / 'metastore'};create=true",
+        "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory / 'metastore'};create=true",
         "javax.jdo.option.ConnectionDriverName": "org.apache.derby.jdbc.EmbeddedDriver",
         "datanucleus.schema.autoCreateAll": "true",
         "datanucleus.schema.autoCreateTables": "true",
         "hive.metastore.schema.verification": "false",
         "metastore.schema.verification": "false",
-        "hive.metastore.warehouse.dir": f"file://{folder / 'warehouse'}",
-        "hive.metastore.warehouse.external.dir": f"file://{folder / 'external'}",
+        "hive.metastore.warehouse.dir": f"file://{directory / 'warehouse'}",
+        "hive.metastore.warehouse.external.dir": f"file://{directory / 'external'}",
         "hive.server2.authentication": "NOSASL",
         "hive.server2.enable.doAs": "false",
         "hive.server2.thrift.port": str(port),

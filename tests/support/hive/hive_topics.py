@@ -15,7 +15,7 @@ import fastavro
 from headrace.avro_schema import Field, Record, Schema, Type, parse_schema
 from headrace.hive_ddl.names import quote_identifier, table_name
 from headrace.hive_ddl.plan import plan_partitions, plan_table
-from headrace.hive_ddl.table import SCHEMA_FOLDER, SCHEMA_URL, Column, TableState, desired_table, local_location
+from headrace.hive_ddl.table import SCHEMA_DIRECTORY, SCHEMA_URL, Column, TableState, desired_table, local_location
 from headrace.loader.apply.schema import CURRENT_SCHEMA
 from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
 from support.hive.hive_engines import Engine
@@ -87,7 +87,7 @@ class FoldedTopic:
     """`filed` are the rows so far: the version's number, its schema, and a message as fastavro takes it."""
 
     name: str
-    folder: Path
+    directory: Path
     engines: Sequence[Engine]
     states: list[LoadState] = field(default_factory=list)
     filed: list[tuple[int, Schema, Any]] = field(default_factory=list)
@@ -130,7 +130,7 @@ class FoldedTopic:
 
     def publish_schema(self) -> Path:
         """The table's schema in a file beside the data, as loads leave it."""
-        path = self.folder / SCHEMA_FOLDER / CURRENT_SCHEMA
+        path = self.directory / SCHEMA_DIRECTORY / CURRENT_SCHEMA
         path.parent.mkdir(exist_ok=True)
         path.write_text(self._wanted(len(self.states)).schema_text, encoding="utf-8")
         return path
@@ -142,7 +142,7 @@ class FoldedTopic:
         return desired_table(
             database=DATABASE,
             name=self.table,
-            location=local_location(self.folder),
+            location=local_location(self.directory),
             topic=self.name,
             subject=f"{self.name}-value",
             version=number,
@@ -169,12 +169,12 @@ class FoldedTopic:
             row = decode(load, project(writer, load, encode(writer, message), route))
             records.append({**row, "kafka": {"partition": 0, "offset": offset, "timestamp": None}})
         values = (DAY, f"{number:02}")
-        folder = self.folder / f"dt={DAY}" / f"hr={number:02}"
-        folder.mkdir(parents=True)
+        directory = self.directory / f"dt={DAY}" / f"hr={number:02}"
+        directory.mkdir(parents=True)
         text = load_schema_with_kafka(self.states[-1].text, "position")
-        with (folder / "1.avro").open("wb") as file:
+        with (directory / "1.avro").open("wb") as file:
             fastavro.writer(file, fastavro.parse_schema(json.loads(text)), records, codec="deflate")
-        asked = {values: local_location(folder)}
+        asked = {values: local_location(directory)}
         for engine in self.engines:
             present = engine.executor.partitions(DATABASE, self.table, asked)
             for op in plan_partitions(self._wanted(number), present, asked):

@@ -59,8 +59,8 @@ def plain(value):
 """A function for Pig, in Jython: a value by its Java class, since what Pig prints cannot be told apart again."""
 
 
-def by_schema(folder: Path) -> str:
-    return f"'{folder}/dt=*/hr=*' USING AvroStorage('', '-f {folder}/_schema/current.avsc')"
+def by_schema(directory: Path) -> str:
+    return f"'{directory}/dt=*/hr=*' USING AvroStorage('', '-f {directory}/_schema/current.avsc')"
 
 
 def by_table(table: str) -> str:
@@ -74,14 +74,14 @@ class PigRefused(Exception):
 class Pig:
     """`jars` is `pig`, or `pig-hcat` for tables of a metastore of Hive 2.3."""
 
-    def __init__(self, folder: Path, jars: str) -> None:
-        folder.mkdir(parents=True)
-        (folder / "log4j.properties").write_text(LOGGING, encoding="utf-8")
-        self._folder = folder
+    def __init__(self, directory: Path, jars: str) -> None:
+        directory.mkdir(parents=True)
+        (directory / "log4j.properties").write_text(LOGGING, encoding="utf-8")
+        self._directory = directory
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
         self._command = [
             *("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", *opened),
-            *("-cp", f"{folder}:{classpath_of(jars)}", "org.apache.pig.Main", "-x", "local"),
+            *("-cp", f"{directory}:{classpath_of(jars)}", "org.apache.pig.Main", "-x", "local"),
             *("-4", "log4j.properties"),
         ]
 
@@ -97,9 +97,9 @@ class Pig:
         Raises:
             PigRefused: the job failed.
         """
-        (self._folder / "as_json.py").write_text(AS_JSON, encoding="utf-8")
+        (self._directory / "as_json.py").write_text(AS_JSON, encoding="utf-8")
         script = (
-            f"{before}REGISTER '{self._folder / 'as_json.py'}' USING jython AS shown;\n"
+            f"{before}REGISTER '{self._directory / 'as_json.py'}' USING jython AS shown;\n"
             f"t = LOAD {load};\nDESCRIBE t;\n"
             f"result = FOREACH t GENERATE shown.said(TOTUPLE({', '.join(columns)}));"
         )
@@ -117,12 +117,12 @@ class Pig:
         return sorted(line for line in done.stdout.splitlines() if line.startswith("("))
 
     def _run(self, script: str, properties: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        path = self._folder / "script.pig"
+        path = self._directory / "script.pig"
         settings = "".join(f"SET {name} '{value}';\n" for name, value in properties.items())
         path.write_text(f"{settings}{script}\nDUMP result;\n", encoding="utf-8")
         return subprocess.run(
             [*self._command, str(path)],
-            cwd=self._folder,
+            cwd=self._directory,
             capture_output=True,
             text=True,
             timeout=SCRIPT_TIMEOUT_S,

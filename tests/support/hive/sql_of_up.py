@@ -24,7 +24,7 @@ ANSWER = QueryResult(
 
 @contextlib.contextmanager
 def sql_of_up(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[Question]]:
-    """Runs on a data folder while open; yields the questions so far."""
+    """Runs on a data directory while open; yields the questions so far."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / "sql.sock"
     asked: list[Question] = []

@@ -28,8 +28,8 @@ class WheelMetastore:
     """`uri` is what `hive.metastore` is set to. The tables are made beforehand: the metastore, made to do so, waits on
     PostgreSQL for itself."""
 
-    def __init__(self, folder: Path, database_url: str) -> None:
-        folder.mkdir(parents=True)
+    def __init__(self, directory: Path, database_url: str) -> None:
+        directory.mkdir(parents=True)
         place = urlsplit(database_url)
         connection = {
             "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{place.hostname}:{place.port}{place.path}",
@@ -41,37 +41,42 @@ class WheelMetastore:
             "hive.metastore.schema.verification": "false",
             "hive.async.log.enabled": "false",
             "hive.hmshandler.retry.attempts": "1",
-            "hive.metastore.warehouse.dir": f"file://{folder / 'warehouse'}",
+            "hive.metastore.warehouse.dir": f"file://{directory / 'warehouse'}",
         }
-        (folder / "hive-site.xml").write_text(configuration({**connection, **settings}), encoding="utf-8")
+        (directory / "hive-site.xml").write_text(configuration({**connection, **settings}), encoding="utf-8")
         jars = Path(_find_spark_home()) / "jars"
-        self._java = ["java", "--add-opens=java.base/java.net=ALL-UNNAMED", f"-Djava.io.tmpdir={folder}", "-cp"]
-        self._classpath = f"{folder}:{jars}/*:{classpath_of('postgres-jdbc')}"
-        self._make_tables(folder, jars, {**connection, **TOOL_PROPERTIES})
+        self._java = ["java", "--add-opens=java.base/java.net=ALL-UNNAMED", f"-Djava.io.tmpdir={directory}", "-cp"]
+        self._classpath = f"{directory}:{jars}/*:{classpath_of('postgres-jdbc')}"
+        self._make_tables(directory, jars, {**connection, **TOOL_PROPERTIES})
         port = free_port()
         self.uri = f"thrift://127.0.0.1:{port}"
-        with (folder / "log").open("wb") as log:
+        with (directory / "log").open("wb") as log:
             command = [*self._java, self._classpath, METASTORE, "-p", str(port)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not is_open(port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError((folder / "log").read_text(errors="replace")[-3000:])
+                raise RuntimeError((directory / "log").read_text(errors="replace")[-3000:])
             time.sleep(0.2)
 
     def stop(self) -> None:
         self._process.kill()
         self._process.wait(STOP_TIMEOUT_S)
 
-    def _make_tables(self, folder: Path, jars: Path, properties: dict[str, str]) -> None:
+    def _make_tables(self, directory: Path, jars: Path, properties: dict[str, str]) -> None:
         (archive,) = jars.glob("hive-metastore-2*.jar")
         with zipfile.ZipFile(archive) as jar:
-            jar.extract("package.jdo", folder)
-        told = folder / "tool.properties"
+            jar.extract("package.jdo", directory)
+        told = directory / "tool.properties"
         told.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
         tool = [*self._java, self._classpath, SCHEMA_TOOL, "-create", "-api", "JDO", "-props", str(told)]
         done = subprocess.run(
-            [*tool, str(folder / "package.jdo")], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+            [*tool, str(directory / "package.jdo")],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -31,7 +31,7 @@ class BackfillWorld(TaskWorld):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.policy = dataclasses.replace(self.policy, quarantine_share_max=1.0)
+        self.policy = dataclasses.replace(self.policy, quarantine_ratio_max=1.0)
         self.lines: list[str] = []
         self.registry.register("orders-value", 1, TIMED)
 
@@ -55,11 +55,13 @@ class BackfillWorld(TaskWorld):
         settings = BackfillSettings(self.settings.plan, self.settings.task, piece_bytes_max)
         return backfill(ports, "orders", period, settings, is_dry=is_dry)
 
-    def files(self, kind: FileKind = FileKind.DATA, bucket: str = "") -> list[Path]:
+    def files(self, kind: FileKind = FileKind.DATA, time_partition: str = "") -> list[Path]:
         """The live files, where they belong."""
         log = self.log()
-        slot = log.read_state().slot
-        placed = placed_files(FileIndex(log), log, "orders", kind, slot, lambda found: bucket in ("", found))
+        commit_number = log.read_state().commit_number
+        placed = placed_files(
+            FileIndex(log), log, "orders", kind, commit_number, lambda found: time_partition in ("", found)
+        )
         return [self.warehouse / one.path for one in placed]
 
     def findings(self) -> tuple[Finding, ...]:

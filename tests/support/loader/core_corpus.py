@@ -27,9 +27,9 @@ from support.loader.compiled_core import required_core
 from support.loader.projection_oracle import both_twins
 from support.loader.ranges_both_ways import T0, Given, check_same, plan_of
 
-FOLDER: Final = GOLDEN / "core_corpus"
-INPUTS: Final = FOLDER / "inputs.txt"
-HISTORIES: Final = FOLDER / "histories.json"
+DIRECTORY: Final = GOLDEN / "core_corpus"
+INPUTS: Final = DIRECTORY / "inputs.txt"
+HISTORIES: Final = DIRECTORY / "histories.json"
 TARGET: Final = ROOT / "tests" / "support" / "loader" / "core_fuzz_target.c"
 
 HEAD_BYTES: Final = 4

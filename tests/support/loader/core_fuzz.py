@@ -26,8 +26,8 @@ def main(seconds: float, seed: int) -> int:
     """Returns 0 when nothing was found."""
     from headrace.avro_codec.core.build import LIBRARY, build, compiler
 
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / LIBRARY
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory) / LIBRARY
         build(library, compiler(), *COMPILER_FLAGS)
         asan = subprocess.run([*compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         environment = {
@@ -37,18 +37,18 @@ def main(seconds: float, seed: int) -> int:
             "PYTHONMALLOC": "malloc",  # or bytes would lie side by side, and reading beyond one be fine
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }
-        if not _replays(Path(folder), environment):
+        if not _replays(Path(directory), environment):
             return 1
         command = [sys.executable, __file__, "--under", str(library), str(seconds), str(seed)]
         return subprocess.run(command, env=environment, check=False).returncode
 
 
-def _replays(folder: Path, environment: dict[str, str]) -> bool:
+def _replays(directory: Path, environment: dict[str, str]) -> bool:
     """Whether the kept inputs break nothing where each buffer ends with what the core is told of."""
     from headrace.avro_codec.core.build import HERE, SOURCES, compiler
     from support.loader import core_corpus
 
-    programs, inputs, target = folder / "programs", folder / "inputs", folder / "replay"
+    programs, inputs, target = directory / "programs", directory / "inputs", directory / "replay"
     core_corpus.write_programs(programs, core_corpus.worlds())
     core_corpus.write_inputs(inputs, core_corpus.inputs())
     sources = [str(core_corpus.TARGET), *map(str, SOURCES)]

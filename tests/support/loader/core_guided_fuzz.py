@@ -62,8 +62,8 @@ def seeds(worlds: list[core_corpus.World], chance: random.Random) -> list[bytes]
 def main(seconds: int) -> int:
     """Returns 0 when nothing was found, 1 with a finding."""
     worlds = core_corpus.worlds()
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        here = Path(directory)
         build(here / "target")
         core_corpus.write_programs(here / "programs", worlds)
         found, least = here / "found", here / "least"

@@ -1,4 +1,4 @@
-"""Checksums of files, as decisions hold them."""
+"""Checksums of files, as commits hold them."""
 
 from __future__ import annotations
 

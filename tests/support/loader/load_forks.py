@@ -69,10 +69,10 @@ class LoadForks:
     The drivers share a JVM, which survives the kill of a driver. Loads of `LoadWorld.start_load` share nothing.
     """
 
-    def __init__(self, world: LoadWorld, folder: Path) -> None:
+    def __init__(self, world: LoadWorld, directory: Path) -> None:
         self._world = world
         self._lines: Queue[str] = Queue()
-        self._errors = (folder / "load_forks.log").open("w+")
+        self._errors = (directory / "load_forks.log").open("w+")
         self._last: ForkedProcess | None = None
         self._process = subprocess.Popen(
             [sys.executable, str(SERVER), "load", *world.flags()],
@@ -81,7 +81,7 @@ class LoadForks:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, "HEADRACE_TEST_CONTROL": str(folder / "stop.json")},
+            env={**os.environ, "HEADRACE_TEST_CONTROL": str(directory / "stop.json")},
         )
         threading.Thread(target=self._read, daemon=True).start()
         try:

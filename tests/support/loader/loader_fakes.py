@@ -36,12 +36,12 @@ from headrace.kafka_wire.cluster import (
     TopicMetadata,
 )
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.apply.audit import AuditFollower
+from headrace.loader.apply.audit import AuditApplier
 from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
-from headrace.loader.apply.elsewhere import TablesElsewhere
+from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.inspect.latest_view import latest_view, newest_id
@@ -388,8 +388,8 @@ class World:
         self.cluster.topics[name] = FakeTopic(topic_id, [list(log) for log in logs])
         return self.cluster.topics[name]
 
-    def log(self) -> DecisionLog:
-        return DecisionLog(local_storage(self.warehouse).slots)
+    def log(self) -> CommitLog:
+        return CommitLog(local_storage(self.warehouse).commits)
 
     def tables(self) -> TableSettings:
         def schema_of(topic: str, state: TopicState) -> str:
@@ -397,7 +397,7 @@ class World:
 
         def view_of(topic: str, state: TopicState) -> ReplaceView | None:
             number = newest_id(state) if self.latest_views else None
-            text = None if number is None else KeptSchemas(storage.slots, keeps=False).text(number)
+            text = None if number is None else KeptSchemas(storage.commits, keeps=False).text(number)
             return latest_view(topic, state, "position", "headrace", number, text) if number and text else None
 
         storage = local_storage(self.warehouse)
@@ -414,7 +414,7 @@ class World:
         log = self.log()
         log.open()
         storage = local_storage(self.warehouse)
-        audit = AuditFollower(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
+        audit = AuditApplier(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
         chain = chain_of(log, storage, lambda: self.hive, self.tables(), audit, self.cluster)
         ports = Ports(
             self.cluster,
@@ -425,10 +425,10 @@ class World:
             self.pool,
             lambda: True,
             lambda: self.clock_ms,
-            self._new_work_id,
+            self._new_run_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
             Retirement(log, chain.index, storage.files, chain.partitions),
-            TablesElsewhere(lambda: self.hive, storage.files, "headrace"),
+            TablesOfOtherWarehouse(lambda: self.hive, storage.files, "headrace"),
         )
         rewrites = RewritePorts(
             log,
@@ -438,7 +438,7 @@ class World:
             chain.engine,
             self._merge,
             lambda: self.clock_ms,
-            self._new_work_id,
+            self._new_run_id,
             "b",
         )
         return ports, rewrites
@@ -455,7 +455,7 @@ class World:
             file = StagedFile(
                 unit.kind,
                 unit.topic,
-                unit.bucket,
+                unit.time_partition,
                 staged.name,
                 len(content),
                 checksum_of(content),
@@ -470,7 +470,7 @@ class World:
         with AuditStore(self.audit_path) as store:
             return store.rows(topic)
 
-    def _new_work_id(self) -> str:
+    def _new_run_id(self) -> str:
         self._works += 1
         return f"work-{self._works}"
 
@@ -482,9 +482,9 @@ class World:
         """Likewise of its quarantine."""
         return self._published(self.warehouse / "_quarantine" / topic)
 
-    def _published(self, folder: Path) -> list[tuple[int, int]]:
+    def _published(self, directory: Path) -> list[tuple[int, int]]:
         found = []
-        for path in sorted(folder.rglob("*.avro")):
+        for path in sorted(directory.rglob("*.avro")):
             found += [tuple(json.loads(line)) for line in path.read_text().splitlines()]
         return sorted(found)
 

@@ -1,4 +1,4 @@
-"""Small literal values of the decision log that several tests build on."""
+"""Small literal values of the commit log that several tests build on."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.loader.apply.base import Step
-from headrace.loader.commit.decision import (
-    BucketRewrite,
+from headrace.loader.commit.commit import (
+    Commit,
+    CommitKind,
+    CommittedFile,
+    CommittedRange,
     CountSeries,
-    DecidedFile,
-    DecidedRange,
-    Decision,
-    DecisionKind,
     LoadSchema,
-    TopicDecision,
+    TimePartitionRewrite,
+    TopicCommit,
     WindowCount,
 )
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
@@ -27,13 +27,13 @@ POLICY = TopicPolicy(
     kafka_column="position",
     codec="snappy",
     time_fields=("timestamp",),
-    lost_ground="fail",
-    quarantine_share_max=0.1,
+    on_data_loss="fail",
+    quarantine_ratio_max=0.1,
     record_bytes_max=64 * 1024 * 1024,
     corrupt_batches="fail",
     future_ms_max=None,
 )
-BUCKET = "dt=2026-01-01/hr=05"
+TIME_PARTITION = "dt=2026-01-01/hr=05"
 
 
 def load_schema(revision: int = 1) -> LoadSchema:
@@ -48,19 +48,23 @@ def load_schema(revision: int = 1) -> LoadSchema:
     )
 
 
-def decided_range(partition: int, previous: int | None, start: int, end: int) -> DecidedRange:
+def committed_range(partition: int, previous: int | None, start: int, end: int) -> CommittedRange:
     gaps = ((previous, start),) if previous is not None and previous < start else ()
-    return DecidedRange(partition, previous, start, end, 0, RangeCounts(records=end - start), gaps, 100 * (end - start))
+    return CommittedRange(
+        partition, previous, start, end, 0, RangeCounts(records=end - start), gaps, 100 * (end - start)
+    )
 
 
-def decided_file(name: str, partition: int, start: int, end: int, bucket: str = BUCKET) -> DecidedFile:
+def committed_file(
+    name: str, partition: int, start: int, end: int, time_partition: str = TIME_PARTITION
+) -> CommittedFile:
     ranges = (FileRange(partition, start, end - 1, end - start),)
-    return DecidedFile(FileKind.DATA, bucket, name, f"task-{name}", 1000, "00" * 32, end - start, ranges)
+    return CommittedFile(FileKind.DATA, time_partition, name, f"task-{name}", 1000, "00" * 32, end - start, ranges)
 
 
-def topic_decision(
-    *ranges: DecidedRange,
-    files: Iterable[DecidedFile] = (),
+def topic_commit(
+    *ranges: CommittedRange,
+    files: Iterable[CommittedFile] = (),
     new: bool = False,
     topic_id: str = "id-1",
     topic_id_before: str | None = "id-1",
@@ -69,13 +73,13 @@ def topic_decision(
     table: str = "orders",
     asked_ids: frozenset[int] = frozenset(),
     kafka_column: str = "position",
-) -> TopicDecision:
-    return TopicDecision(
+) -> TopicCommit:
+    return TopicCommit(
         topic_id=topic_id,
         topic_id_before=None if new else topic_id_before,
         revision_before=0 if new else revision_before,
         table=table,
-        folder=table,
+        directory=table,
         partition_by="hour",
         load_schema=load_schema() if new else schema,
         ranges=ranges,
@@ -91,49 +95,49 @@ def value_subject(topic: str) -> str:
     return f"{topic}-value"
 
 
-def decisions_of(log: DecisionLog, topic: str, state: LoaderState, since: int = 0) -> list[Decision]:
-    """Those of the slots after `since` that speak of a topic, oldest first."""
+def commits_of(log: CommitLog, topic: str, state: LoaderState, since: int = 0) -> list[Commit]:
+    """Those of the commit after `since` that speak of a topic, oldest first."""
     return [found.value for found in log.back(topic, state, since)][::-1]
 
 
 def step_of(
     state: LoaderState,
     topic: str,
-    decisions: Sequence[Decision],
+    commits: Sequence[Commit],
     *,
     since: int = 0,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> Step:
-    """What a follower would be asked to apply; nobody is rewound."""
-    return Step(topic, state.topics[topic], decisions, since, state.slot, state.works, lambda name: None, warn)
+    """What a applier would be asked to apply; nobody is rewound."""
+    return Step(topic, state.topics[topic], commits, since, state.commit_number, state.works, lambda name: None, warn)
 
 
-def load(work_id: str, topics: dict[str, TopicDecision], slot: int = 0) -> Decision:
-    offer = Decision(0, DecisionKind.LOAD, work_id, 1_767_225_600_000, "test", topics, frozenset())
-    return offer.at(slot) if slot else offer
+def load(run_id: str, topics: dict[str, TopicCommit], commit_number: int = 0) -> Commit:
+    proposal = Commit(0, CommitKind.LOAD, run_id, 1_767_225_600_000, "test", topics, frozenset())
+    return proposal.at(commit_number) if commit_number else proposal
 
 
-def clean(work_id: str, *voided: str, slot: int = 0) -> Decision:
-    return Decision(slot, DecisionKind.CLEAN, work_id, 1_767_225_600_000, "test", {}, frozenset(voided))
+def clean(run_id: str, *voided: str, commit_number: int = 0) -> Commit:
+    return Commit(commit_number, CommitKind.CLEAN, run_id, 1_767_225_600_000, "test", {}, frozenset(voided))
 
 
 def rewrite(
     *replaced: str,
-    bucket: str = BUCKET,
+    time_partition: str = TIME_PARTITION,
     records: int = 0,
     bytes: int = 0,
     generation_before: int = 0,
-    files: Iterable[DecidedFile] = (),
-) -> TopicDecision:
-    """Takes files of a bucket away, and puts others in their place."""
+    files: Iterable[CommittedFile] = (),
+) -> TopicCommit:
+    """Takes files of a time away, and puts others in their place."""
     return dataclasses.replace(
-        topic_decision(files=files),
+        topic_commit(files=files),
         audit=(),
         time_sources={},
         generation_before=generation_before,
-        rewrites=(BucketRewrite(FileKind.DATA, bucket, replaced, records, bytes),),
+        rewrites=(TimePartitionRewrite(FileKind.DATA, time_partition, replaced, records, bytes),),
     )
 
 
-def compact(work_id: str, topics: dict[str, TopicDecision]) -> Decision:
-    return dataclasses.replace(load(work_id, topics), kind=DecisionKind.COMPACT)
+def compact(run_id: str, topics: dict[str, TopicCommit]) -> Commit:
+    return dataclasses.replace(load(run_id, topics), kind=CommitKind.COMPACT)

@@ -1,4 +1,4 @@
-"""Loads from a real broker in this process: the real tasks, files and decisions, without Spark and a registry."""
+"""Loads from a real broker in this process: the real tasks, files and commits, without Spark and a registry."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Loads:
             producer.produce(self.topic, value, partition=0)
         assert producer.flush(60) == 0
 
-    def load(self, address: str, lost_ground: str = "fail") -> RunReport:
-        self._world.policy = dataclasses.replace(self._world.policy, lost_ground=lost_ground)
+    def load(self, address: str, on_data_loss: str = "fail") -> RunReport:
+        self._world.policy = dataclasses.replace(self._world.policy, on_data_loss=on_data_loss)
         settings = self._world.settings
         settings = dataclasses.replace(
             settings,
@@ -56,14 +56,14 @@ class Loads:
             return run_load(ports, settings)
 
     def rows(self) -> dict[int, list[tuple[int, int]]]:
-        """By slot of the file that they are in: (offset, number) of every published row."""
+        """By commit of the file that they are in: (offset, number) of every published row."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for path in sorted((self._world.warehouse / self.topic).rglob("*.avro")):
             with path.open("rb") as file:
                 for row in fastavro.reader(file):
                     values: Any = row
                     found[int(path.name.split("-")[1])].append((values["kafka"]["offset"], values["n"]))
-        return {slot: sorted(rows) for slot, rows in found.items()}
+        return {commit_number: sorted(rows) for commit_number, rows in found.items()}
 
 
 def check_taken_up(loads: Loads, address: str) -> None:
@@ -79,12 +79,12 @@ def check_taken_up(loads: Loads, address: str) -> None:
         "partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was cut back and grew again"
     )
     assert loads.rows() == before
-    report = loads.load(address, "earliest")
+    report = loads.load(address, "skip")
     assert report.problems == {}
     assert any("the rows of its offsets 80 to 99 in files" in note for note in report.notes), report.notes
-    slots = loads.rows()
-    newest = max(slots)
-    assert {slot: rows for slot, rows in slots.items() if slot != newest} == before
-    assert slots[newest] == [(offset, 920 + offset) for offset in range(80, 150)]
+    commits = loads.rows()
+    newest = max(commits)
+    assert {commit_number: rows for commit_number, rows in commits.items() if commit_number != newest} == before
+    assert commits[newest] == [(offset, 920 + offset) for offset in range(80, 150)]
     assert not loads.load(address).has_findings
-    assert loads.rows() == slots
+    assert loads.rows() == commits

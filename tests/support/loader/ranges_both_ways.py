@@ -17,7 +17,7 @@ from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema, ThroughCore
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import FileKind, TopicPlan
-from headrace.loader.write.buckets import Buckets
+from headrace.loader.write.time_partitions import Buckets
 from support.loader.compiled_core import required_core
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import states_of
@@ -42,17 +42,17 @@ def headers_bytes(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 
 @dataclass(slots=True)
 class Rows:
-    """What came for each kind and bucket, in order."""
+    """What came for each kind and time, in order."""
 
     found: dict[tuple[FileKind, str], list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
-        self.found[kind, bucket].append((offset, row))
+    def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
+        self.found[kind, time_partition].append((offset, row))
 
-    def add_run(self, kind: FileKind, bucket: str, run: RowRun) -> None:
+    def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
         starts = [0, *run.ends[:-1]]
         for offset, start, end in zip(run.offsets, starts, run.ends, strict=True):
-            self.found[kind, bucket].append((offset, bytes(run.data[start:end])))
+            self.found[kind, time_partition].append((offset, bytes(run.data[start:end])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,22 @@ class Given:
     opened: frozenset[int] = frozenset()
 
     def messages(self, through: Library | None) -> tuple[RangeMessages, Rows]:
-        rows, buckets = Rows(), Buckets(self.partition_by)
+        rows, time_partitions = Rows(), Buckets(self.partition_by)
         limits = None if self.clamp is None else (self.clamp.future_ms_max, self.clamp.now_ms)
         core_rows = (
-            None if through is None else RowsOfBatches(through, ROOM, self.kafka_column, 3, buckets.period_ms, limits)
+            None
+            if through is None
+            else RowsOfBatches(through, ROOM, self.kafka_column, 3, time_partitions.period_ms, limits)
         )
         messages = RangeMessages(
             TopicPartition("t", 3),
             TopicProjection(self.plan, self.time_fields),
             rows.add,
-            buckets,
+            time_partitions,
             compile_suffix(self.kafka_column, 3),
             set(self.opened),
             self.clamp,
-            None if core_rows is None else ThroughCore(core_rows, buckets.period_ms, rows.add_run),
+            None if core_rows is None else ThroughCore(core_rows, time_partitions.period_ms, rows.add_run),
         )
         return messages, rows
 

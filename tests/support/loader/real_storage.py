@@ -37,7 +37,7 @@ def spark_jvm(data_dir: Path, spark: Mapping[str, str]) -> Iterator[None]:
 
 
 def real_storage(base: str) -> Storage:
-    """A new warehouse below a folder."""
+    """A new warehouse below a directory."""
     uri = f"{base}/w{next(NUMBERS)}"
     file_system = FILE_SYSTEMS[uri.partition(":")[0]](lambda: shared_jvm(Path(), {}), uri)
     return hadoop_storage(file_system, uri)

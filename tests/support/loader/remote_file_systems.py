@@ -38,21 +38,21 @@ class _InMemory:
         content = self.read(path)
         return None if content is None else len(content)
 
-    def children(self, folder: str) -> tuple[str, ...]:
+    def children(self, directory: str) -> tuple[str, ...]:
         with self.lock:
-            below = [path.removeprefix(f"{folder}/") for path in self.files if path.startswith(f"{folder}/")]
+            below = [path.removeprefix(f"{directory}/") for path in self.files if path.startswith(f"{directory}/")]
             return tuple(sorted({path.split("/")[0] for path in below}))
 
     def below(self, path: str) -> list[str]:
-        """The file of this path, or those in the folder."""
+        """The file of this path, or those in the directory."""
         with self.lock:
             return [one for one in self.files if f"{one}/".startswith(f"{path}/")]
 
-    def files_below(self, folder: str) -> tuple[FoundFile, ...]:
+    def files_below(self, directory: str) -> tuple[FoundFile, ...]:
         with self.lock:
             found = sorted(self.files.items())
         return tuple(
-            FoundFile(path, len(content), at) for path, (content, at) in found if path.startswith(f"{folder}/")
+            FoundFile(path, len(content), at) for path, (content, at) in found if path.startswith(f"{directory}/")
         )
 
     def upload(self, local: Path, target: str) -> None:
@@ -67,9 +67,9 @@ class _InMemory:
 
 @dataclass
 class FakeHdfs(_InMemory):
-    """Folders are there whether there is something in them or not. `done` has what was settled and deleted."""
+    """Directories are there whether there is something in them or not. `done` has what was settled and deleted."""
 
-    folders: set[str] = field(default_factory=set)
+    directories: set[str] = field(default_factory=set)
     done: list[tuple[str, str]] = field(default_factory=list)
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
@@ -88,25 +88,25 @@ class FakeHdfs(_InMemory):
 
     def write(self, path: str, content: bytes) -> None:
         super().write(path, content)
-        self.make_folders_above(path)
+        self.make_directories_above(path)
 
-    def make_folders_above(self, path: str) -> None:
-        folder = path.rpartition("/")[0]
-        while not folder.endswith(":/"):
-            self.folders.add(folder)
-            folder = folder.rpartition("/")[0]
+    def make_directories_above(self, path: str) -> None:
+        directory = path.rpartition("/")[0]
+        while not directory.endswith(":/"):
+            self.directories.add(directory)
+            directory = directory.rpartition("/")[0]
 
     def move(self, source: str, target: str) -> None:
         with self.lock:
-            self.make_folders_above(target)
-            if source not in self.files and source not in self.folders:
+            self.make_directories_above(target)
+            if source not in self.files and source not in self.directories:
                 raise _error(errno.ENOENT, source)
-            if target in self.files or target in self.folders:
+            if target in self.files or target in self.directories:
                 raise _error(errno.EEXIST, target)
             for path in self.below(source):
                 self.write(f"{target}{path.removeprefix(source)}", self.files.pop(path)[0])
-            moved = {one for one in self.folders if f"{one}/".startswith(f"{source}/")}
-            self.folders = (self.folders - moved) | {f"{target}{one.removeprefix(source)}" for one in moved}
+            moved = {one for one in self.directories if f"{one}/".startswith(f"{source}/")}
+            self.directories = (self.directories - moved) | {f"{target}{one.removeprefix(source)}" for one in moved}
 
     def copy(self, source: str, target: str, scratch: str) -> None:
         with self.lock:
@@ -118,34 +118,38 @@ class FakeHdfs(_InMemory):
 
     def modified_ms(self, path: str) -> int | None:
         with self.lock:
-            return self.files[path][1] if path in self.files else 0 if path in self.folders else None
+            return self.files[path][1] if path in self.files else 0 if path in self.directories else None
 
     def delete(self, path: str, *, tree: bool = False) -> None:
         with self.lock:
             self.done.append(("delete", path))
             super().delete(path, tree=tree)
             if tree:
-                self.folders -= {one for one in self.folders if f"{one}/".startswith(f"{path}/")}
+                self.directories -= {one for one in self.directories if f"{one}/".startswith(f"{path}/")}
 
-    def delete_if_empty(self, folder: str) -> bool:
+    def delete_if_empty(self, directory: str) -> bool:
         with self.lock:
-            above = f"{folder}/"
-            if folder not in self.folders or any(one.startswith(above) for one in (*self.files, *self.folders)):
+            above = f"{directory}/"
+            if directory not in self.directories or any(
+                one.startswith(above) for one in (*self.files, *self.directories)
+            ):
                 return False
-            self.folders.remove(folder)
+            self.directories.remove(directory)
             return True
 
-    def children(self, folder: str) -> tuple[str, ...]:
+    def children(self, directory: str) -> tuple[str, ...]:
         with self.lock:
             names = {
-                one.removeprefix(f"{folder}/").split("/")[0] for one in self.folders if one.startswith(f"{folder}/")
+                one.removeprefix(f"{directory}/").split("/")[0]
+                for one in self.directories
+                if one.startswith(f"{directory}/")
             }
-            return tuple(sorted({*super().children(folder), *names}))
+            return tuple(sorted({*super().children(directory), *names}))
 
 
 @dataclass
 class FakeBucket(_InMemory):
-    """There are no folders; a move is a copy and then a delete, with others in between.
+    """There are no directories; a move is a copy and then a delete, with others in between.
 
     `is_conditional` says whether the store refuses a put of a name that is taken; `drops_replies` whether the client
     meets that refusal of its own first try, whose reply was lost.
@@ -194,8 +198,8 @@ class FakeBucket(_InMemory):
                 return self.files[path][1]
             return next(self.clock_ms) if self.children(path) else None
 
-    def delete_if_empty(self, folder: str) -> bool:
-        return not self.children(folder)
+    def delete_if_empty(self, directory: str) -> bool:
+        return not self.children(directory)
 
 
 def _error(number: int, path: str) -> OSError:

@@ -49,7 +49,7 @@ class Outage:
 
 
 class RemoteWorld(LoadWorld):
-    """`uri` is of the warehouse; `warehouse` is a copy, that `fetch` makes anew in a folder."""
+    """`uri` is of the warehouse; `warehouse` is a copy, that `fetch` makes anew in a directory."""
 
     def __init__(self, root: Path, uri: str, fetch: Callable[[Path], Path]) -> None:
         super().__init__(root)
@@ -92,7 +92,7 @@ def kills_of_test() -> int:
     return int(os.environ.get("HEADRACE_TEST_KILLS") or 4)
 
 
-def kill_loads(world: RemoteWorld, folder: Path, kills: int, outages: Sequence[Outage] = ()) -> None:
+def kill_loads(world: RemoteWorld, directory: Path, kills: int, outages: Sequence[Outage] = ()) -> None:
     """Kills the driver or a worker of load after load, or a server under it, by turns at a step of it and at a random
     moment; every second is followed by one that ends."""
     seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
@@ -105,7 +105,7 @@ def kill_loads(world: RemoteWorld, folder: Path, kills: int, outages: Sequence[O
         world.produce("orders", 30, fields=[*FIELDS, NOTE])
         world.produce("clicks", 10)
         point = points[number] if number % 2 else ""
-        load = world.start_load(folder / f"{number}.log", point=point)
+        load = world.start_load(directory / f"{number}.log", point=point)
         if point:
             victim = load.wait_until_stopped()
         else:
@@ -180,21 +180,21 @@ def read_and_change(world: RemoteWorld) -> None:
     assert world.counts("orders") == (rows, rows)
 
 
-def two_drivers(world: RemoteWorld, folder: Path) -> None:
-    """Two processes that load the same at once: what both decide is decided once."""
+def two_drivers(world: RemoteWorld, directory: Path) -> None:
+    """Two processes that load the same at once: what both decide is committed once."""
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
-    loads = [world.start_load(folder / f"{number}.log", "--no-lease") for number in range(2)]
+    loads = [world.start_load(directory / f"{number}.log", "--no-lease") for number in range(2)]
     codes = [load.wait() for load in loads]
     assert codes == [0, 0], [load.log.read_text() for load in loads]
     world.check(whole=True)
     world.load_well()
 
 
-def lose_a_worker(world: RemoteWorld, folder: Path) -> None:
+def lose_a_worker(world: RemoteWorld, directory: Path) -> None:
     """Spark tries the task again, and of the first attempt nothing is left that counts."""
     before = world.staged_now()
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
-    load = world.start_load(folder / "load.log", "--master", "local[2,3]", point="write:finish:after")
+    load = world.start_load(directory / "load.log", "--master", "local[2,3]", point="write:finish:after")
     os.kill(load.wait_until_stopped(), signal.SIGKILL)
     _run_on(load, LOAD_TIMEOUT_S)
     assert load.wait() == 0, load.log.read_text()

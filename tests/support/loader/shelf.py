@@ -1,4 +1,4 @@
-"""A warehouse of real Avro files with their decisions, made without brokers and tasks."""
+"""A warehouse of real Avro files with their commits, made without brokers and tasks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
-from headrace.loader.apply.engine import FollowerEngine
-from headrace.loader.apply.files import FilesFollower
-from headrace.loader.apply.index import IndexFollower
-from headrace.loader.commit.decision import (
-    BucketRewrite,
-    DecidedFile,
-    Decision,
-    DecisionKind,
+from headrace.loader.apply.engine import ApplierEngine
+from headrace.loader.apply.files import FilesApplier
+from headrace.loader.apply.index import IndexApplier
+from headrace.loader.commit.commit import (
+    Commit,
+    CommitKind,
+    CommittedFile,
     LoadSchema,
-    TopicDecision,
+    TimePartitionRewrite,
+    TopicCommit,
 )
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.load_schema import EMPTY, fold, load_schema_with_kafka
@@ -31,7 +31,7 @@ from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCoun
 from headrace.loader.write.container import ContainerFormat
 from support.loader.file_checksums import checksum_of
 from support.loader.loader_fakes import ORDER_V1
-from support.loader.loader_samples import decided_range, load, topic_decision
+from support.loader.loader_samples import committed_range, load, topic_commit
 
 Row = tuple[int, int]
 """Partition and offset."""
@@ -48,7 +48,7 @@ def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
         for partition, offset in rows
     ]
     blocks = [form.block(bodies[start : start + 2]) for start in range(0, len(bodies), 2)]
-    return form.header({"headrace.work_id": "w"}) + b"".join(blocks)
+    return form.header({"headrace.run_id": "w"}) + b"".join(blocks)
 
 
 def quarantine_container(
@@ -77,12 +77,12 @@ def folded() -> LoadSchema:
 
 
 class Shelf:
-    """`follows` is what brings decided files to their places; without it they stay in staging."""
+    """`follows` is what brings committed files to their places; without it they stay in staging."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
         self.storage = local_storage(self.warehouse)
-        self.log = DecisionLog(self.storage.slots)
+        self.log = CommitLog(self.storage.commits)
         self.log.open()
         self.follows = True
 
@@ -98,91 +98,105 @@ class Shelf:
         passed_over: tuple[PassedOver, ...] = (),
         kafka_column: str = "position",
         topic_id: str = "id-1",
-    ) -> Decision:
+    ) -> Commit:
         """
         Args:
-            rows: by bucket.
+            rows: by time.
             ranges: partition, previous, start and end.
             counts: of the first range, where it has more than rows; so is `passed_over`.
         """
         quarantined = quarantined or {}
         files = {
-            **{(FileKind.DATA, bucket): (found, container(found, kafka_column)) for bucket, found in rows.items()},
             **{
-                (FileKind.QUARANTINE, bucket): (found, quarantine_container(found, value_of, bad))
-                for bucket, found in quarantined.items()
+                (FileKind.DATA, time_partition): (found, container(found, kafka_column))
+                for time_partition, found in rows.items()
+            },
+            **{
+                (FileKind.QUARANTINE, time_partition): (found, quarantine_container(found, value_of, bad))
+                for time_partition, found in quarantined.items()
             },
         }
-        decided = [decided_range(*one) for one in ranges]
+        committed = [committed_range(*one) for one in ranges]
         bad = [row for found in quarantined.values() for row in found]
-        for number, one in enumerate(decided):
+        for number, one in enumerate(committed):
             lost = sum(partition == one.partition for partition, _ in bad)
             found = RangeCounts(records=one.end - one.start - lost, quarantined=lost)
-            decided[number] = dataclasses.replace(one, counts=found)
-        if decided:
-            decided[0] = dataclasses.replace(decided[0], counts=counts or decided[0].counts, passed_over=passed_over)
+            committed[number] = dataclasses.replace(one, counts=found)
+        if committed:
+            committed[0] = dataclasses.replace(
+                committed[0], counts=counts or committed[0].counts, passed_over=passed_over
+            )
         known = self.log.read_state().topics.get(topic)
-        decision = topic_decision(
-            *decided, new=known is None, table=topic, topic_id=topic_id,
+        commit = topic_commit(
+            *committed, new=known is None, table=topic, topic_id=topic_id,
             topic_id_before=known.topic_id if known else None,
         )  # fmt: skip
         if known is None:
-            decision = dataclasses.replace(decision, load_schema=folded())
-        return self._offer(topic, decision, files, DecisionKind.LOAD)
+            commit = dataclasses.replace(commit, load_schema=folded())
+        return self._offer(topic, commit, files, CommitKind.LOAD)
 
     def rewrite(
-        self, bucket: str, rows: Sequence[Row], kind: FileKind = FileKind.DATA, topic: str = "orders"
-    ) -> Decision:
-        """All files of a bucket become one, or none."""
+        self, time_partition: str, rows: Sequence[Row], kind: FileKind = FileKind.DATA, topic: str = "orders"
+    ) -> Commit:
+        """All files of a time become one, or none."""
         state = self.log.read_state()
-        live = FileIndex(self.log).live(topic, kind, bucket)
-        replaced = BucketRewrite(
+        live = FileIndex(self.log).live(topic, kind, time_partition)
+        replaced = TimePartitionRewrite(
             kind,
-            bucket,
+            time_partition,
             tuple(one.name for one in live),
             sum(one.records for one in live),
             sum(one.length for one in live),
         )
-        decided = dataclasses.replace(
-            topic_decision(table=topic),
+        committed = dataclasses.replace(
+            topic_commit(table=topic),
             audit=(),
             generation_before=state.topics[topic].generation,
             rewrites=(replaced,),
         )
         content = container(rows) if kind is FileKind.DATA else quarantine_container(rows)
-        return self._offer(topic, decided, {(kind, bucket): (rows, content)} if rows else {}, DecisionKind.COMPACT)
+        return self._offer(
+            topic, committed, {(kind, time_partition): (rows, content)} if rows else {}, CommitKind.COMPACT
+        )
 
     def _offer(
         self,
         topic: str,
-        decided: TopicDecision,
+        committed: TopicCommit,
         contents: Mapping[tuple[FileKind, str], tuple[Sequence[Row], bytes]],
-        kind: DecisionKind,
-    ) -> Decision:
-        work = f"work-{self.log.read_state().slot + 1}"
+        kind: CommitKind,
+    ) -> Commit:
+        work = f"work-{self.log.read_state().commit_number + 1}"
         files = []
-        for number, ((file_kind, bucket), (rows, content)) in enumerate(contents.items()):
+        for number, ((file_kind, time_partition), (rows, content)) in enumerate(contents.items()):
             staged = Path(self.storage.staging.location(work)) / f"{number}"
             staged.parent.mkdir(parents=True, exist_ok=True)
             staged.write_bytes(content)
             checksum = checksum_of(content)
             files.append(
-                DecidedFile(
-                    file_kind, bucket, f"0-{number}.avro", f"{number}", len(content), checksum, len(rows), spans(rows)
+                CommittedFile(
+                    file_kind,
+                    time_partition,
+                    f"0-{number}.avro",
+                    f"{number}",
+                    len(content),
+                    checksum,
+                    len(rows),
+                    spans(rows),
                 )
             )
-        offer = load(work, {topic: dataclasses.replace(decided, files=tuple(files))})
-        offered = self.log.offer(dataclasses.replace(offer, kind=kind))
-        assert offered.decision is not None, offered.conflict
+        proposal = load(work, {topic: dataclasses.replace(committed, files=tuple(files))})
+        commit_result = self.log.try_commit(dataclasses.replace(proposal, kind=kind))
+        assert commit_result.commit is not None, commit_result.conflict
         if self.follows:
             self.follow()
-        return offered.decision
+        return commit_result.commit
 
-    def engine(self, index: FileIndex | None = None) -> FollowerEngine:
-        """The followers that need no table."""
+    def engine(self, index: FileIndex | None = None) -> ApplierEngine:
+        """The appliers that need no table."""
         index = index or FileIndex(self.log)
-        followers = (IndexFollower(index), FilesFollower(self.storage.files, index))
-        return FollowerEngine(self.log, self.storage.staging, followers)
+        appliers = (IndexApplier(index), FilesApplier(self.storage.files, index))
+        return ApplierEngine(self.log, self.storage.staging, appliers)
 
     def follow(self) -> None:
         assert self.engine().follow().failures == {}

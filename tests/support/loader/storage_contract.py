@@ -11,15 +11,15 @@ from headrace.loader.errors import PublishedFileLost, StorageError
 from headrace.loader.storage.protocols import Publication, Staged, Storage
 from support.loader.file_checksums import checksum_of
 
-FOLDER = "t/dt=2026-01-01/hr=00"
-NAME = f"{FOLDER}/0-1-w-0-0.avro"
+DIRECTORY = "t/dt=2026-01-01/hr=00"
+NAME = f"{DIRECTORY}/0-1-w-0-0.avro"
 SECOND_NAME = f"t/_g1/{NAME[2:]}"
 THREADS = 3
 FOREVER_MS = 4_000_000_000_000  # a wall clock long after all others
 
 
-def stage(storage: Storage, content: bytes = b"whole", work_id: str = "w") -> None:
-    storage.staging.note(work_id, "a.avro", content)
+def stage(storage: Storage, content: bytes = b"whole", run_id: str = "w") -> None:
+    storage.staging.note(run_id, "a.avro", content)
 
 
 def publish(storage: Storage, name: str = NAME) -> bool:
@@ -35,9 +35,9 @@ def content_of(storage: Storage, name: str) -> bytes | None:
         return file.read()
 
 
-def is_staged(storage: Storage, length: int = 5, work_id: str = "w") -> bool:
+def is_staged(storage: Storage, length: int = 5, run_id: str = "w") -> bool:
     try:
-        storage.staging.keep(work_id, [Staged("a.avro", length)])
+        storage.staging.keep(run_id, [Staged("a.avro", length)])
     except StorageError:
         return False
     return True
@@ -74,43 +74,43 @@ class StorageContract:
         for number in range(self.ROUNDS):
 
             def put(me: int, number: int = number) -> None:
-                if storage.slots.put_if_absent(f"log/{number}", f"writer {me}".encode()):
+                if storage.commits.put_if_absent(f"log/{number}", f"writer {me}".encode()):
                     winners[number].append(me)
 
             assert in_threads(put) == []
         assert [len(found) for found in winners] == [1] * self.ROUNDS
-        assert all(storage.slots.read(f"log/{n}") == f"writer {found[0]}".encode() for n, found in enumerate(winners))
-        assert storage.slots.children("tmp") == ()
+        assert all(storage.commits.read(f"log/{n}") == f"writer {found[0]}".encode() for n, found in enumerate(winners))
+        assert storage.commits.children("tmp") == ()
 
     def test_a_name_that_is_taken_keeps_its_content(self, storage: Storage) -> None:
-        assert storage.slots.put_if_absent("log/1", b"first")
-        assert not storage.slots.put_if_absent("log/1", b"second")
-        storage.slots.keep("log/1")
-        assert storage.slots.read("log/1") == b"first"
-        assert storage.slots.exists("log/1")
+        assert storage.commits.put_if_absent("log/1", b"first")
+        assert not storage.commits.put_if_absent("log/1", b"second")
+        storage.commits.keep("log/1")
+        assert storage.commits.read("log/1") == b"first"
+        assert storage.commits.exists("log/1")
 
     def test_preparing_leaves_nothing_behind(self, storage: Storage) -> None:
-        storage.slots.prepare()
-        storage.slots.prepare()
-        assert storage.slots.children("tmp") == ()
+        storage.commits.prepare()
+        storage.commits.prepare()
+        assert storage.commits.children("tmp") == ()
 
     def test_hints_are_replaced_and_removed(self, storage: Storage) -> None:
-        slots = storage.slots
-        assert (slots.read("head.json"), slots.exists("head.json"), slots.children("cursor")) == (None, False, ())
+        commits = storage.commits
+        assert (commits.read("head.json"), commits.exists("head.json"), commits.children("cursor")) == (None, False, ())
         for content in (b"1", b"22", b""):
-            slots.replace("cursor/a.json", content, forced=False)
-            assert slots.read("cursor/a.json") == content
-        slots.replace("cursor/b.json", b"2")
-        assert slots.children("cursor") == ("a.json", "b.json")
+            commits.replace("cursor/a.json", content, forced=False)
+            assert commits.read("cursor/a.json") == content
+        commits.replace("cursor/b.json", b"2")
+        assert commits.children("cursor") == ("a.json", "b.json")
         for _ in range(2):
-            slots.remove("cursor/a.json")
-        assert slots.children("cursor") == ("b.json",)
-        assert slots.describe("cursor/b.json").endswith("/_headrace/cursor/b.json")
+            commits.remove("cursor/a.json")
+        assert commits.children("cursor") == ("b.json",)
+        assert commits.describe("cursor/b.json").endswith("/_headrace/cursor/b.json")
 
     def test_large_and_odd_contents_come_back(self, storage: Storage) -> None:
         content = bytes(range(256)) * 8_000
-        assert storage.slots.put_if_absent("log/2", content)
-        assert storage.slots.read("log/2") == content
+        assert storage.commits.put_if_absent("log/2", content)
+        assert storage.commits.read("log/2") == content
 
     def test_publishing_moves_the_file_once_and_may_be_repeated(self, storage: Storage) -> None:
         stage(storage)
@@ -118,7 +118,7 @@ class StorageContract:
             assert publish(storage)
             assert content_of(storage, NAME) == b"whole"
             assert not is_staged(storage)
-        assert storage.files.children(FOLDER) == ("0-1-w-0-0.avro",)
+        assert storage.files.children(DIRECTORY) == ("0-1-w-0-0.avro",)
 
     def test_publishing_goes_on_where_somebody_was_killed_between_copy_and_delete(self, storage: Storage) -> None:
         stage(storage)
@@ -154,7 +154,7 @@ class StorageContract:
 
     def test_threads_that_publish_the_same_file_all_succeed(self, storage: Storage) -> None:
         for number in range(self.ROUNDS // 5):
-            name = f"{FOLDER}/{number}.avro"
+            name = f"{DIRECTORY}/{number}.avro"
             stage(storage)
             found: list[bool] = []
             assert in_threads(lambda _, name=name, found=found: found.append(publish(storage, name))) == []  # type: ignore[misc]
@@ -162,12 +162,12 @@ class StorageContract:
             assert content_of(storage, name) == b"whole"
             assert not is_staged(storage)
 
-    def test_publishing_beside_somebody_who_removes_empty_folders(self, storage: Storage) -> None:
+    def test_publishing_beside_somebody_who_removes_empty_directories(self, storage: Storage) -> None:
         done = threading.Event()
 
         def tidy() -> None:
             while not done.is_set():
-                storage.files.remove([f"{FOLDER}/gone.avro"])
+                storage.files.remove([f"{DIRECTORY}/gone.avro"])
 
         thread = threading.Thread(target=tidy)
         thread.start()
@@ -191,9 +191,9 @@ class StorageContract:
         assert content_of(storage, SECOND_NAME) == b"whole"
         with pytest.raises(PublishedFileLost, match=NAME):
             files.bring("t", NAME, f"t/_g2/{NAME[2:]}")
-        assert storage.slots.children("tmp") == ()
+        assert storage.commits.children("tmp") == ()
 
-    def test_removing_takes_the_folders_that_are_empty(self, storage: Storage) -> None:
+    def test_removing_takes_the_directories_that_are_empty(self, storage: Storage) -> None:
         stage(storage)
         publish(storage)
         storage.files.put("t/_schema/current.avsc", b"{}")
@@ -204,48 +204,48 @@ class StorageContract:
     def test_a_foreign_file_is_set_aside_and_replaces_nothing(self, storage: Storage) -> None:
         files = storage.files
         aside = "t/_foreign/dt=2026-01-01/hr=00/x"
-        assert not files.set_aside(f"{FOLDER}/x", aside)
+        assert not files.set_aside(f"{DIRECTORY}/x", aside)
         assert files.children("t/_foreign") == ()
         files.put(NAME, b"whole")
-        files.put(f"{FOLDER}/x", b"first")
-        assert files.set_aside(f"{FOLDER}/x", aside)
-        files.put(f"{FOLDER}/x", b"second")
+        files.put(f"{DIRECTORY}/x", b"first")
+        assert files.set_aside(f"{DIRECTORY}/x", aside)
+        files.put(f"{DIRECTORY}/x", b"second")
         with pytest.raises(FileExistsError):
-            files.set_aside(f"{FOLDER}/x", aside)
-        assert (content_of(storage, aside), content_of(storage, f"{FOLDER}/x")) == (b"first", b"second")
-        assert files.set_aside(f"{FOLDER}/x", f"{aside}.1")
+            files.set_aside(f"{DIRECTORY}/x", aside)
+        assert (content_of(storage, aside), content_of(storage, f"{DIRECTORY}/x")) == (b"first", b"second")
+        assert files.set_aside(f"{DIRECTORY}/x", f"{aside}.1")
         assert (content_of(storage, aside), content_of(storage, f"{aside}.1")) == (b"first", b"second")
-        assert files.children(FOLDER) == (NAME.rpartition("/")[2],)
+        assert files.children(DIRECTORY) == (NAME.rpartition("/")[2],)
 
-    def test_a_foreign_folder_is_set_aside_with_all_in_it(self, storage: Storage) -> None:
+    def test_a_foreign_directory_is_set_aside_with_all_in_it(self, storage: Storage) -> None:
         files = storage.files
         for name, content in (("a", b"1"), ("deep/b", b"2")):
-            files.put(f"{FOLDER}/sub/{name}", content)
-        assert files.set_aside(f"{FOLDER}/sub", "t/_foreign/sub")
+            files.put(f"{DIRECTORY}/sub/{name}", content)
+        assert files.set_aside(f"{DIRECTORY}/sub", "t/_foreign/sub")
         assert files.children("t/_foreign/sub") == ("a", "deep")
         assert content_of(storage, "t/_foreign/sub/deep/b") == b"2"
-        assert "sub" not in files.children(FOLDER)
-        files.put(f"{FOLDER}/sub/c", b"3")
-        files.put(f"{FOLDER}/file", b"4")
+        assert "sub" not in files.children(DIRECTORY)
+        files.put(f"{DIRECTORY}/sub/c", b"3")
+        files.put(f"{DIRECTORY}/file", b"4")
         for source in ("sub", "file"):
             with pytest.raises(FileExistsError):
-                files.set_aside(f"{FOLDER}/{source}", "t/_foreign/sub")
+                files.set_aside(f"{DIRECTORY}/{source}", "t/_foreign/sub")
         assert files.children("t/_foreign/sub") == ("a", "deep")
-        assert files.children(FOLDER) == ("file", "sub")
+        assert files.children(DIRECTORY) == ("file", "sub")
 
     def test_threads_that_set_one_file_aside_lose_it_nowhere(self, storage: Storage) -> None:
         for number in range(self.ROUNDS // 5):
-            storage.files.put(f"{FOLDER}/{number}", b"mine")
+            storage.files.put(f"{DIRECTORY}/{number}", b"mine")
             aside = [f"t/_foreign/{number}.{me}" for me in range(THREADS)]
             moved: list[bool] = []
 
             def move(me: int, number: int = number, aside: list[str] = aside, moved: list[bool] = moved) -> None:
-                moved.append(storage.files.set_aside(f"{FOLDER}/{number}", aside[me]))
+                moved.append(storage.files.set_aside(f"{DIRECTORY}/{number}", aside[me]))
 
             assert in_threads(move) == []
             assert any(moved)
             assert b"mine" in [content_of(storage, name) for name in aside]
-            assert storage.files.length(f"{FOLDER}/{number}") is None
+            assert storage.files.length(f"{DIRECTORY}/{number}") is None
 
     def test_putting_replaces_whole_files(self, storage: Storage) -> None:
         for content in (b"1", b"1", b"22"):
@@ -279,9 +279,9 @@ class StorageContract:
             sink.append("b.avro", data)
         sink.finish(["a.avro", "b.avro"])
         sink.abandon()
-        storage.staging.keep("w", [Staged(f"{sink.folder}/{name}.avro", 5) for name in "ab"])
+        storage.staging.keep("w", [Staged(f"{sink.directory}/{name}.avro", 5) for name in "ab"])
         checksum = checksum_of(b"whole")
-        assert not storage.files.publish([Publication("t", "w", f"{sink.folder}/a.avro", NAME, 5, checksum)])
+        assert not storage.files.publish([Publication("t", "w", f"{sink.directory}/a.avro", NAME, 5, checksum)])
         assert content_of(storage, NAME) == b"whole"
 
     def test_works_are_told_by_their_age(self, storage: Storage) -> None:

@@ -13,14 +13,14 @@ PASSWORD = "open: sesame@home"
 GRANTS = ("grant shop write shop-*", "grant shop read *", "grant shop write headrace.audit-value")
 
 
-def secured_registry(start_service: Any, folder: Path, authority: Authority) -> str:
+def secured_registry(start_service: Any, directory: Path, authority: Authority) -> str:
     """Starts it and gives its URL; the user `shop` may read everything and write subjects that begin with `shop-`."""
     line = user_line("shop", PasswordHash.of(PASSWORD, b"some salt", Cost(log2_n=4, r=1, p=1)))
-    (folder / "users").write_text("\n".join((line, *GRANTS)) + "\n")
+    (directory / "users").write_text("\n".join((line, *GRANTS)) + "\n")
     certificate, key = authority.certificate("server")
-    serve = ["registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"]
+    serve = ["registry", "serve", "--data-dir", str(directory), "--registry-listen", "127.0.0.1:0"]
     environment = {
-        "HEADRACE__REGISTRY__USERS": str(folder / "users"),
+        "HEADRACE__REGISTRY__USERS": str(directory / "users"),
         "HEADRACE__REGISTRY__TLS_CERTIFICATE": str(certificate),
         "HEADRACE__REGISTRY__TLS_KEY": str(key),
     }

@@ -20,28 +20,28 @@ READY_LINE = "Kafka Server started"
 
 class ApacheKafka:
     """A running broker; `address` is host:port, `secured` has those of its other listeners by name. `data` holds a
-    folder for each partition."""
+    directory for each partition."""
 
-    def __init__(self, folder: Path, security: KafkaSecurity | None = None, *, partitions: int = 3) -> None:
-        folder.mkdir(parents=True)
+    def __init__(self, directory: Path, security: KafkaSecurity | None = None, *, partitions: int = 3) -> None:
+        directory.mkdir(parents=True)
         classpath = classpath_of("kafka")
         ports = {name: free_port() for name in ("PLAINTEXT", "CONTROLLER", *(LISTENERS if security else ()))}
         self.secured = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name in LISTENERS}
         self.address = f"127.0.0.1:{ports['PLAINTEXT']}"
-        settings = folder / "server.properties"
-        settings.write_text(_settings(folder, ports, security, partitions), encoding="utf-8")
-        logging = folder / "log4j2.properties"
+        settings = directory / "server.properties"
+        settings.write_text(_settings(directory, ports, security, partitions), encoding="utf-8")
+        logging = directory / "log4j2.properties"
         logging.write_text(
             "rootLogger.level = INFO\nrootLogger.appenderRef.o.ref = O\nappender.o.type = Console\n"
             "appender.o.name = O\nappender.o.layout.type = PatternLayout\nappender.o.layout.pattern = %d %p %m%n\n",
             encoding="utf-8",
         )
-        self.data = folder / "data"
+        self.data = directory / "data"
         java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         raw = uuid.uuid4().bytes
         # A first bit of 0 keeps it from beginning with "-", which the tool would take for an option.
         cluster_id = urlsafe_b64encode(bytes([raw[0] & 0x7F, *raw[1:]])).decode().rstrip("=")
-        self._log = folder / "kafka.log"
+        self._log = directory / "kafka.log"
         subprocess.run(
             [
                 *(*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)),
@@ -85,7 +85,7 @@ class ApacheKafka:
             time.sleep(0.2)
 
 
-def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | None, partitions: int) -> str:
+def _settings(directory: Path, ports: Mapping[str, int], security: KafkaSecurity | None, partitions: int) -> str:
     listeners = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
     protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **(LISTENERS if security else {})}
     properties = {
@@ -97,7 +97,7 @@ def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | 
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-        "log.dirs": folder / "data",
+        "log.dirs": directory / "data",
         "num.partitions": partitions,
         "offsets.topic.num.partitions": 1,
         "offsets.topic.replication.factor": 1,

@@ -30,18 +30,18 @@ DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
 class Hdfs:
-    """`uri` has no folder; `conf` is what `HADOOP_CONF_DIR` of a client should name."""
+    """`uri` has no directory; `conf` is what `HADOOP_CONF_DIR` of a client should name."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.conf = folder / "conf"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.conf = directory / "conf"
         for name in ("hdfs", "datanode", "static", "secondary"):
             (self.conf / "webapps" / name).mkdir(parents=True)  # the jar has none, and asks for them
         self._ports = {name: free_port() for name in ("rpc", "http", "data", "data_http", "data_ipc")}
         self.uri = f"hdfs://127.0.0.1:{self._ports['rpc']}"
         # Every change of a name waits for its disk, and these have to outlive a process and no more.
         self._names = Path(tempfile.mkdtemp(prefix="headrace-names-", dir=MEMORY if MEMORY.is_dir() else None))
-        _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": folder / "tmp"})
+        _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": directory / "tmp"})
         _write(self.conf / "hdfs-site.xml", self._settings())
         (self.conf / "log4j.properties").write_text(
             "log4j.rootLogger=INFO,c\nlog4j.appender.c=org.apache.log4j.ConsoleAppender\n"
@@ -51,7 +51,7 @@ class Hdfs:
         classpath = f"{self.conf}:{classpath_of('hdfs')}"
         self._java = [
             *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            *("--add-opens", "java.base/java.lang=ALL-UNNAMED", f"-Dhadoop.log.dir={folder}", "-cp", classpath),
+            *("--add-opens", "java.base/java.lang=ALL-UNNAMED", f"-Dhadoop.log.dir={directory}", "-cp", classpath),
         ]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         format_it = [*self._java, NAME_NODE, "-format", "-nonInteractive"]
@@ -61,7 +61,7 @@ class Hdfs:
         self.wait_until_ready()
 
     def start(self, main: str) -> None:
-        with (self.folder / f"{main.rpartition('.')[2]}.log").open("ab") as log:
+        with (self.directory / f"{main.rpartition('.')[2]}.log").open("ab") as log:
             self.processes[main] = subprocess.Popen([*self._java, main], stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self, main: str) -> None:
@@ -81,7 +81,7 @@ class Hdfs:
             dead = [main for main, process in self.processes.items() if process.poll() is not None]
             if dead or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"HDFS did not start: {dead or 'it is not ready'}; logs are in {self.folder}")
+                raise RuntimeError(f"HDFS did not start: {dead or 'it is not ready'}; logs are in {self.directory}")
             time.sleep(0.2)
 
     def _is_ready(self) -> bool:
@@ -126,25 +126,25 @@ class Hdfs:
                 time.sleep(1)
         raise AssertionError("asked no more")
 
-    def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Path and length of all files below, none where there is no such folder."""
+    def files(self, directory: str) -> Iterator[tuple[str, int]]:
+        """Path and length of all files below, none where there is no such directory."""
         try:
-            statuses = json.loads(self.call("GET", folder, "LISTSTATUS"))["FileStatuses"]["FileStatus"]
+            statuses = json.loads(self.call("GET", directory, "LISTSTATUS"))["FileStatuses"]["FileStatus"]
         except urllib.error.HTTPError:
             return
         for status in statuses:
-            path = f"{folder.rstrip('/')}/{status['pathSuffix']}"
+            path = f"{directory.rstrip('/')}/{status['pathSuffix']}"
             if status["type"] == "DIRECTORY":
                 yield from self.files(path)
             else:
                 yield path, int(status["length"])
 
-    def fetch(self, folder: str, target: Path) -> Path:
-        """Brings all files below a folder to a local one, which is emptied before."""
+    def fetch(self, directory: str, target: Path) -> Path:
+        """Brings all files below a directory to a local one, which is emptied before."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        for path, _ in self.files(folder):
-            local = target / path.removeprefix(f"{folder}/")
+        for path, _ in self.files(directory):
+            local = target / path.removeprefix(f"{directory}/")
             local.parent.mkdir(parents=True, exist_ok=True)
             local.write_bytes(self.call("GET", path, "OPEN"))
         return target
@@ -155,7 +155,7 @@ class Hdfs:
 
         return {
             "dfs.namenode.name.dir": f"file://{self._names}",
-            "dfs.datanode.data.dir": f"file://{self.folder}/blocks",
+            "dfs.datanode.data.dir": f"file://{self.directory}/blocks",
             "dfs.replication": 1,
             "dfs.namenode.rpc-address": at("rpc"),
             "dfs.namenode.http-address": at("http"),

@@ -21,16 +21,16 @@ SESSION_MS = 4_000
 class KafkaSecurity:
     """`TLS` trusts whoever trusts it, `MTLS` wants a certificate, `LOGIN` and `CLEAR` a user."""
 
-    def __init__(self, folder: Path) -> None:
-        self.authority = Authority(folder)
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory)
         certificate, key = self.authority.certificate("broker")
-        self._keystore = folder / "keystore.pem"
+        self._keystore = directory / "keystore.pem"
         self._keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
         self.certificate, self.key = self.authority.certificate("client")
         self.sealed, self.sealed_key = self.authority.certificate("sealed", key_password="k3y")
-        self.password_file = folder / "password"
+        self.password_file = directory / "password"
         self.password_file.write_text(PASSWORD + "\n", encoding="utf-8")
-        self.token_file = folder / "token"
+        self.token_file = directory / "token"
         self.token_file.write_text(token(), encoding="ascii")
 
     def properties(self) -> dict[str, Any]:

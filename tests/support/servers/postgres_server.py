@@ -27,10 +27,10 @@ INSTALL = "install it: apt-get install postgresql (`make test-postgres` does so 
 
 
 def binaries() -> Path | None:
-    """The folder of the newest server on this machine; Debian keeps it off the PATH."""
-    found = [folder / "bin" for folder in DEBIAN_VERSIONS.glob("*") if (folder / "bin" / "postgres").exists()]
+    """The directory of the newest server on this machine; Debian keeps it off the PATH."""
+    found = [directory / "bin" for directory in DEBIAN_VERSIONS.glob("*") if (directory / "bin" / "postgres").exists()]
     if found:
-        return max(found, key=lambda folder: int(folder.parent.name))
+        return max(found, key=lambda directory: int(directory.parent.name))
     on_path = shutil.which("postgres")
     return Path(on_path).resolve().parent if on_path else None
 
@@ -58,8 +58,8 @@ class PostgresServer:
         self._binaries = found
         self._has_icu = found.parent.name.isdigit() and int(found.parent.name) >= 15
         self._account = _account()
-        # Not below pytest's folders, which other users cannot enter; short, because it holds the socket.
-        self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-", dir=parent))
+        # Not below pytest's directories, which other users cannot enter; short, because it holds the socket.
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-pg-", dir=parent))
         self.port = free_port()
         self._password = secrets.token_hex(16) if base is None else base._password
         self._numbers = itertools.count(1)
@@ -69,7 +69,7 @@ class PostgresServer:
             # Without it a worker would visit one of hundreds of short-lived databases several times a second.
             f"autovacuum={'on' if durable else 'off'}",
             "listen_addresses=127.0.0.1",
-            f"unix_socket_directories={self.folder}",
+            f"unix_socket_directories={self.directory}",
             "max_connections=100",
             "max_wal_size=256MB",
             # In its own directory: segments in /dev/shm outlive a server that is killed.
@@ -92,7 +92,7 @@ class PostgresServer:
 
     @property
     def log(self) -> str:
-        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+        return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def new_database(self, template: str = "template1") -> str:
         """Makes a copy of the template, which is empty by default, and returns its URL."""
@@ -117,7 +117,7 @@ class PostgresServer:
 
     def start_recovery(self, kind: str, *settings: str) -> None:
         """Starts a base backup as what the `kind` of signal file makes of it: "standby" or "recovery"."""
-        signal_file = self.folder / "data" / f"{kind}.signal"
+        signal_file = self.directory / "data" / f"{kind}.signal"
         signal_file.touch()
         self._give(signal_file)
         self._settings += settings
@@ -125,11 +125,11 @@ class PostgresServer:
 
     def copy_data(self, other: PostgresServer) -> None:
         """Puts the files of another server, as it left them, in place of its own; both are stopped."""
-        shutil.rmtree(self.folder / "data")
-        shutil.copytree(other.folder / "data", self.folder / "data")
-        for path in (self.folder / "data").rglob("*"):
+        shutil.rmtree(self.directory / "data")
+        shutil.copytree(other.directory / "data", self.directory / "data")
+        for path in (self.directory / "data").rglob("*"):
             self._give(path)
-        self._give(self.folder / "data")
+        self._give(self.directory / "data")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it: by default at once but in order (PostgreSQL's fast shutdown)."""
@@ -148,12 +148,12 @@ class PostgresServer:
     def remove(self) -> None:
         if self._process is not None:
             self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make_cluster(self) -> None:
-        password = self.folder / "password"
+        password = self.directory / "password"
         password.write_text(self._password)
-        for path in (self.folder, password):
+        for path in (self.directory, password):
             self._give(path)
         made = self._run(
             "initdb",
@@ -166,7 +166,7 @@ class PostgresServer:
             "--auth=scram-sha-256",
             f"--pwfile={password}",
             "--pgdata",
-            str(self.folder / "data"),
+            str(self.directory / "data"),
             output=subprocess.PIPE,
         )
         output, _ = made.communicate(timeout=READY_TIMEOUT_S)
@@ -174,7 +174,7 @@ class PostgresServer:
             raise RuntimeError(f"initdb failed: {output.decode(errors='replace')}")
 
     def _copy_cluster(self, base: PostgresServer) -> None:
-        self._give(self.folder)
+        self._give(self.directory)
         source = f"host=127.0.0.1 port={base.port} user={USER} password={base._password}"
         copied = self._run(
             "pg_basebackup",
@@ -182,7 +182,7 @@ class PostgresServer:
             "--checkpoint=fast",
             "--wal-method=stream",
             "--pgdata",
-            str(self.folder / "data"),
+            str(self.directory / "data"),
             "--dbname",
             source,
             output=subprocess.PIPE,
@@ -197,11 +197,11 @@ class PostgresServer:
             os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
     def _start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
+        with (self.directory / "log").open("ab") as log:
             self._process = self._run(
                 "postgres",
                 "-D",
-                str(self.folder / "data"),
+                str(self.directory / "data"),
                 *(f"--{item}" for item in (f"port={self.port}", *self._settings)),
                 output=log,
             )
@@ -222,8 +222,8 @@ class PostgresServer:
             stdin=subprocess.DEVNULL,
             stdout=output,  # type: ignore[arg-type]  # what Popen takes
             stderr=subprocess.STDOUT,
-            cwd=self.folder,
-            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
+            cwd=self.directory,
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "HOME": str(self.directory)},
             # Ctrl-C on the terminal is for the tests, which then stop it.
             start_new_session=True,
             **({} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}),

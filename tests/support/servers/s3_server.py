@@ -93,7 +93,7 @@ class S3Server:
         return [one["Key"] for page in pages for one in page.get("Contents", ())]
 
     def fetch(self, prefix: str, target: Path) -> Path:
-        """Brings all objects below a prefix to a local folder, which is emptied before."""
+        """Brings all objects below a prefix to a local directory, which is emptied before."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for key in self.keys(prefix):
@@ -103,7 +103,7 @@ class S3Server:
                 local.write_bytes(self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
         return target
 
-    def spark(self, folder: Path) -> dict[str, str]:
+    def spark(self, directory: Path) -> dict[str, str]:
         """Keys of `[spark]` that reach this server."""
         return {
             "jars": ",".join(s3a_jars()),
@@ -115,10 +115,10 @@ class S3Server:
             "hadoop.fs.s3a.connection.ssl.enabled": "false",
         }
 
-    def settings_file(self, folder: Path, **more: str) -> Path:
+    def settings_file(self, directory: Path, **more: str) -> Path:
         """A `headrace.toml` with these, and more of them."""
-        path = folder / "headrace.toml"
-        keys = {**self.spark(folder), **more}
+        path = directory / "headrace.toml"
+        keys = {**self.spark(directory), **more}
         rows = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in keys.items())
         path.write_text(f"[spark]\n{rows}")
         return path

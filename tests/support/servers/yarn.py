@@ -27,9 +27,9 @@ NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 class Yarn:
     """`conf` is what `HADOOP_CONF_DIR` of a client should name; it has the HDFS too."""
 
-    def __init__(self, folder: Path, hdfs: Hdfs) -> None:
-        self.folder = folder
-        self.conf = folder / "conf"
+    def __init__(self, directory: Path, hdfs: Hdfs) -> None:
+        self.directory = directory
+        self.conf = directory / "conf"
         for name in ("cluster", "node", "static"):
             (self.conf / "webapps" / name).mkdir(parents=True)  # the jars have none, and ask for them
         for name in ("core-site.xml", "hdfs-site.xml", "log4j.properties"):
@@ -38,12 +38,12 @@ class Yarn:
         (self.conf / "yarn-site.xml").write_text(configuration(self._settings()), encoding="utf-8")
         java = [
             *("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.lang=ALL-UNNAMED"),
-            *(f"-Dhadoop.log.dir={folder}", f"-Dyarn.log.dir={folder}", f"-Dhadoop.home.dir={folder}"),
+            *(f"-Dhadoop.log.dir={directory}", f"-Dyarn.log.dir={directory}", f"-Dhadoop.home.dir={directory}"),
             *("-cp", f"{self.conf}:{classpath_of('yarn')}"),
         ]
         self._processes = []
         for main, heap in ((RESOURCE_MANAGER, "-Xmx400m"), (NODE_MANAGER, "-Xmx300m")):
-            with (folder / f"{main.rpartition('.')[2]}.log").open("wb") as log:
+            with (directory / f"{main.rpartition('.')[2]}.log").open("wb") as log:
                 command = [java[0], heap, *java[1:], main]
                 self._processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
         self._wait_until_ready()
@@ -63,7 +63,7 @@ class Yarn:
         while not self._is_ready():
             if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"YARN did not start; logs are in {self.folder}")
+                raise RuntimeError(f"YARN did not start; logs are in {self.directory}")
             time.sleep(0.2)
 
     def _is_ready(self) -> bool:
@@ -91,8 +91,8 @@ class Yarn:
             "yarn.nodemanager.resource.memory-mb": "6144",
             "yarn.nodemanager.resource.cpu-vcores": "4",
             "yarn.scheduler.minimum-allocation-mb": "256",
-            "yarn.nodemanager.local-dirs": str(self.folder / "local"),
-            "yarn.nodemanager.log-dirs": str(self.folder / "containers"),
+            "yarn.nodemanager.local-dirs": str(self.directory / "local"),
+            "yarn.nodemanager.log-dirs": str(self.directory / "containers"),
             "yarn.nodemanager.disk-health-checker.enable": "false",
             "yarn.nodemanager.vmem-check-enabled": "false",
             "yarn.nodemanager.pmem-check-enabled": "false",
@@ -101,11 +101,11 @@ class Yarn:
         }
 
 
-def packed_environment(folder: Path) -> Path:
+def packed_environment(directory: Path) -> Path:
     """An archive for `spark.archives`, made as docs/cluster.md says, of this checkout."""
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
-    source = shutil.copytree(ROOT, folder / "source", ignore=ignored)
-    archive = folder / "headrace.tgz"
+    source = shutil.copytree(ROOT, directory / "source", ignore=ignored)
+    archive = directory / "headrace.tgz"
     pack = [str(ROOT / "examples" / "cluster" / "pack.sh"), str(source), str(archive)]
     subprocess.run(pack, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=900)
     return archive

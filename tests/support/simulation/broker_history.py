@@ -344,8 +344,8 @@ def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
     """Whether a life without one of its forces leaves a disk that does not hold what it should.
 
     The disks before the first force that was left out are those of a whole life. What is lost then is mostly lost until
-    the next force of the same file or folder, so that few moments show it, or those after the last force that was left
-    out; all are looked at before the answer is no.
+    the next force of the same file or directory, so that few moments show it, or those after the last force that was
+    left out; all are looked at before the answer is no.
 
     Args:
         looked_at: raises `Lost`; called with `mixes`, `first` and `step` of `Life.disks`.
@@ -362,7 +362,7 @@ def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
 
 
 def look_at(
-    disks: Iterable[tuple[str, Image, Any]], folder: Path, fsync: FsyncMode, check_one: Callable[..., None]
+    disks: Iterable[tuple[str, Image, Any]], directory: Path, fsync: FsyncMode, check_one: Callable[..., None]
 ) -> int:
     """Starts brokers on disks that a loss of power may have left; `check_one` is one of the two `check`.
 
@@ -379,12 +379,12 @@ def look_at(
         patch.setattr(files.os, "fsync", lambda fd: None)
         patch.setattr(files.os, "fdatasync", lambda fd: None)
         for name, image, promises in disks:
-            folder.mkdir(parents=True)
-            image.write(folder)
+            directory.mkdir(parents=True)
+            image.write(directory)
             try:
-                check_one(folder, promises, fsync, was_killed=name.endswith("killed"))
+                check_one(directory, promises, fsync, was_killed=name.endswith("killed"))
             except Lost as lost:
                 raise Lost(f"{name}: {lost}") from lost
-            shutil.rmtree(folder)
+            shutil.rmtree(directory)
             count += 1
     return count

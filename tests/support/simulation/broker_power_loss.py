@@ -1,7 +1,7 @@
-"""What a loss of power leaves of a broker's data folder, at any moment of what was done in it.
+"""What a loss of power leaves of a broker's data directory, at any moment of what was done in it.
 
-As `power_loss`, whose names and folders these are, but for files that are written in place: `Tape` notes every write as
-well, and of those since a file was last forced any part may be on the disk, a single one also in part.
+As `power_loss`, whose names and directories these are, but for files that are written in place: `Tape` notes every
+write as well, and of those since a file was last forced any part may be on the disk, a single one also in part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from support.simulation.power_loss import Forced, Image, Killed, Named, Node, Op
 PARTITION = re.compile(r"^[a-z_]+-[0-9]+")
 HELPERS = {
     files.sync_file.__code__,
-    files.sync_folder.__code__,
+    files.sync_directory.__code__,
     files.write_atomically.__code__,
     flusher.sync_files.__code__,
 }
@@ -110,7 +110,7 @@ class Tape(Recorder):
         site = f"{pattern(site)}"
         if site != self.without:
             content = None
-            if not node.is_folder:
+            if not node.is_directory:
                 content = (self.root / path).read_bytes()
             self._note(Forced(node, content, site))
         else:

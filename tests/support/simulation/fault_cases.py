@@ -44,8 +44,8 @@ class Case:
         is_loaded: all of that, too, but for one more message.
     """
 
-    def __init__(self, folder: Path, *, is_loaded: bool = False) -> None:
-        self._root, self._kept = folder / "data", folder / "kept"
+    def __init__(self, directory: Path, *, is_loaded: bool = False) -> None:
+        self._root, self._kept = directory / "data", directory / "kept"
         self._before = world = SmallWorld(self._root, self._root / "audit.db")
         world.registry.register("orders-value", 1, ORDER_V1)
         world.topic("orders", [1], [1])
@@ -89,12 +89,12 @@ class Case:
         return backfill(read, "orders", ALWAYS, sizes, is_dry=False)
 
 
-def quick_case(folder: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:
+def quick_case(directory: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:
     """One with small archives and chunks, and nothing forced to the disk: a process that dies leaves what it has
     written."""
     make_small(patch)
     patch.setattr(os, "fsync", lambda descriptor: None)
-    return Case(folder, is_loaded=is_loaded)
+    return Case(directory, is_loaded=is_loaded)
 
 
 def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]) -> None:
@@ -118,9 +118,9 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]
             if isinstance(report, RunReport):
                 check_whole(world, staging=False)
                 return
-            slots = (report.slot or ()) if isinstance(report, RewriteReport) else report.slots
-            if bool(slots) != bool(report.buckets) or not is_kept(before, world.rows("orders")):
-                raise Lost(f"rewritten in {slots}: {before} became {world.rows('orders')}")
+            commits = (report.commit_number or ()) if isinstance(report, RewriteReport) else report.commits
+            if bool(commits) != bool(report.time_partitions) or not is_kept(before, world.rows("orders")):
+                raise Lost(f"rewritten in {commits}: {before} became {world.rows('orders')}")
 
 
 def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
@@ -142,8 +142,8 @@ def finish(world: SmallWorld, *, staging: bool = True) -> None:
     """
     for _ in range(RUNS_MAX):
         report = Case.load(world)
-        if not report.slot:
+        if not report.commit_number:
             break
-    if report.slot or says_something(report):
+    if report.commit_number or says_something(report):
         raise Lost(f"the loads do not come to an end: {report}")
     check_whole(world, staging=staging)

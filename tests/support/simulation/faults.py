@@ -21,9 +21,9 @@ from headrace.audit.errors import StoreUnavailable
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.loader.storage.local.commits import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.local.sink import LocalSink
-from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.registry.errors import RegistryUnavailable
 from support.loader.loader_fakes import FakeHive, FakeRegistry
@@ -54,7 +54,7 @@ class _Calls:
 
 
 CALLS: Mapping[type, _Calls] = {
-    LocalSlots: _Calls(
+    LocalCommitStorage: _Calls(
         ("read", "exists", "children"), ("prepare", "put_if_absent", "keep", "replace", "remove", "sweep"), _of_disk
     ),
     LocalStaging: _Calls(("works", "is_older"), ("note", "keep", "move", "drop"), _of_disk),
@@ -75,7 +75,7 @@ CALLS: Mapping[type, _Calls] = {
         ("ensure_database", "execute"),
         lambda reason: MetastoreUnavailable("thrift://metastore", reason),
     ),
-    AuditStore: _Calls(("counted",), ("add_decided",), lambda reason: StoreUnavailable("audit.db", reason)),
+    AuditStore: _Calls(("counted",), ("add_committed",), lambda reason: StoreUnavailable("audit.db", reason)),
 }
 
 

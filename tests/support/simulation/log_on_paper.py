@@ -1,4 +1,4 @@
-"""The decision log's storage as a value, for the interleavings of processes that run its real code."""
+"""The commit log's storage as a value, for the interleavings of processes that run its real code."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.loader.commit.decision import Decision
-from headrace.loader.commit.decision_log import DecisionLog
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.commit_files import archive_path, commit_path
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import Document, write_document
-from headrace.loader.commit.slots import archive_path, slot_path
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.storage.protocols import Staged
 from support.simulation.interleavings import Ask, Call
 
 Prefix = tuple[bytes, ...]
-"""What the slots hold, from the first."""
+"""What the commit hold, from the first."""
 
 
 class Paper(NamedTuple):
-    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack slots; hints are
+    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack commit; hints are
     there as far as their names begin with one of `hints`."""
 
     files: frozenset[tuple[str, bytes]] = frozenset()
@@ -49,9 +49,9 @@ class Paper(NamedTuple):
                 return self, self.content(name)
             case "exists", (name,):
                 return self, self.content(name) is not None
-            case "children", (folder,):
+            case "children", (directory,):
                 names = (name for name, _ in self.files)
-                return self, tuple(sorted(name.partition("/")[2] for name in names if name.startswith(f"{folder}/")))
+                return self, tuple(sorted(name.partition("/")[2] for name in names if name.startswith(f"{directory}/")))
             case "put_if_absent", (name, content):
                 free = self.content(name) is None
                 return (self._replace(files=self.files | {(name, content)}) if free else self), free
@@ -75,8 +75,8 @@ class Paper(NamedTuple):
     def _without(self, name: str) -> Paper:
         return self._replace(files=frozenset(one for one in self.files if one[0] != name))
 
-    def decided(self) -> Prefix:
-        """What anybody reads in the slots, up to the first that is free."""
+    def committed(self) -> Prefix:
+        """What anybody reads in the commit, up to the first that is free."""
         found: list[bytes] = []
         while True:
             archive = self.content(archive_path(len(found) + 1))
@@ -84,14 +84,14 @@ class Paper(NamedTuple):
                 lines = archive.splitlines(keepends=True)
                 content: bytes | None = lines[len(found) % len(lines)]
             else:
-                content = self.content(slot_path(len(found) + 1))
+                content = self.content(commit_path(len(found) + 1))
             if content is None:
                 return tuple(found)
             found.append(content)
 
 
 class AskedSlots:
-    """The `SlotStorage` of a process."""
+    """The `CommitStorage` of a process."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -118,8 +118,8 @@ class AskedSlots:
     def remove(self, name: str) -> None:
         self._ask("remove", name)
 
-    def children(self, folder: str) -> tuple[str, ...]:
-        return tuple(self._ask("children", folder))
+    def children(self, directory: str) -> tuple[str, ...]:
+        return tuple(self._ask("children", directory))
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
         pass
@@ -134,30 +134,30 @@ class AskedStaging:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    def location(self, work_id: str) -> str:
-        return work_id
+    def location(self, run_id: str) -> str:
+        return run_id
 
-    def note(self, work_id: str, name: str, content: bytes) -> None:
+    def note(self, run_id: str, name: str, content: bytes) -> None:
         pass
 
-    def keep(self, work_id: str, files: Sequence[Staged]) -> None:
+    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
         pass
 
-    def move(self, work_id: str, files: Sequence[Staged], to_work_id: str) -> None:
-        if not self._ask("move", work_id, tuple(file.path for file in files), to_work_id):
-            raise FileNotFoundError(work_id)
+    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
+        if not self._ask("move", run_id, tuple(file.path for file in files), to_run_id):
+            raise FileNotFoundError(run_id)
 
     def works(self) -> frozenset[str]:
         return frozenset(self._ask("works"))
 
-    def is_older(self, work_id: str, now_ms: int, age_ms: int) -> bool:
+    def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
         return True
 
-    def drop(self, work_id: str) -> None:
-        self._ask("drop", work_id)
+    def drop(self, run_id: str) -> None:
+        self._ask("drop", run_id)
 
 
-class ReadingLog(DecisionLog):
+class ReadingLog(CommitLog):
     """Also knows what it has read; `prefix` is read already."""
 
     def __init__(self, ask: Ask, prefix: Prefix = ()) -> None:
@@ -165,25 +165,25 @@ class ReadingLog(DecisionLog):
         self.prefix = prefix
         if prefix:
             known = _read(prefix)
-            self._state, self._newest, self._kept = known._state, known._newest, known._state.slot
+            self._state, self._newest, self._kept = known._state, known._newest, known._state.commit_number
 
-    def _advance(self, found: Document[Decision]) -> LoaderState:
+    def _advance(self, found: Document[Commit]) -> LoaderState:
         state = super()._advance(found)
         self.prefix = (*self.prefix, write_document(found.value))
         return state
 
-    def _parse(self, slot: int, content: bytes) -> Document[Decision]:
-        return _parsed(slot, content)
+    def _parse(self, commit_number: int, content: bytes) -> Document[Commit]:
+        return _parsed(commit_number, content)
 
 
 @functools.cache
-def _read(prefix: Prefix) -> DecisionLog:
-    paper = Paper(frozenset((slot_path(at), content) for at, content in enumerate(prefix, start=1)))
+def _read(prefix: Prefix) -> CommitLog:
+    paper = Paper(frozenset((commit_path(at), content) for at, content in enumerate(prefix, start=1)))
     log = ReadingLog(lambda name, *arguments: paper.done(Call(name, arguments))[1])
     log.read_state()
     return log
 
 
 @functools.cache
-def _parsed(slot: int, content: bytes) -> Document[Decision]:
-    return DecisionLog(AskedSlots(lambda *_: None))._parse(slot, content)
+def _parsed(commit_number: int, content: bytes) -> Document[Commit]:
+    return CommitLog(AskedSlots(lambda *_: None))._parse(commit_number, content)

@@ -17,10 +17,10 @@ import pytest
 from headrace.audit.row import Outcome
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.table import TableState
-from headrace.loader.apply.layout import bucket_folder
-from headrace.loader.commit import decision_log
-from headrace.loader.commit.decision import Decision
-from headrace.loader.commit.decision_log import DecisionLog, Offered
+from headrace.loader.apply.layout import time_partition_directory
+from headrace.loader.commit import commit_log
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.document import FORMAT
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
@@ -40,23 +40,23 @@ GENERATION = re.compile(r"/_g\d+/")
 
 @dataclass(frozen=True)
 class Outside:
-    """What the rest of the world knew at a moment. `decided` are the (slot, work id) that drivers were told of."""
+    """What the rest of the world knew at a moment. `committed` are the (commit, run id) that drivers were told of."""
 
     tables: Mapping[tuple[str, str], TableState]
     parts: Mapping[Any, Any]
     audit: bytes
-    decided: tuple[tuple[int, str], ...]
+    committed: tuple[tuple[int, str], ...]
 
 
 class History:
-    """`root` is made; the warehouse is some folders below it."""
+    """`root` is made; the warehouse is some directories below it."""
 
     def __init__(self, root: Path, *, without: str = "", kill_before: int | None = None) -> None:
         self.root = root
         root.mkdir()
         self.world = SmallWorld(root / "new" / "data", root.parent / "audit.db")
         self.world.audit_path.unlink(missing_ok=True)
-        self.decided: list[tuple[int, str]] = []
+        self.committed: list[tuple[int, str]] = []
         self.ends: list[int] = []  # the last operation of each step
         self.recorder = Recorder(root, without, kill_before, self._note)
         self._outside = Outside({}, {}, b"", ())
@@ -67,7 +67,7 @@ class History:
         """Takes the steps one after the other; one that is killed is over, and a new process takes the next."""
         with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
             make_small(patch)
-            patch.setattr(DecisionLog, "offer", self._remembering(DecisionLog.offer))
+            patch.setattr(CommitLog, "try_commit", self._remembering(CommitLog.proposal))
             patch.setattr(AuditStore, "close", self._keeping(AuditStore.close))
             for step in steps:
                 try:
@@ -77,12 +77,12 @@ class History:
                 self.ends.append(len(self.recorder.operations) - 1)
         return self
 
-    def _remembering(self, offer: Callable[[DecisionLog, Decision], Offered]) -> Any:
-        def remember(log: DecisionLog, proposal: Decision) -> Offered:
-            offered = offer(log, proposal)
-            if offered.decision is not None:
-                self.decided.append((offered.decision.slot, offered.decision.work_id))
-            return offered
+    def _remembering(self, proposal: Callable[[CommitLog, Commit], CommitResult]) -> Any:
+        def remember(log: CommitLog, proposal: Commit) -> CommitResult:
+            commit_result = proposal(log, proposal)
+            if commit_result.commit is not None:
+                self.committed.append((commit_result.commit.commit_number, commit_result.commit.run_id))
+            return commit_result
 
         return remember
 
@@ -95,10 +95,10 @@ class History:
 
     def _note(self) -> Outside:
         hive = self.world.hive
-        version = (len(hive.executed), self._audit, len(self.decided))
+        version = (len(hive.executed), self._audit, len(self.committed))
         if version != self._version:
             self._version = version
-            self._outside = Outside(dict(hive.tables), copy.deepcopy(hive.parts), self._audit, tuple(self.decided))
+            self._outside = Outside(dict(hive.tables), copy.deepcopy(hive.parts), self._audit, tuple(self.committed))
         return self._outside
 
     def load(self) -> None:
@@ -130,13 +130,13 @@ class History:
 
 def of_an_older_release(history: History) -> None:
     """There is a log, and nothing in it."""
-    storage = local_storage(history.world.warehouse).slots
+    storage = local_storage(history.world.warehouse).commits
     storage.prepare()
-    storage.put_if_absent(decision_log.FORMAT_PATH, b'{"format":1,"read_min":1,"write_min":1}')
+    storage.put_if_absent(commit_log.FORMAT_PATH, b'{"format":1,"read_min":1,"write_min":1}')
 
 
 def new_topics(history: History) -> None:
-    """Two topics, a message that nobody can read, a decision for each."""
+    """Two topics, a message that nobody can read, a commit for each."""
     world = history.world
     world.registry.register("orders-value", 1, ORDER_V1)
     world.registry.register("clicks-value", 2, ORDER_V1)
@@ -169,8 +169,8 @@ def schema_changes(history: History) -> None:
 
 
 def compacted(history: History) -> None:
-    """The files of a bucket become one, in the folder of a new generation, and one that is loaded meanwhile is brought
-    there."""
+    """The files of a time become one, in the directory of a new generation, and one that is loaded meanwhile is
+    brought there."""
     settings = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
     ports = history.world.rewrites()
 
@@ -179,7 +179,7 @@ def compacted(history: History) -> None:
         return ports.run_merges(units)
 
     report = compact(dataclasses.replace(ports, run_merges=run_merges), ["orders"], settings, is_dry=False)
-    assert report.slot and not report.problems, report
+    assert report.commit_number and not report.problems, report
 
 
 def backfilled(history: History) -> None:
@@ -192,7 +192,7 @@ def backfilled(history: History) -> None:
         BackfillSettings(settings.plan, settings.task, piece_bytes_max=2_000),
         is_dry=False,
     )
-    assert len(report.slots) > 1 and not report.problems, report
+    assert len(report.commits) > 1 and not report.problems, report
 
 
 def a_day_later(history: History) -> None:
@@ -260,26 +260,26 @@ class Aftermath:
 
     def _check_log(self, world: SmallWorld, outside: Outside) -> None:
         log = world.log()
-        for topic in log.read_state().topics.values() if outside.decided else ():
+        for topic in log.read_state().topics.values() if outside.committed else ():
             for schema_id in topic.load_schema.writer_ids:
                 if not (log.storage.read(f"schemas/{schema_id}.avsc") or b"").startswith(b"{"):
                     raise Lost(f"schema {schema_id} would have to be asked for again")
-        if outside.decided and log.check_format(writing=False).format < FORMAT:
+        if outside.committed and log.check_format(writing=False).format < FORMAT:
             raise Lost("an older release would not be told what it lacks")
         head = log.head()
-        for slot, work_id in outside.decided:
-            if slot > head or log.decision(slot).work_id != work_id:
-                raise Lost(f"slot {slot} is not that of {work_id} any more")
+        for commit_number, run_id in outside.committed:
+            if commit_number > head or log.commit(commit_number).run_id != run_id:
+                raise Lost(f"slot {commit_number} is not that of {run_id} any more")
 
     def _check_visible(self, world: SmallWorld) -> None:
-        decided = decided_files(world.log())
+        committed = committed_files(world.log())
         for path in world.warehouse.rglob("*.avro"):
             name = path.relative_to(world.warehouse).as_posix()
             if name.startswith("_headrace/"):
                 continue
             first = GENERATION.sub("/", name)
-            if decided.get(first) != checksum_of(path.read_bytes()):
-                raise Lost(f"{name} is visible and {'not whole' if first in decided else 'not decided'}")
+            if committed.get(first) != checksum_of(path.read_bytes()):
+                raise Lost(f"{name} is visible and {'not whole' if first in committed else 'not committed'}")
 
     def _check_schemas(self, world: SmallWorld, outside: Outside) -> None:
         for table in outside.tables.values():
@@ -304,14 +304,14 @@ class Aftermath:
             raise Lost(f"staging is left: {left}")
 
 
-def decided_files(log: DecisionLog) -> dict[str, str]:
+def committed_files(log: CommitLog) -> dict[str, str]:
     """The checksum of every file of the log, by its name in the first generation."""
     state: LoaderState = log.read_state()
     found = {}
-    for slot in range(1, state.slot + 1):
-        for topic, decided in log.decision(slot).topics.items():
-            for file in decided.files:
-                found[f"{bucket_folder(state.topics[topic].folder, file.kind, file.bucket, 0)}/{file.name}"] = (
-                    file.checksum
-                )
+    for commit_number in range(1, state.commit_number + 1):
+        for topic, committed in log.commit(commit_number).topics.items():
+            for file in committed.files:
+                found[
+                    f"{time_partition_directory(state.topics[topic].directory, file.kind, file.time_partition, 0)}/{file.name}"
+                ] = file.checksum
     return found

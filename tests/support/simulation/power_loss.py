@@ -1,9 +1,10 @@
-"""What a loss of power leaves of a folder, at any moment of what was done in it.
+"""What a loss of power leaves of a directory, at any moment of what was done in it.
 
-`Recorder` notes what this process does to the files below a folder: names that come and go, and what is forced to the
+`Recorder` notes what this process does to the files below a directory: names that come and go, and what is forced to
+the
 disk. Of any prefix of that, `Survivors` says what a disk that keeps no more than POSIX promises may hold afterwards:
 the content of a file as it was when the file was last forced, and nothing of it where it never was; the names in a
-folder as they were when the folder was last forced, and of the later changes any part, each by itself.
+directory as they were when the directory was last forced, and of the later changes any part, each by itself.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ class OneByOne:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """A file or a folder, whatever its names; `entries` are a folder's as the process sees them."""
+    """A file or a directory, whatever its names; `entries` are a directory's as the process sees them."""
 
     entries: dict[str, Node] | None = None
 
     @property
-    def is_folder(self) -> bool:
+    def is_directory(self) -> bool:
         return self.entries is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name in a folder came to mean `node`, or nothing; `path` is all of it, `source` another name it had."""
+    """A name in a directory came to mean `node`, or nothing; `path` is all of it, `source` another name it had."""
 
-    folder: Node
+    directory: Node
     name: str
     node: Node | None
     path: str
@@ -80,7 +81,7 @@ class Spoiled:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The content of a file, or the names in a folder; `site` is who did that to what."""
+    """The content of a file, or the names in a directory; `site` is who did that to what."""
 
     node: Node
     content: bytes | None
@@ -92,7 +93,7 @@ Operation = Named | Spoiled | Forced
 
 @dataclass
 class Recorder:
-    """Records below `root`, an empty folder that is taken to be on the disk already.
+    """Records below `root`, an empty directory that is taken to be on the disk already.
 
     Args:
         without: a site that does not force what it should.
@@ -169,7 +170,7 @@ class Recorder:
                 site = f"{_caller()} {pattern(path) or '.'}"
                 if site != self.without:
                     content = None
-                    if not node.is_folder:
+                    if not node.is_directory:
                         with real_open(self.root / path, "rb") as file:
                             content = file.read()
                     self._note(Forced(node, content, site))
@@ -244,19 +245,19 @@ class Recorder:
 
     def _name(self, path: str, node: Node | None, source: str = "") -> None:
         above, _, name = path.rpartition("/")
-        folder = self._node(above)
-        assert folder.entries is not None
+        directory = self._node(above)
+        assert directory.entries is not None
         if node is None:
-            del folder.entries[name]
+            del directory.entries[name]
         else:
-            folder.entries[name] = node
-        self._note(Named(folder, name, node, path, source))
+            directory.entries[name] = node
+        self._note(Named(directory, name, node, path, source))
 
-    def _below(self, path: Any, folder: int | None = None) -> str | None:
+    def _below(self, path: Any, directory: int | None = None) -> str | None:
         """The path below the root, None outside."""
         text = os.fspath(path)
-        if folder is not None and not text.startswith("/"):
-            known = self._descriptors.get(folder)
+        if directory is not None and not text.startswith("/"):
+            known = self._descriptors.get(directory)
             return None if known is None else f"{known[1]}/{text}".lstrip("/")
         found = os.path.relpath(text, self.root)
         return None if found.startswith("..") else "" if found == "." else found
@@ -305,8 +306,8 @@ class Survivors:
 
     def after(self, operation: Operation) -> None:
         match operation:
-            case Named(folder=folder):
-                self.pending.setdefault(folder, []).append(operation)
+            case Named(directory=directory):
+                self.pending.setdefault(directory, []).append(operation)
             case Spoiled(file=file):
                 self.contents.pop(file, None)
             case Forced(node=node, content=None):
@@ -325,9 +326,9 @@ class Survivors:
             _apply(entries, (one for one in self.pending.get(node, ()) if happened(one)))
             for name, below in entries.items():
                 found[f"{path}{name}"] = below
-                if below.is_folder:
+                if below.is_directory:
                     waiting.append((f"{path}{name}/", below))
-        return Image(found, {node: self.contents.get(node, b"") for node in found.values() if not node.is_folder})
+        return Image(found, {node: self.contents.get(node, b"") for node in found.values() if not node.is_directory})
 
 
 def _apply(entries: dict[str, Node], changes: Any) -> None:
@@ -340,7 +341,7 @@ def _apply(entries: dict[str, Node], changes: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Files and folders by path; of a file that was never forced nothing is left but its name."""
+    """Files and directories by path; of a file that was never forced nothing is left but its name."""
 
     nodes: Mapping[str, Node]
     contents: Mapping[Node, bytes]
@@ -355,11 +356,11 @@ class Image:
         )
 
     def write(self, root: Path) -> None:
-        """Into an empty folder."""
+        """Into an empty directory."""
         written: dict[Node, str] = {}
         for path, node in sorted(self.nodes.items(), key=lambda named: named[0]):
             target = f"{root}/{path}"
-            if node.is_folder:
+            if node.is_directory:
                 os.mkdir(target)  # noqa: PTH102  (pathlib would take a tenth of the time of a test)
             elif node in written:
                 os.link(written[node], target)

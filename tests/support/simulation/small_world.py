@@ -11,7 +11,7 @@ import pytest
 from headrace.audit.row import Outcome
 from headrace.audit.store import AuditStore
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.commit import chunks, decision_log, slots
+from headrace.loader.commit import chunks, commit_log, commits
 from headrace.loader.plan import asking
 from headrace.loader.storage.local import sink
 from support.loader.task_world import TaskWorld
@@ -34,11 +34,11 @@ class Lost(AssertionError):
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    """A few decisions get checkpoints and archives, and a run with two topics is two of them."""
-    patch.setattr(slots, "PACK_SLOTS", 2)
-    patch.setattr(slots, "LOOSE_SLOTS_MIN", 2)
-    patch.setattr(decision_log, "CHECKPOINT_EVERY", 2)
-    patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
+    """A few commits get checkpoints and archives, and a run with two topics is two of them."""
+    patch.setattr(commits, "ARCHIVE_COMMITS", 2)
+    patch.setattr(commits, "LOOSE_COMMITS_MIN", 2)
+    patch.setattr(commit_log, "CHECKPOINT_EVERY", 2)
+    patch.setattr(chunks, "COMMIT_BYTES_MAX", 1)
     for module in (sink, asking):
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)
     remember_results(patch)
@@ -59,7 +59,7 @@ class SmallWorld(TaskWorld):
         super().__init__(root)
         self.audit_path = audit_path
         self.settings = dataclasses.replace(self.settings, staging_age_ms=AT_ONCE_MS)
-        self.policy = dataclasses.replace(self.policy, quarantine_share_max=1.0)
+        self.policy = dataclasses.replace(self.policy, quarantine_ratio_max=1.0)
 
     def tables(self) -> TableSettings:
         return dataclasses.replace(super().tables(), literal_chars_max=LITERAL_CHARS_MAX)

@@ -67,16 +67,16 @@ class Clock:
 
 
 class VirtualBroker:
-    """One broker after another on a folder."""
+    """One broker after another on a directory."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self.folder, self.clock = folder, clock
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.directory, self.clock = directory, clock
         self.node: BrokerNode
         self.killed_at_ms = 0
         self.start()
 
     def start(self) -> None:
-        config = BrokerConfig(self.folder, partitions=2, consumer_session_timeout_ms=SESSION_MS)
+        config = BrokerConfig(self.directory, partitions=2, consumer_session_timeout_ms=SESSION_MS)
         self.node = BrokerNode(
             config, now_ms=lambda: self.clock.wall_ms, monotonic_ms=lambda: self.clock.monotonic_ms, files_max=40
         )
@@ -293,8 +293,8 @@ class VirtualBroker:
         logs = node.logs.values()
         return {
             "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
-            "files": sum(1 for path in self.folder.rglob("*") if path.is_file()),
-            "bytes on disk": sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()),
+            "files": sum(1 for path in self.directory.rglob("*") if path.is_file()),
+            "bytes on disk": sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file()),
             "bytes of logs": sum(log.size for log in logs),
             "logs": len(node.logs),
             "segments": sum(len(log.closed) for log in logs),

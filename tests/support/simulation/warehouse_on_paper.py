@@ -1,4 +1,4 @@
-"""A warehouse of one bucket as a value: its log and staging, published files, and where the partition points."""
+"""A warehouse of one time as a value: its log and staging, published files, and where the partition points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_of(staged: str) -> Rows:
 
 
 class Warehouse(NamedTuple):
-    """`files` are published, by name; `location` is the folder of the partition, "" where there is none."""
+    """`files` are published, by name; `location` is the directory of the partition, "" where there is none."""
 
     paper: Paper
     files: frozenset[tuple[str, Rows]] = frozenset()
@@ -88,7 +88,7 @@ class AskedFiles:
         self._ask = ask
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        return tuple(file for file in files if not self._ask("publish", file.work_id, file.staged, file.name))
+        return tuple(file for file in files if not self._ask("publish", file.run_id, file.staged, file.name))
 
     def bring(self, topic: str, source: str, target: str) -> None:
         if not self._ask("bring", source, target):
@@ -111,7 +111,7 @@ class AskedFiles:
     def open(self, name: str) -> IO[bytes]:
         return io.BytesIO()
 
-    def children(self, folder: str) -> tuple[str, ...]:
+    def children(self, directory: str) -> tuple[str, ...]:
         return ()
 
     def location(self, name: str) -> str:

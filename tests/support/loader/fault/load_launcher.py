@@ -19,7 +19,7 @@ import headrace.loader.apply.group_offsets  # noqa: E402
 import headrace.loader.apply.partitions  # noqa: E402
 import headrace.loader.apply.schema  # noqa: E402
 import headrace.loader.commit.cleaning  # noqa: E402
-import headrace.loader.commit.decision_log  # noqa: E402
+import headrace.loader.commit.commit_log  # noqa: E402
 import headrace.loader.run  # noqa: E402
 import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
@@ -30,7 +30,7 @@ from headrace.loader.storage.hadoop.staging import HadoopStaging  # noqa: E402
 from headrace.loader.storage.local.staging import LocalStaging  # noqa: E402
 
 
-def is_slot(source: Any, target: Any) -> bool:
+def is_commit(source: Any, target: Any) -> bool:
     return Path(target).parent.name == "log"
 
 
@@ -38,7 +38,7 @@ def is_published(source: Any, target: Any) -> bool:
     return str(target).endswith(".avro")
 
 
-def is_remote_slot(_: Any, path: str, *__: Any) -> bool:
+def is_remote_commit(_: Any, path: str, *__: Any) -> bool:
     return "/_headrace/log/" in path
 
 
@@ -56,16 +56,16 @@ def add_points() -> None:
     wrap(headrace.pipeline.load.SparkEdge, "run_units", "read:job")
     wrap(LocalStaging, "keep", "write:check")
     wrap(headrace.loader.run, "settle", "decide:settle")
-    wrap(os, "link", "decide:link", is_slot)
-    wrap(headrace.loader.commit.decision_log.DecisionLog, "_leave_hint", "decide:hint")
-    for follower in (
-        headrace.loader.apply.schema.SchemaFollower,
-        headrace.loader.apply.files.FilesFollower,
-        headrace.loader.apply.partitions.PartitionsFollower,
-        headrace.loader.apply.audit.AuditFollower,
+    wrap(os, "link", "decide:link", is_commit)
+    wrap(headrace.loader.commit.commit_log.CommitLog, "_leave_hint", "decide:hint")
+    for applier in (
+        headrace.loader.apply.schema.SchemaApplier,
+        headrace.loader.apply.files.FilesApplier,
+        headrace.loader.apply.partitions.PartitionsApplier,
+        headrace.loader.apply.audit.AuditApplier,
     ):
-        wrap(follower, "apply", f"follow:{follower.__module__.rpartition('.')[2]}")
-    wrap(headrace.loader.apply.group_offsets.GroupOffsetsFollower, "apply_together", "follow:group_offsets")
+        wrap(applier, "apply", f"follow:{applier.__module__.rpartition('.')[2]}")
+    wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_together", "follow:group_offsets")
     wrap(SparkExecutor, "execute", "follow:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "follow:files:link", is_published)
@@ -74,7 +74,7 @@ def add_points() -> None:
     wrap(HadoopStaging, "keep", "write:check")
     wrap(HadoopStaging, "written", "write:written")
     for remote in (HdfsFileSystem, S3aFileSystem):
-        wrap(remote, "put_if_absent", "decide:link", is_remote_slot)
+        wrap(remote, "put_if_absent", "decide:link", is_remote_commit)
         wrap(remote, "move", "follow:files:link", is_remotely_published)
     wrap(headrace.loader.apply.engine._Run, "save", "follow:cursors")
     wrap(headrace.loader.run, "clean", "clean")

@@ -28,13 +28,13 @@ def main() -> None:
     plan = plan_year(arguments.seed, arguments.topics, arguments.days, rate=arguments.rate, frequency=arguments.often)
     analyst: Analyst | None = None
     with contextlib.ExitStack() as until_its_end:
-        folder = Path(until_its_end.enter_context(tempfile.TemporaryDirectory()))
+        directory = Path(until_its_end.enter_context(tempfile.TemporaryDirectory()))
         until_its_end.enter_context(unhurried())
         if arguments.sql:
-            analyst, executor = until_its_end.enter_context(analyst_of(folder))
-            life = Life(folder, arguments.seed, plan.topics, hive=executor, between=analyst.ask)
+            analyst, executor = until_its_end.enter_context(analyst_of(directory))
+            life = Life(directory, arguments.seed, plan.topics, hive=executor, between=analyst.ask)
         else:
-            life = Life(folder, arguments.seed, plan.topics)
+            life = Life(directory, arguments.seed, plan.topics)
         life.live(arguments.days, plan.happenings)
     print(f"seed {arguments.seed}: {len(life.story.messages):,} messages, {life.reader.files_read:,} files read")
     if analyst:

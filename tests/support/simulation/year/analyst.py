@@ -18,7 +18,7 @@ ASKED_BETWEEN = 3  # topics
 
 
 class Analyst:
-    """Asks after every load; what he is told of a topic is all its rows that were decided, each once."""
+    """Asks after every load; what he is told of a topic is all its rows that were committed, each once."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
@@ -45,7 +45,7 @@ class Analyst:
         there = sorted(
             one.n
             for one in life.story.by_topic[topic]
-            if one.kind is Kind.ROW and one.decided and one.gone is None and not one.retired
+            if one.kind is Kind.ROW and one.committed and one.gone is None and not one.retired
         )
         if found != there:
             wrong = sorted({*found} ^ {*there})[:10]
@@ -54,9 +54,9 @@ class Analyst:
 
 
 @contextmanager
-def analyst_of(folder: Path) -> Iterator[tuple[Analyst, SparkExecutor]]:
-    """An analyst, and the metastore, with the database made, that the loads under `folder` are to write to."""
-    with spark_session(folder / "data", folder / "warehouse") as session:
+def analyst_of(directory: Path) -> Iterator[tuple[Analyst, SparkExecutor]]:
+    """An analyst, and the metastore, with the database made, that the loads under `directory` are to write to."""
+    with spark_session(directory / "data", directory / "warehouse") as session:
         executor = SparkExecutor(session)
         executor.ensure_database("headrace")
         yield Analyst(session), executor

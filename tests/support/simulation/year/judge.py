@@ -15,7 +15,7 @@ from headrace.audit.store import AuditStore
 from headrace.audit.verdict import FINDINGS, State
 from headrace.audit.window import TIME_MS_MAX, window_start, window_text
 from headrace.avro_schema import Schema, parse_schema
-from headrace.loader.commit.decision import DecidedRange, Decision, LoadSchema
+from headrace.loader.commit.commit import Commit, CommittedRange, LoadSchema
 from support.loader.projection_oracle import expected_row
 from support.simulation.year.reader import Row
 from support.simulation.year.schemas import NOT_MARKED, marks
@@ -34,16 +34,16 @@ CLOCK_BACK_MS = 30 * HOUR_MS
 
 @dataclass
 class Judge:
-    """`pending` are, by topic, the messages that were decided and not yet seen; `buckets` where to look for them.
+    """`pending` are, by topic, the messages that were committed and not yet seen; `time_partitions` where to look for them.
 
-    `gaps` are the offsets that decisions declared, by topic, log and partition; `corrupt` the rows that stand for whole
-    batches, by place; `bad` how many messages the newest decisions put into quarantine; `late_ids` schemas that came
+    `gaps` are the offsets that commits declared, by topic, log and partition; `corrupt` the rows that stand for whole
+    batches, by place; `bad` how many messages the newest commits put into quarantine; `late_ids` schemas that came
     with a replay, and that are of no version.
     """
 
     story: Story
     pending: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    buckets: dict[str, set[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(set))
+    time_partitions: dict[str, set[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(set))
     gaps: dict[tuple[str, int, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     corrupt: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
     load_schemas: dict[str, list[LoadSchema]] = field(default_factory=lambda: defaultdict(list))
@@ -52,20 +52,24 @@ class Judge:
     rows_sampled: int = 0
     _schemas: dict[str, Schema] = field(default_factory=dict)
 
-    def decided(self, decision: Decision, logs: Mapping[str, int]) -> None:
+    def committed(self, commit: Commit, logs: Mapping[str, int]) -> None:
         """
         Args:
             logs: by topic, which log the brokers have of it.
         """
-        for topic, decided in decision.topics.items():
-            if decided.load_schema is not None:
-                self.load_schemas[topic].append(decided.load_schema)
-            for offsets in decided.ranges:
-                self._range(topic, logs[topic], offsets, decision.slot)
-            touched = [file.bucket for file in decided.files] + [one.bucket for one in decided.rewrites]
-            self.buckets[topic].update(tuple(part.partition("=")[2] for part in one.split("/")) for one in touched)
+        for topic, committed in commit.topics.items():
+            if committed.load_schema is not None:
+                self.load_schemas[topic].append(committed.load_schema)
+            for offsets in committed.ranges:
+                self._range(topic, logs[topic], offsets, commit.commit_number)
+            touched = [file.time_partition for file in committed.files] + [
+                one.time_partition for one in committed.rewrites
+            ]
+            self.time_partitions[topic].update(
+                tuple(part.partition("=")[2] for part in one.split("/")) for one in touched
+            )
 
-    def _range(self, topic: str, log: int, offsets: DecidedRange, slot: int) -> None:
+    def _range(self, topic: str, log: int, offsets: CommittedRange, commit_number: int) -> None:
         place = (topic, log, offsets.partition)
         self.gaps[place] += offsets.gaps
         passed = {offset for one in offsets.passed_over for offset in range(one.start, one.end)}
@@ -75,11 +79,11 @@ class Judge:
             message = known.get(offset)
             if message is None:
                 continue
-            if message.decided:
+            if message.committed:
                 raise self.story.failed(
-                    topic, f"{message} is decided in slot {slot} too (range [{offsets.start}, {offsets.end}))"
+                    topic, f"{message} is decided in slot {commit_number} too (range [{offsets.start}, {offsets.end}))"
                 )
-            message.decided = slot
+            message.committed = commit_number
             self.story.unread[topic].discard(message.n)
             if offset in passed:
                 message.gone = Gone.CORRUPT
@@ -91,14 +95,15 @@ class Judge:
         for one in offsets.passed_over:
             number = self.corrupt.get((*place, one.start), 0)
             if one.is_kept and number:
-                self.story.messages[number].decided = slot
+                self.story.messages[number].committed = commit_number
                 self.pending[topic].add(number)
         counts = offsets.counts
         said = (counts.records, counts.quarantined, counts.tombstones, counts.aborted)
         if said != (met[Kind.ROW], met[Kind.BAD], met[Kind.TOMBSTONE], met[Kind.ABORTED]):
             raise self.story.failed(
                 topic,
-                f"slot {slot} says {offsets} and the log held {dict(met)} (rows, bad, tombstones, aborted: {said})",
+                f"slot {commit_number} says {offsets} and the log held {dict(met)} (rows, bad, tombstones, aborted: "
+                f"{said})",
             )
 
     def is_of_bad_messages(self, topic: str, sentence: str) -> bool:
@@ -113,7 +118,7 @@ class Judge:
             AssertionError: it is none that was produced, or says something else.
         """
         message = self._quarantined(topic, row) if row.is_quarantined else self._loaded(topic, row)
-        if not message.decided:
+        if not message.committed:
             raise self.story.failed(topic, f"{message} is in {row.path} and nobody has decided it")
         return message.n
 
@@ -155,7 +160,7 @@ class Judge:
         at = (kafka["partition"], kafka["offset"], _ms(kafka["timestamp"]))
         if at != (message.partition, message.offset, message.timestamp_ms):
             raise self.story.failed(topic, f"{row.path} has {kafka} of {message}")
-        if not _may_be_in(message, row.bucket):
+        if not _may_be_in(message, row.time_partition):
             raise self.story.failed(topic, f"{row.path} has {message}")
         if message.n % SAMPLED == 0 and message.schema_id not in self.late_ids:
             self._compare(topic, row, message)
@@ -186,7 +191,7 @@ class Judge:
         return self._schemas[text]
 
     def seen(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
-        """What was decided of a topic since the last look must be there.
+        """What was committed of a topic since the last look must be there.
 
         Raises:
             AssertionError: it is not, or twice.
@@ -194,7 +199,7 @@ class Judge:
         for number in self.pending[topic]:
             self._check(self.story.messages[number], live, quarantined)
         self.pending[topic].clear()
-        self.buckets[topic].clear()
+        self.time_partitions[topic].clear()
 
     def whole(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
         """Every message of a topic is where it must be, and nowhere else."""
@@ -202,7 +207,7 @@ class Judge:
             self._check(message, live, quarantined)
 
     def _check(self, message: Message, live: Counter[int], quarantined: Counter[int]) -> None:
-        is_there = bool(message.decided) and message.gone is None and not message.retired
+        is_there = bool(message.committed) and message.gone is None and not message.retired
         wanted = (int(is_there and message.kind is Kind.ROW), int(is_there and message.kind is Kind.BAD))
         found = (live[message.n], quarantined[message.n])
         if found != wanted:
@@ -238,7 +243,7 @@ class Judge:
             unread: Counter[int] = Counter()
             for message in self.story.by_topic[topic]:
                 if message.value is not None and message.kind is not Kind.ABORTED and message.event_ms >= -1:
-                    is_read = bool(message.decided) and message.gone is None
+                    is_read = bool(message.committed) and message.gone is None
                     (read if is_read else unread)[window_start(message.event_ms)] += 1
             facts = list(store.facts(topic))
             offsets = {topic: store.offset_check(topic)}
@@ -285,10 +290,10 @@ def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _may_be_in(message: Message, bucket: str) -> bool:
+def _may_be_in(message: Message, time_partition: str) -> bool:
     """Whether a message may be filed there: by its own time, by its arrival where that is too far ahead or no time, and
     by the loader's clock where that was before its arrival."""
-    day, _, hour = bucket.removeprefix("dt=").partition("/hr=")
+    day, _, hour = time_partition.removeprefix("dt=").partition("/hr=")
     start_ms = (datetime.date.fromisoformat(day).toordinal() - 719_163) * DAY_MS + int(hour or 0) * HOUR_MS
     length_ms = HOUR_MS if hour else DAY_MS
     if start_ms <= message.event_ms < start_ms + length_ms:

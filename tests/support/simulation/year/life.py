@@ -85,14 +85,14 @@ class Happening:
 @dataclass(frozen=True, slots=True)
 class Size:
     """Of what lies beside the data, at the end of a day. `state_bytes` are those of a checkpoint without its schemas,
-    `days` the days of topics that ever had files, and `works` all that is remembered of decided work."""
+    `days` the days of topics that ever had files, and `works` all that is remembered of committed work."""
 
     day: int
     checkpoint_bytes: int
     state_bytes: int
     topics: int
     partitions: int
-    slots: int
+    commits: int
     works: int
     days: int
     files: Mapping[str, int]
@@ -277,7 +277,7 @@ class Life:
         self.story.over(expectation)
 
     def _is_loaded(self, topic: Topic) -> Callable[[], bool]:
-        """Whether all that is stable now is decided."""
+        """Whether all that is stable now is committed."""
         unread = self.story.unread[topic.name]
         ends = [log.stable_end for log in self.logs(topic)] if topic.name in self.world.cluster.topics else []
         messages = [self.story.messages[number] for number in unread]
@@ -285,7 +285,7 @@ class Life:
         return lambda: asked.isdisjoint(unread)
 
     def loaded(self, topic: Topic) -> Iterator[None]:
-        """Waits until all that was stable at first is decided."""
+        """Waits until all that was stable at first is committed."""
         is_loaded = self._is_loaded(topic)
         if not is_loaded():
             yield from self.until(is_loaded, f"{topic.name} is to be loaded", topic.name)
@@ -381,18 +381,18 @@ class Life:
         return self.chance.randrange(self._calls)
 
     def after(self, report: RunReport | RewriteReport | None = None) -> None:
-        """Takes note of what was decided and said, and looks at what changed; to be called once for each report."""
+        """Takes note of what was committed and said, and looks at what changed; to be called once for each report."""
         state = self.log.read_state()
         logs = {topic.name: topic.log for topic in self.topics.values()}
         self.judge.bad.clear()
-        for slot in range(self._slot + 1, state.slot + 1):
-            self.judge.decided(self.log.decision(slot), logs)
-        self._slot = state.slot
+        for commit_number in range(self._slot + 1, state.commit_number + 1):
+            self.judge.committed(self.log.commit(commit_number), logs)
+        self._slot = state.commit_number
         self._listen(report)
         if self.is_rough:
             return
-        for topic in [*self.judge.buckets]:
-            self.reader.look(topic, state.topics[topic].table, self.judge.buckets[topic])
+        for topic in [*self.judge.time_partitions]:
+            self.reader.look(topic, state.topics[topic].table, self.judge.time_partitions[topic])
             self.judge.seen(topic, self.reader.live, self.reader.quarantined)
 
     def _listen(self, report: RunReport | RewriteReport | None) -> None:
@@ -449,7 +449,7 @@ class Life:
                 size - texts,
                 len(state.topics),
                 partitions,
-                state.slot,
+                state.commit_number,
                 works,
                 len(self.reader.days),
                 files,
@@ -464,7 +464,7 @@ def policy_of(topic: Topic) -> Any:
         partition_by=chance.choice(("hour", "day", "day")),
         kafka_column=chance.choice(("position", "position", "full")),
         codec=chance.choice(("snappy", "deflate", "null")),
-        quarantine_share_max=0.2,
+        quarantine_ratio_max=0.2,
         future_ms_max=chance.choice((None, DAY_MS)),
         time_fields=("header.time", "timestamp"),
     )

@@ -24,7 +24,7 @@ class Row:
     """A row where it was found; `file_schema` is that of its file."""
 
     values: Mapping[str, Any]
-    bucket: str
+    time_partition: str
     file_schema: str
     path: Path
     is_quarantined: bool
@@ -53,7 +53,7 @@ class Reader:
     take: Take
     live: Counter[int] = field(default_factory=Counter)
     quarantined: Counter[int] = field(default_factory=Counter)
-    buckets: dict[tuple[str, str], dict[tuple[str, ...], dict[Path, _Held]]] = field(
+    time_partitions: dict[tuple[str, str], dict[tuple[str, ...], dict[Path, _Held]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     files_read: int = 0
@@ -73,7 +73,7 @@ class Reader:
                 continue
             schema = _schema_of(found)
             partitions = executor.partitions(database, table)
-            held = self.buckets[database, topic]
+            held = self.time_partitions[database, topic]
             gone = [values for values in held if values not in partitions]
             for values in gone:
                 self._forget(held.pop(values), is_quarantine)
@@ -91,10 +91,10 @@ class Reader:
         held: dict[tuple[str, ...], dict[Path, _Held]],
         is_quarantine: bool,
     ) -> int:
-        folder = _folder(location)
+        directory = _directory(location)
         before = held.get(values, {})
         after = {}
-        for path in sorted(folder.iterdir()):
+        for path in sorted(directory.iterdir()):
             if path.name.startswith(("_", ".")):
                 continue
             status = path.stat()
@@ -103,7 +103,7 @@ class Reader:
             if known is not None and (known.identity, known.schema) == (identity, schema):
                 after[path] = known
             else:
-                numbers = self._read(topic, schema, _bucket_name(values), path, is_quarantine)
+                numbers = self._read(topic, schema, _time_partition_name(values), path, is_quarantine)
                 after[path] = _Held(identity, schema, numbers)
         self._forget(before, is_quarantine)
         counts = self.quarantined if is_quarantine else self.live
@@ -118,19 +118,19 @@ class Reader:
         for one in files.values():
             counts.subtract(one.numbers)
 
-    def _read(self, topic: str, schema: str, bucket: str, path: Path, is_quarantine: bool) -> tuple[int, ...]:
+    def _read(self, topic: str, schema: str, time_partition: str, path: Path, is_quarantine: bool) -> tuple[int, ...]:
         self.files_read += 1
         with path.open("rb") as file:
             rows = fastavro.reader(file, reader_schema=_parsed(schema))
             file_schema = rows.metadata["avro.schema"]
-            return tuple(self.take(topic, Row(row, bucket, file_schema, path, is_quarantine)) for row in rows)
+            return tuple(self.take(topic, Row(row, time_partition, file_schema, path, is_quarantine)) for row in rows)
 
 
-def _bucket_name(values: tuple[str, ...]) -> str:
+def _time_partition_name(values: tuple[str, ...]) -> str:
     return "/".join(f"{name}={value}" for name, value in zip(("dt", "hr"), values, strict=False))
 
 
-def _folder(location: str) -> Path:
+def _directory(location: str) -> Path:
     """Of a URI as Hadoop writes it: `file:/a` or `file:///a`."""
     return Path(re.sub(r"^file:(//)?", "", location))
 
@@ -139,7 +139,7 @@ def _schema_of(table: TableState) -> str:
     literal = table.properties.get(SCHEMA_LITERAL)
     if literal:
         return literal
-    return _folder(table.properties[SCHEMA_URL]).read_text()
+    return _directory(table.properties[SCHEMA_URL]).read_text()
 
 
 _PARSED: dict[str, Any] = {}

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.offsets.choose import LogBounds, decision_of, skip
+from headrace.loader.offsets.choose import LogBounds, commit_of, skip
 from support.simulation.year.broker import PartitionLog
 from support.simulation.year.life import Life, Topic
 from support.simulation.year.story import Gone, Kind, Message
@@ -45,10 +45,10 @@ def _taken_up(life: Life, topic: Topic, problem: str, note: str, why: str) -> It
     """The loader holds the topic until it is allowed to go on with what there is."""
     allowed = [life.may_say(topic, one, why) for one in (problem, note, SAID_BESIDE)]
     yield from life.until_said(topic, problem, why)
-    life.policy(topic, lost_ground="earliest")
-    life.tell(topic, "lost_ground = earliest")
+    life.policy(topic, on_data_loss="skip")
+    life.tell(topic, "on_data_loss = skip")
     yield from life.once_said(topic, note, why)
-    life.policy(topic, lost_ground="fail")
+    life.policy(topic, on_data_loss="fail")
     topic.is_quiet = False
     for one in allowed:
         life.story.over(one)
@@ -90,7 +90,7 @@ def bad_day(life: Life, topic: Topic) -> Iterator[None]:
     messages += [life.message(topic) for _ in range(5)]
     topic.chance.shuffle(messages)
     life.send(topic, messages)
-    yield from life.once_said(topic, "cannot be loaded, more than loader.quarantine_share_max", "bad messages")
+    yield from life.once_said(topic, "cannot be loaded, more than loader.quarantine_ratio_max", "bad messages")
     topic.is_quiet = False
 
 
@@ -102,9 +102,9 @@ def bad_flood(life: Life, topic: Topic) -> Iterator[None]:
     life.send(topic, [*messages, *(life.message(topic) for _ in range(10))])
     why = "a flood of bad messages"
     yield from life.until_said(topic, "nothing of this topic was loaded: mend the cause or raise the limit", why)
-    life.policy(topic, quarantine_share_max=1.0)
+    life.policy(topic, quarantine_ratio_max=1.0)
     yield from life.loaded(topic)
-    life.policy(topic, quarantine_share_max=0.2)
+    life.policy(topic, quarantine_ratio_max=0.2)
     topic.is_quiet = False
 
 
@@ -173,7 +173,7 @@ def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
     gone = life.story.removed(topic.name, topic.log, 0, log.remove_before(to), Gone.REMOVED)
     why = f"retention took {gone} unread messages up to {to}"
     life.tell(topic, why)
-    problem = "were removed before they were read; loader.lost_ground=earliest"
+    problem = "were removed before they were read; loader.on_data_loss=skip"
     yield from _taken_up(life, topic, problem, "were removed before they were read; declared as a gap", why)
 
 
@@ -218,7 +218,7 @@ def recreated(life: Life, topic: Topic) -> Iterator[None]:
     yield
     life.create(topic)
     life.send(topic, [life.message(topic) for _ in range(6)])
-    problem = f"{RECREATED}.*loader.lost_ground=earliest goes on"
+    problem = f"{RECREATED}.*loader.on_data_loss=skip goes on"
     yield from _taken_up(life, topic, problem, f"{RECREATED}.*reading the new one from its start", "made anew")
 
 
@@ -342,8 +342,8 @@ def _skip(life: Life, topic: Topic, offset: int, to: int) -> None:
     log, found = life.world.log(), life.logs(topic)[0]
     state = log.read_state()
     choice = skip(state, topic.name, 0, offset, to, "a disk", LogBounds(found.start, found.end, found.epoch))
-    decision = decision_of(choice, state, work_id=life.world._new_work_id(), now_ms=life.world.clock_ms, build="year")
-    assert log.offer(decision).decision is not None
+    commit = commit_of(choice, state, run_id=life.world._new_run_id(), now_ms=life.world.clock_ms, build="year")
+    assert log.try_commit(commit).commit is not None
     life.after()
 
 

@@ -1,7 +1,7 @@
 """What was produced, what became of it, and what must be said: kept without a look at how the loader works.
 
 A message is known by its number, which its value carries, so that it is recognised wherever it turns up. It is
-`decided` once the log of decisions names its offset, `gone` when the brokers lost it before that, and `retired` when an
+`committed` once the log of commits names its offset, `gone` when the brokers lost it before that, and `retired` when an
 operator took its row away.
 """
 
@@ -60,7 +60,7 @@ class Message:
     time: int
     partition: int = -1
     offset: int = -1
-    decided: int = 0  # the slot
+    committed: int = 0  # the commit
     gone: Gone | None = None
     retired: str = ""
 
@@ -107,7 +107,7 @@ class Expectation:
 @dataclass
 class Story:
     """`places` finds a message by topic, log, partition and offset; `unread` are, by topic, those that the brokers have
-    and no decision names; `lines` is what happened to a topic."""
+    and no commit names; `lines` is what happened to a topic."""
 
     seed: int
     messages: dict[int, Message] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class Story:
         lost = 0
         for offset in offsets:
             message = known.pop(offset, None)
-            if message is not None and not message.decided:
+            if message is not None and not message.committed:
                 message.gone = why
                 self.unread[topic].discard(message.n)
                 lost += 1

@@ -122,7 +122,7 @@ def cluster_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def metastore_down(life: Life, _: Topic) -> Iterator[None]:
-    """What is read meanwhile is decided, and can be queried when it is back."""
+    """What is read meanwhile is committed, and can be queried when it is back."""
     if not hasattr(life.world.hive, "failure"):
         return
     life.world.hive.failure = MetastoreUnavailable("thrift://metastore", "connection refused")
@@ -134,7 +134,7 @@ def metastore_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def audit_lost(life: Life, _: Topic) -> Iterator[None]:
-    """Its database is gone; the log of decisions and the audit's topic have it all."""
+    """Its database is gone; the log of commits and the audit's topic have it all."""
     life.audit_is_lost()
     yield
 
@@ -190,8 +190,8 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
     settings = CompactSettings(HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
     names = sorted(life.chance.sample(sorted(state.topics), min(6, len(state.topics))))
     report = compact(rewrites, names, settings, is_dry=False)
-    life.tell(None, f"compacted {names}: {len(report.buckets)} buckets")
-    life.met["buckets compacted"] += len(report.buckets)
+    life.tell(None, f"compacted {names}: {len(report.time_partitions)} buckets")
+    life.met["buckets compacted"] += len(report.time_partitions)
     life.after(report)
     yield
 
@@ -203,8 +203,13 @@ def retained(life: Life, _: Topic) -> Iterator[None]:
     _look_at(life, names)
     report = retain(rewrites, dict.fromkeys(names, KEEP_DAYS), is_dry=False)
     for name in names:
-        _retire(life, name, lambda bucket: is_expired(bucket.partition("/")[0], KEEP_DAYS, life.world.clock_ms), "kept")
-    life.met["buckets retired"] += len(report.buckets)
+        _retire(
+            life,
+            name,
+            lambda time_partition: is_expired(time_partition.partition("/")[0], KEEP_DAYS, life.world.clock_ms),
+            "kept",
+        )
+    life.met["buckets retired"] += len(report.time_partitions)
     life.after(report)
     yield
 
@@ -216,28 +221,28 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
         (topic, values)
         for topic in life.topics.values()
         if not topic.is_busy and topic.name in state.topics
-        for values, files in sorted(life.reader.buckets["headrace", topic.name].items())[:1]
+        for values, files in sorted(life.reader.time_partitions["headrace", topic.name].items())[:1]
         if files
     ]
     if not found:
         return
     topic, values = life.chance.choice(found)
-    bucket = "/".join(f"{name}={value}" for name, value in zip(("dt", "hr"), values, strict=False))
+    time_partition = "/".join(f"{name}={value}" for name, value in zip(("dt", "hr"), values, strict=False))
     _look_at(life, [topic.name])
     topic.is_busy = life.is_alone = True
-    for path in life.reader.buckets["headrace", topic.name][values]:
+    for path in life.reader.time_partitions["headrace", topic.name][values]:
         path.unlink()
-    _retire(life, topic.name, lambda one: one == bucket, "removed by hand", FileKind.DATA)
+    _retire(life, topic.name, lambda one: one == time_partition, "removed by hand", FileKind.DATA)
     (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
-    life.tell(topic, f"{bucket} is removed by hand, and the cursor of files lost")
+    life.tell(topic, f"{time_partition} is removed by hand, and the cursor of files lost")
     allowed = life.may_say(topic, "published files of .* are gone", "removed by hand")
-    yield from life.until_said(topic, f"published files of {bucket} are gone", "removed by hand")
+    yield from life.until_said(topic, f"published files of {time_partition} are gone", "removed by hand")
     while life.is_rough:
         yield
-    report = forget(life.world.drivers()[1], topic.name, [FileKind.DATA], bucket, is_dry=False)
-    if not report.slot:
-        raise life.story.failed(topic.name, f"{bucket} was not forgotten: {report}")
-    life.tell(topic, f"forgot {bucket}")
+    report = forget(life.world.drivers()[1], topic.name, [FileKind.DATA], time_partition, is_dry=False)
+    if not report.commit_number:
+        raise life.story.failed(topic.name, f"{time_partition} was not forgotten: {report}")
+    life.tell(topic, f"forgot {time_partition}")
     life.after(report)
     (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
     life.story.over(allowed)
@@ -253,12 +258,12 @@ def _look_at(life: Life, names: list[str]) -> None:
 
 
 def _retire(life: Life, name: str, is_gone, why: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
-    """The messages whose rows are in these buckets now have none from here on."""
+    """The messages whose rows are in these time now have none from here on."""
     for kind in kinds or tuple(FileKind):
         database = "headrace_quarantine" if kind is FileKind.QUARANTINE else "headrace"
-        for values, files in life.reader.buckets[database, name].items():
-            bucket = "/".join(f"{one}={value}" for one, value in zip(("dt", "hr"), values, strict=False))
-            if is_gone(bucket):
+        for values, files in life.reader.time_partitions[database, name].items():
+            time_partition = "/".join(f"{one}={value}" for one, value in zip(("dt", "hr"), values, strict=False))
+            if is_gone(time_partition):
                 for held in files.values():
                     for number in held.numbers:
                         life.story.messages[number].retired = why

@@ -1,4 +1,4 @@
-"""The loader's world for a year: real tasks, files, decisions and audit; brokers, registry and metastore in memory."""
+"""The loader's world for a year: real tasks, files, commits and audit; brokers, registry and metastore in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from headrace.hive_ddl.executors.base import Executor
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.commit import decision_log
+from headrace.loader.commit import commit_log
 from headrace.loader.plan import asking
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.rewrite.run import RewritePorts
@@ -31,7 +31,7 @@ from support.simulation.year.registry import YearRegistry
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 FILE_BYTES_TARGET = 64 * 1024  # so that large partitions are split
-CHECKPOINT_EVERY = 10  # slots: a load of every day is no process that reads a hundred
+CHECKPOINT_EVERY = 10  # commit: a load of every day is no process that reads a hundred
 LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are files of their own
 
 
@@ -59,13 +59,13 @@ class YearWorld(TaskWorld):
     def tables(self) -> TableSettings:
         return dataclasses.replace(super().tables(), literal_chars_max=LITERAL_CHARS_MAX, quarantine_schema=SCHEMA)
 
-    def _new_work_id(self) -> str:
+    def _new_run_id(self) -> str:
         self._works += 1
         return hashlib.sha256(f"{self._seed}/{self._works}".encode()).hexdigest()[:32]
 
     @property
     def headrace(self) -> Path:
-        """The folder of the decision log."""
+        """The directory of the commit log."""
         return self.warehouse / "_headrace"
 
     def drivers(self) -> tuple[Ports, RewritePorts]:
@@ -83,7 +83,7 @@ def unhurried() -> Iterator[None]:
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         remember_results(patch)
         keep_journal_in_memory(patch)
-        patch.setattr(decision_log, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
+        patch.setattr(commit_log, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
         calls = dict(faults.CALLS)
         calls[YearCluster] = calls.pop(ServingCluster)
         calls[YearRegistry] = calls.pop(FakeRegistry)

@@ -67,7 +67,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         epilog=examples(
             "broker dump orders 0",
             "broker dump orders 0 --offset 1500:1520 --records",
-            "broker dump orders 0 --folder /backup/broker --format json",
+            "broker dump orders 0 --directory /backup/broker --format json",
         )
         + DUMP_CODES,
     )
@@ -86,10 +86,11 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     verify = verbs.add_parser(
         "verify",
         help="check all files of a broker that does not run",
-        description="Reads every batch of a data folder and compares what the files beside them say, and changes "
-        "nothing. The broker must not run meanwhile; of a copy of its folder, taken while it ran, the end of a log may "
+        description="Reads every batch of a data directory and compares what the files beside them say, and changes "
+        "nothing. The broker must not run meanwhile; of a copy of its directory, taken while it ran, the end of a log "
+        "may "
         "be cut off, which is a note.",
-        epilog=examples("broker verify", "broker verify --folder /backup/broker --format json") + VERIFY_CODES,
+        epilog=examples("broker verify", "broker verify --directory /backup/broker --format json") + VERIFY_CODES,
     )
     _add_flags(verify)
     verify.set_defaults(run_verb=run_verify)
@@ -97,7 +98,10 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--folder", type=Path, metavar="PATH", help="the broker's own folder (default: broker in the data folder)"
+        "--directory",
+        type=Path,
+        metavar="PATH",
+        help="the broker's own directory (default: broker in the data directory)",
     )
     add_settings_flags(parser, ())
     add_format_flag(parser)
@@ -113,22 +117,24 @@ def _range(text: str) -> tuple[int, int | None]:
     return first, end
 
 
-def _folder(args: argparse.Namespace) -> Path:
-    folder: Path = args.folder if args.folder is not None else settings_from(args).data_dir / "broker"
-    if not folder.is_dir():
+def _directory(args: argparse.Namespace) -> Path:
+    directory: Path = args.directory if args.directory is not None else settings_from(args).data_dir / "broker"
+    if not directory.is_dir():
         raise CommandError(
-            f"{folder}: there is no such folder; name the broker's with --folder, or --data-dir above it"
+            f"{directory}: there is no such directory; name the broker's with --directory, or --data-dir above it"
         )
-    return folder
+    return directory
 
 
 def run_dump(args: argparse.Namespace) -> int:
     from headrace.broker.inspect.dump import DumpedDamage, dump
 
-    folder = _folder(args)
-    place = folder / f"{args.topic}-{args.partition}"
-    if args.partition < 0 or not place.is_dir() or place.parent != folder:
-        raise CommandError(f"{folder} has no partition {args.topic}-{args.partition}{_others(folder, args.topic)}")
+    directory = _directory(args)
+    place = directory / f"{args.topic}-{args.partition}"
+    if args.partition < 0 or not place.is_dir() or place.parent != directory:
+        raise CommandError(
+            f"{directory} has no partition {args.topic}-{args.partition}{_others(directory, args.topic)}"
+        )
     start, end = args.offset
     damaged = False
     try:
@@ -143,10 +149,10 @@ def run_dump(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if damaged else EXIT_OK
 
 
-def _others(folder: Path, topic: str) -> str:
+def _others(directory: Path, topic: str) -> str:
     """What of this topic is there."""
     name = re.compile(rf"{re.escape(topic)}-(\d+)")
-    numbers = sorted(int(match[1]) for entry in folder.iterdir() if (match := name.fullmatch(entry.name)))
+    numbers = sorted(int(match[1]) for entry in directory.iterdir() if (match := name.fullmatch(entry.name)))
     return f"; of this topic it has {', '.join(map(str, numbers[:10]))}" if numbers else ""
 
 
@@ -271,30 +277,32 @@ def _key_json(key: bytes) -> str | dict[str, str]:
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    from headrace.broker.data_folder import kept_from_brokers
-    from headrace.broker.errors import BrokerError, DataFolderInUse
+    from headrace.broker.data_directory import kept_from_brokers
+    from headrace.broker.errors import BrokerError, DataDirectoryInUse
     from headrace.broker.inspect.verify import verify
 
-    folder = _folder(args)
+    directory = _directory(args)
     verified = []
     try:
-        with kept_from_brokers(folder), steps_shown() as show:
-            for one in verify(folder, lambda where: show(f"reading {where}")):
+        with kept_from_brokers(directory), steps_shown() as show:
+            for one in verify(directory, lambda where: show(f"reading {where}")):
                 verified.append(one)
-    except DataFolderInUse as error:
-        raise CommandError(f"a broker runs on {folder}; stop it, or name a copy of the folder with --folder") from error
+    except DataDirectoryInUse as error:
+        raise CommandError(
+            f"a broker runs on {directory}; stop it, or name a copy of the directory with --directory"
+        ) from error
     except BrokerError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
+        raise CommandError(f"{error.filename or directory} cannot be read: {error.strerror or error}") from error
     if args.format == "json":
-        print_json({"folder": str(folder), "partitions": [_verified_json(one) for one in verified]})
+        print_json({"directory": str(directory), "partitions": [_verified_json(one) for one in verified]})
     else:
-        _print_verified(folder, verified)
+        _print_verified(directory, verified)
     return EXIT_OK if all(one.is_sound for one in verified) else EXIT_FINDINGS
 
 
-def _print_verified(folder: Path, verified: list[Verified]) -> None:
+def _print_verified(directory: Path, verified: list[Verified]) -> None:
     for one in verified:
         for finding in one.findings[:FINDINGS_SHOWN_MAX]:
             kind = "note" if finding.is_note else "FINDING"
@@ -305,7 +313,7 @@ def _print_verified(folder: Path, verified: list[Verified]) -> None:
     partitions = verified[1:]
     findings = sum(one.more + sum(not finding.is_note for finding in one.findings) for one in verified)
     print(
-        f"{folder}: {len(partitions):,} partitions, {sum(one.segments for one in partitions):,} segments, "
+        f"{directory}: {len(partitions):,} partitions, {sum(one.segments for one in partitions):,} segments, "
         f"{sum(one.batches for one in partitions):,} batches, {sum(one.records for one in partitions):,} records, "
         f"{sum(one.size_bytes for one in partitions) / 1e6:,.1f} MB: {findings:,} findings"
     )

@@ -1,7 +1,7 @@
-"""From what the tasks returned to what can be decided. Pure.
+"""From what the tasks returned to what can be committed. Pure.
 
-Of every partition the contiguous prefix that was read whole is decided. Files mix partitions, so a range that
-cannot be decided takes the files it shares with it, those files take the other ranges in them, and so on until
+Of every partition the contiguous prefix that was read whole is committed. Files mix partitions, so a range that
+cannot be committed takes the files it shares with it, those files take the other ranges in them, and so on until
 nothing changes: what is left is whole.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 
 from headrace.audit.count import HASH
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
-from headrace.loader.commit.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
+from headrace.loader.commit.commit import CommittedFile, CommittedRange, CountSeries, WindowCount
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME, NULL_TIME, RECORD_TIME
@@ -40,12 +40,12 @@ ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and
 
 
 @dataclass(frozen=True, slots=True)
-class SettledTopic:
-    """What of a topic's work can be decided, `problems` that somebody must act on, and `notes` that need no action.
+class ReconciledTopic:
+    """What of a topic's work can be committed, `problems` that somebody must act on, and `notes` that need no action.
     `by_reference` are messages that the compiled core left to the reference."""
 
-    ranges: tuple[DecidedRange, ...] = ()
-    files: tuple[DecidedFile, ...] = ()
+    ranges: tuple[CommittedRange, ...] = ()
+    files: tuple[CommittedFile, ...] = ()
     audit: tuple[CountSeries, ...] = ()
     time_sources: Mapping[str, int] = field(default_factory=dict)
     odd_times: tuple[OddTimes, ...] = ()
@@ -92,13 +92,13 @@ def sum_counts(counts: Iterable[RangeCounts]) -> RangeCounts:
     return RangeCounts(**total)
 
 
-def settle(
+def reconcile(
     planned: Mapping[str, TopicRanges],
     units: Sequence[WorkUnit],
     results: Sequence[UnitResult],
     moved: Mapping[str, Collection[int]],
-) -> dict[str, SettledTopic]:
-    """What can be decided of each planned topic.
+) -> dict[str, ReconciledTopic]:
+    """What can be committed of each planned topic.
 
     Args:
         moved: by topic, partitions that changed their leader meanwhile: what was read of them does not count.
@@ -116,7 +116,7 @@ def settle(
             pieces[topic].append(piece)
             failures[topic].update({failure: None} if failure else {})
     return {
-        topic: _settle_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]), moved.get(topic, ()))
+        topic: _reconcile_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]), moved.get(topic, ()))
         for topic, ranges in planned.items()
     }
 
@@ -137,13 +137,13 @@ def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece,
         yield _Piece(unit.task, offsets, found), failure
 
 
-def _settle_topic(
+def _reconcile_topic(
     ranges: TopicRanges,
     pieces: Sequence[_Piece],
     files: Sequence[_TaskFile],
     failures: Sequence[str],
     moved: Collection[int],
-) -> SettledTopic:
+) -> ReconciledTopic:
     problems = [
         f"partition {number} changed its leader while it was read; the next load reads again"
         for number in sorted(moved)
@@ -162,24 +162,24 @@ def _settle_topic(
     kept, kept_files = _whole(pieces, files, wrong)
     mismatch = _accounting(kept, kept_files)
     if mismatch:
-        return SettledTopic(problems=(*problems, mismatch))
+        return ReconciledTopic(problems=(*problems, mismatch))
     by_partition: dict[int, list[_Piece]] = defaultdict(list)
     for piece in kept:
         by_partition[piece.planned.topic_partition.partition].append(piece)
-    decided = tuple(
-        _decided_range(offsets, by_partition[offsets.partition])
+    committed = tuple(
+        _committed_range(offsets, by_partition[offsets.partition])
         for offsets in ranges.ranges
         if offsets.partition not in moved
     )
     time_sources = _time_sources(kept)
     audit, scattered = _series(kept)
-    return SettledTopic(
+    return ReconciledTopic(
         ranges=tuple(
             found
-            for found in decided
+            for found in committed
             if found.end > found.start or found.previous not in (None, found.start) or found.replaced
         ),
-        files=_decided_files(kept_files),
+        files=_committed_files(kept_files),
         audit=audit,
         time_sources=time_sources,
         odd_times=_odd_times(kept, scattered, time_sources),
@@ -254,14 +254,14 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
     return ""
 
 
-def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRange:
-    """What the pieces of one partition, all of which can be decided, add up to."""
+def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> CommittedRange:
+    """What the pieces of one partition, all of which can be committed, add up to."""
     pieces = sorted(pieces, key=lambda piece: piece.planned.start)
     gaps = [gap for piece in pieces for gap in piece.result.gaps]
     due = planned.previous if planned.diverged_at is None else planned.diverged_at
     if due is not None and due < planned.start:
         gaps.insert(0, (due, planned.start))
-    return DecidedRange(
+    return CommittedRange(
         partition=planned.partition,
         previous=planned.previous,
         start=planned.start,
@@ -277,25 +277,27 @@ def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRa
     )
 
 
-def _decided_files(files: Sequence[_TaskFile]) -> tuple[DecidedFile, ...]:
+def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
     numbers: dict[tuple[int, FileKind, str], int] = defaultdict(int)
-    decided = []
+    committed = []
     for one in sorted(files, key=lambda one: (one.task, one.file.path)):
         file = one.file
-        number = numbers[(one.task, file.kind, file.bucket)]
-        numbers[(one.task, file.kind, file.bucket)] += 1
+        number = numbers[(one.task, file.kind, file.time_partition)]
+        numbers[(one.task, file.kind, file.time_partition)] += 1
         name = f"{one.task}-{number}.avro"
-        decided.append(
-            DecidedFile(file.kind, file.bucket, name, file.path, file.length, file.checksum, file.records, file.ranges)
+        committed.append(
+            CommittedFile(
+                file.kind, file.time_partition, name, file.path, file.length, file.checksum, file.records, file.ranges
+            )
         )
-    return tuple(decided)
+    return tuple(committed)
 
 
 def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
     """The counts by tier, partition and window; of windows that are too many, those of the fewest messages are one.
 
     Also says how many messages these had. What the tasks did for themselves is done here for all of them, since a
-    decision holds what a thousand ranges may have opened.
+    commit holds what a thousand ranges may have opened.
     """
     read: dict[int, int] = defaultdict(int)
     for piece in pieces:

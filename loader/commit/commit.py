@@ -1,10 +1,10 @@
-"""A decision is the loader's commit: one small file in one slot of the log, put if absent and never changed.
+"""A commit is the loader's commit: one small file in one commit of the log, put if absent and never changed.
 
 It says what one piece of work adds: per partition the offsets `[start, end)`, the files they went to, a change of
 the load schema, the counts per audit window, declared gaps. Only what changed is in it, so that it stays small.
 
-A decision is offered for the slot after the newest one. When that slot is taken, `loader.commit.conflict` judges it
-against what came between: without a conflict the next slot is tried, with one the work is thrown away. Nothing is
+A commit is offered for the commit after the newest one. When that commit is taken, `loader.commit.conflict` judges it
+against what came between: without a conflict the next commit is tried, with one the work is thrown away. Nothing is
 reserved beforehand, so a zombie, a second driver and a retry are all the same case.
 """
 
@@ -21,10 +21,10 @@ from headrace.loader.commit.document import MATTERS
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCounts
 
-WORK_ID_DIGITS = 8  # the last of the work id, in the names of files: they tell apart what two logs put in one slot
+RUN_ID_DIGITS = 8  # the last of the run id, in the names of files: they tell apart what two logs put in one commit
 
 
-class DecisionKind(StrEnum):
+class CommitKind(StrEnum):
     LOAD = "load"
     CLEAN = "clean"
     COMPACT = "compact"
@@ -35,15 +35,15 @@ class DecisionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DecidedFile:
-    """A file that belongs to the topic from this slot on.
+class CommittedFile:
+    """A file that belongs to the topic from this commit on.
 
-    `name` is the final one, in the folder of `bucket`; in an offer that has no slot yet it is the part after the
-    slot. `staged` is its path below `staging/<work id>/`.
+    `name` is the final one, in the directory of `time_partition`; in an offer that has no commit yet it is the part after the
+    commit. `staged` is its path below `staging/<work id>/`.
     """
 
     kind: FileKind
-    bucket: str
+    time_partition: str
     name: str
     staged: str
     length: int
@@ -53,22 +53,22 @@ class DecidedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketRewrite:
-    """Files of a bucket that belong to the topic no more from this slot on.
+class TimePartitionRewrite:
+    """Files of a time that belong to the topic no more from this commit on.
 
-    Whatever else is live in the bucket goes on with it, in the folder of the new generation. `replaced` are final
-    names, with `records` rows and `bytes` in all of them. A bucket that has no file left is no partition any more.
+    Whatever else is live in the time goes on with it, in the directory of the new generation. `replaced` are final
+    names, with `records` rows and `bytes` in all of them. A time that has no file left is no partition any more.
     """
 
     kind: FileKind
-    bucket: str
+    time_partition: str
     replaced: tuple[str, ...]
     records: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class DecidedRange:
+class CommittedRange:
     """What became of the offsets `[start, end)` of one partition.
 
     `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
@@ -78,8 +78,8 @@ class DecidedRange:
 
     But where the broker's log no longer held what was read of it from `diverged_at` on, it was taken up there: `start`
     is below `previous` then (or `[diverged_at, start)` is among `gaps`), and `replaced` says which rows of earlier
-    decisions were read from a log that is no more. `incarnation` counts these divergences, this one included: offsets
-    are decided once in each. `epochs` are of the batches that were read.
+    commits were read from a log that is no more. `incarnation` counts these divergences, this one included: offsets
+    are committed once in each. `epochs` are of the batches that were read.
     """
 
     partition: int
@@ -146,51 +146,52 @@ class LoadSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDecision:
-    """What a decision says of one topic.
+class TopicCommit:
+    """What a commit says of one topic.
 
     `topic_id_before` and `revision_before` are what the plan found in the log (None and 0 for a topic that was not
     there); the files were written under them. `load_schema` is set when it changes; a new topic always has it.
-    `table`, `folder` and `partition_by` repeat what was chosen when the topic was first decided. `kafka_column` is what
-    its files have of the column `kafka`, "" where an earlier release does not tell. `asked_ids` are
-    registered schema ids met for the first time that the plan did not know. `slot_before` is the newest earlier slot
-    that speaks of the topic and `quarantine_slot_before` the newest that has quarantine files of it, 0 for none, so
-    that a topic's decisions are found without reading the others'; None where format 1 does not tell.
+    `table`, `directory` and `partition_by` repeat what was chosen when the topic was first committed. `kafka_column` is
+    what its files have of the column `kafka`, "" where an earlier release does not tell. `asked_ids` are
+    registered schema ids met for the first time that the plan did not know. `previous_commit_number` is the newest
+    earlier commit
+    that speaks of the topic and `previous_quarantine_commit_number` the newest that has quarantine files of it, 0 for
+    none, so that a topic's commits are found without reading the others'; None where format 1 does not tell.
 
     `continues` says that the topic's partitions go on although its id is another: it is the same topic, whose id was
     not told before, or cannot be told any more, since brokers that tell no ids have another log of it.
 
-    `rewrites` begin a new generation of their buckets, which is the topic's next: `generation_before + 1`. Files of
-    these buckets, of this decision and later ones, belong into the folders of that generation.
+    `rewrites` begin a new generation of their time, which is the topic's next: `generation_before + 1`. Files of
+    these time, of this commit and later ones, belong into the directories of that generation.
     """
 
     topic_id: str
     topic_id_before: str | None
     revision_before: int
     table: str
-    folder: str
+    directory: str
     partition_by: str
     load_schema: LoadSchema | None
-    ranges: tuple[DecidedRange, ...]
-    files: tuple[DecidedFile, ...]
+    ranges: tuple[CommittedRange, ...]
+    files: tuple[CommittedFile, ...]
     audit: tuple[CountSeries, ...]
     time_sources: Mapping[str, int]
     asked_ids: frozenset[int]
-    slot_before: int | None = None
-    quarantine_slot_before: int | None = None
+    previous_commit_number: int | None = None
+    previous_quarantine_commit_number: int | None = None
     kafka_column: str = ""
     generation_before: int = 0
-    rewrites: tuple[BucketRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)
+    rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)
     continues: bool = dataclasses.field(default=False, metadata=MATTERS)
 
     @property
     def starts_again(self) -> bool:
-        """Whether the topic was found re-created, so that nothing of its partitions has been decided yet."""
+        """Whether the topic was found re-created, so that nothing of its partitions has been committed yet."""
         return self.topic_id_before not in (None, self.topic_id) and not self.continues
 
     @property
     def generation(self) -> int:
-        """Of the files that this decision adds: a part of their names; 0 for all that loads add."""
+        """Of the files that this commit adds: a part of their names; 0 for all that loads add."""
         return self.generation_before + 1 if self.rewrites else 0
 
 
@@ -204,23 +205,23 @@ class StartOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """`slot` is 0 while it is only an offer. `voided` names work that may never be decided (kind clean).
+class Commit:
+    """`commit_number` is 0 while it is only an offer. `voided` names work that may never be committed (kind clean).
 
-    `published` names decided work that has nothing left in staging, so that nobody needs to remember it. `previous` is
-    the checksum of the decision in the slot before, "" in slot 1 and in format 1: decisions are a chain, and one that
-    stands after another than it was made for is noticed. `retired` names slots of rewrites whose replaced files are
+    `published` names committed work that has nothing left in staging, so that nobody needs to remember it. `previous` is
+    the checksum of the commit in the commit before, "" in commit 1 and in format 1: commits are a chain, and one that
+    stands after another than it was made for is noticed. `retired` names commit of rewrites whose replaced files are
     gone from the disk. `reason` is why an operator made it (kind offsets), and `starts` say where the first load of
-    partitions begins of which nothing was loaded. `planned_after` is the newest slot that had been read when the work
+    partitions begins of which nothing was loaded. `planned_after` is the newest commit that had been read when the work
     was begun; None where an earlier release does not tell.
     """
 
-    slot: int
-    kind: DecisionKind
-    work_id: str
-    decided_at_ms: int
+    commit_number: int
+    kind: CommitKind
+    run_id: str
+    committed_at_ms: int
     build: str
-    topics: Mapping[str, TopicDecision]
+    topics: Mapping[str, TopicCommit]
     voided: frozenset[str]
     published: frozenset[str] = frozenset()
     previous: str = ""
@@ -229,11 +230,11 @@ class Decision:
     starts: tuple[StartOffset, ...] = ()
     planned_after: int | None = None
 
-    def at(self, slot: int, previous: str = "") -> Decision:
-        """This offer as the decision of a slot, with the final names of its files."""
+    def at(self, commit_number: int, previous: str = "") -> Commit:
+        """This offer as the commit of a commit, with the final names of its files."""
         topics = {}
-        for topic, decided in self.topics.items():
-            start = f"{decided.generation}-{slot}-{self.work_id[-WORK_ID_DIGITS:]}"
-            files = tuple(dataclasses.replace(file, name=f"{start}-{file.name}") for file in decided.files)
-            topics[topic] = dataclasses.replace(decided, files=files)
-        return dataclasses.replace(self, slot=slot, topics=topics, previous=previous)
+        for topic, committed in self.topics.items():
+            start = f"{committed.generation}-{commit_number}-{self.run_id[-RUN_ID_DIGITS:]}"
+            files = tuple(dataclasses.replace(file, name=f"{start}-{file.name}") for file in committed.files)
+            topics[topic] = dataclasses.replace(committed, files=files)
+        return dataclasses.replace(self, commit_number=commit_number, topics=topics, previous=previous)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.table import same_location
-from headrace.loader.apply.layout import topic_folder
+from headrace.loader.apply.layout import topic_directory
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.plan.load_plan import TopicWork
 from headrace.loader.storage.protocols import WarehouseFiles
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TablesElsewhere:
+class TablesOfOtherWarehouse:
     """Looks at one table for each topic, so it is for a load that begins a warehouse."""
 
     executor: Callable[[], Executor]
@@ -57,7 +57,7 @@ class TablesElsewhere:
                 except StatementRefused as error:
                     logger.warning("table_not_shown topic=%s error=%s", topic, error)
                     continue
-                here = self.files.location(topic_folder(work.folder, FileKind.DATA))
+                here = self.files.location(topic_directory(work.directory, FileKind.DATA))
                 if table is not None and table.topic == topic and not same_location(table.location, here):
                     found[topic] = table.location
         except MetastoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""What stands in the data folder beside the logs: the lock, the mark of a clean end, and what a crash left over."""
+"""What stands in the data directory beside the logs: the lock, the mark of a clean end, and what a crash left over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from headrace.broker.errors import DataFolderInUse, StartError
+from headrace.broker.errors import DataDirectoryInUse, StartError
 from headrace.broker.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from headrace.broker.log.segment import DELETED, INDEX_SUFFIXES, SNAPSHOT
 
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 CLEAN_MARKER = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
-DELETED_FOLDER = "-delete"
-STRAY_FOLDER = "-stray"
+DELETED_DIRECTORY = "-delete"
+STRAY_DIRECTORY = "-stray"
 STRAY_NAME_CHARS_MAX = 240
 """Of the partition's name in that of a stray: file systems have 255 for all of it, and topics may have 249."""
 LOST_AND_FOUND = "lost+found"
@@ -39,35 +39,35 @@ def boot_id() -> str:
         return ""
 
 
-def lock(folder: Path) -> int:
-    """Makes the folder and takes it for this process; closing the descriptor gives it back.
+def lock(directory: Path) -> int:
+    """Makes the directory and takes it for this process; closing the descriptor gives it back.
 
     Raises:
-        DataFolderInUse: another broker holds it.
+        DataDirectoryInUse: another broker holds it.
         StartError: it cannot be made or written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise StartError(f"cannot use the data folder {folder}: {error.strerror}") from error
+        raise StartError(f"cannot use the data directory {directory}: {error.strerror}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)
-        raise DataFolderInUse(folder) from error
+        raise DataDirectoryInUse(directory) from error
     return fd
 
 
 @contextlib.contextmanager
-def kept_from_brokers(folder: Path) -> Iterator[None]:
-    """While open, no broker starts on the folder; nothing is written, and a copy without a lock file needs none.
+def kept_from_brokers(directory: Path) -> Iterator[None]:
+    """While open, no broker starts on the directory; nothing is written, and a copy without a lock file needs none.
 
     Raises:
-        DataFolderInUse: a broker runs on it.
+        DataDirectoryInUse: a broker runs on it.
     """
     try:
-        fd = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
     except FileNotFoundError:
         yield
         return
@@ -75,28 +75,28 @@ def kept_from_brokers(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DataFolderInUse(folder) from error
+            raise DataDirectoryInUse(directory) from error
         yield
     finally:
         os.close(fd)
 
 
-def partition_folder(folder: Path, topic: str, index: int) -> Path:
-    return folder / f"{topic}-{index}"
+def partition_directory(directory: Path, topic: str, index: int) -> Path:
+    return directory / f"{topic}-{index}"
 
 
-def partition_folders(folder: Path) -> list[Path]:
-    """The folders that are named like those of partitions."""
-    return [entry for entry in folder.iterdir() if entry.is_dir() and _PARTITION.fullmatch(entry.name)]
+def partition_directories(directory: Path) -> list[Path]:
+    """The directories that are named like those of partitions."""
+    return [entry for entry in directory.iterdir() if entry.is_dir() and _PARTITION.fullmatch(entry.name)]
 
 
-def put_strays_aside(folder: Path, wanted: Collection[str]) -> None:
-    """Finishes deletions that a crash cut short, and renames folders of partitions that no topic has.
+def put_strays_aside(directory: Path, wanted: Collection[str]) -> None:
+    """Finishes deletions that a crash cut short, and renames directories of partitions that no topic has.
 
     A stray was being created or deleted when the broker ended, or its topic is not in a topic file that was put back
     from an older copy.
     """
-    for entry in folder.iterdir():
+    for entry in directory.iterdir():
         if not entry.is_dir() or entry.name in wanted or entry.name == LOST_AND_FOUND:
             continue
         if _DELETED.fullmatch(entry.name):
@@ -104,11 +104,13 @@ def put_strays_aside(folder: Path, wanted: Collection[str]) -> None:
         elif _PARTITION.fullmatch(entry.name):
             put_stray_aside(entry)
         else:
-            logger.warning("folder left alone folder=%s reason=it is not one of the broker's partitions", entry.name)
+            logger.warning(
+                "directory left alone directory=%s reason=it is not one of the broker's partitions", entry.name
+            )
 
 
 def put_stray_aside(entry: Path) -> None:
-    """Renames the folder of a partition that no topic has; only one in which nothing is worth keeping is removed.
+    """Renames the directory of a partition that no topic has; only one in which nothing is worth keeping is removed.
 
     Raises:
         OSError: it is there as before.
@@ -118,33 +120,33 @@ def put_stray_aside(entry: Path) -> None:
         return
     stray = _free(entry)
     entry.rename(stray)
-    logger.warning("partition of no topic put aside folder=%s as=%s", entry.name, stray.name)
+    logger.warning("partition of no topic put aside directory=%s as=%s", entry.name, stray.name)
 
 
 def _remove(entry: Path) -> None:
-    _remove_folder(entry)
-    logger.info("leftover removed folder=%s", entry.name)
+    _remove_directory(entry)
+    logger.info("leftover removed directory=%s", entry.name)
 
 
-def _remove_folder(folder: Path) -> None:
-    if not folder.is_symlink():
-        shutil.rmtree(folder)
+def _remove_directory(directory: Path) -> None:
+    if not directory.is_symlink():
+        shutil.rmtree(directory)
         return
-    # Of a partition that was moved to another disk: what lies there goes, and the folder there, which may be that
+    # Of a partition that was moved to another disk: what lies there goes, and the directory there, which may be that
     # disk's own, stays.
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    folder.unlink()
+    directory.unlink()
 
 
-def _is_worth_keeping(folder: Path) -> bool:
+def _is_worth_keeping(directory: Path) -> bool:
     """Is there a record in it, or anything that is not the broker's? It may be somebody's `backup-2024`."""
     return any(
         path.is_dir() or path.lstat().st_size
-        for path in folder.iterdir()
+        for path in directory.iterdir()
         if path.name != LEADER_EPOCHS and not path.name.endswith((*INDEX_SUFFIXES, SNAPSHOT, DELETED, ".tmp"))
     )
 
@@ -152,10 +154,10 @@ def _is_worth_keeping(folder: Path) -> bool:
 def _free(entry: Path) -> Path:
     """A name for a stray, which ends with that of its partition as long as a file system has room for it."""
     name = entry.name[-STRAY_NAME_CHARS_MAX:]
-    number, free = 1, entry.with_name(name + STRAY_FOLDER)
+    number, free = 1, entry.with_name(name + STRAY_DIRECTORY)
     while free.exists():
         number += 1
-        free = entry.with_name(f"{name}{STRAY_FOLDER}.{number}")
+        free = entry.with_name(f"{name}{STRAY_DIRECTORY}.{number}")
     return free
 
 
@@ -187,11 +189,11 @@ class Removal:
             raise failure
 
 
-def remove_folders(folders: Iterable[Path]) -> None:
+def remove_directories(directories: Iterable[Path]) -> None:
     """What cannot be removed is left for the next start."""
-    for folder in folders:
-        if folder.is_symlink():
+    for directory in directories:
+        if directory.is_symlink():
             with contextlib.suppress(OSError):
-                _remove_folder(folder)
+                _remove_directory(directory)
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)

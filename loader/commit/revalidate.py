@@ -1,7 +1,7 @@
 """Reasons not to decide what the tasks brought back, found between reading and deciding.
 
-`changes_of` asks what became of the topics meanwhile, before the work is settled, since a partition that changed its
-leader takes only its own ranges out; `drop_doubtful` then drops whole topics.
+`fetch_changes` asks what became of the topics meanwhile, before the work is settled, since a partition that changed its
+leader takes only its own ranges out; `revalidate` then drops whole topics.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.loader.commit.settle import SettledTopic
+from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.errors import StorageError
 from headrace.loader.plan.discover import Cluster
 from headrace.loader.plan.load_plan import LoadPlan
@@ -31,7 +31,7 @@ class Changes:
     moved: Mapping[str, frozenset[int]]
 
 
-def changes_of(plan: LoadPlan, cluster: Cluster) -> Changes:
+def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
     """Asks the cluster once more what the topics are of which the plan has news.
 
     Raises:
@@ -55,45 +55,45 @@ def _moved(ranges: TopicRanges, found: TopicMetadata) -> frozenset[int]:
     return frozenset(moved)
 
 
-def drop_doubtful(
+def revalidate(
     plan: LoadPlan,
-    settled: Mapping[str, SettledTopic],
+    reconciled: Mapping[str, ReconciledTopic],
     changes: Changes,
     staging: Staging,
-) -> dict[str, SettledTopic]:
-    """Drops the topics whose work must not be decided, and says why.
+) -> dict[str, ReconciledTopic]:
+    """Drops the topics whose work must not be committed, and says why.
 
     Args:
         staging: holds the files, which are checked and kept there.
     """
     checked = {}
-    for topic, one in settled.items():
+    for topic, one in reconciled.items():
         reason = ""
         if topic in changes.recreated:
             reason = "the topic was re-created while it was read; the next load looks again"
         elif one.ranges or one.files:
-            share_max = plan.works[topic].policy.quarantine_share_max
-            reason = _over_quarantine(one, share_max) or _not_staged(staging, plan.work_id, one)
+            share_max = plan.works[topic].policy.quarantine_ratio_max
+            reason = _over_quarantine(one, share_max) or _not_staged(staging, plan.run_id, one)
         if reason:
-            one = SettledTopic(problems=(*one.problems, reason))
+            one = ReconciledTopic(problems=(*one.problems, reason))
         checked[topic] = one
     return checked
 
 
-def _over_quarantine(one: SettledTopic, share_max: float) -> str:
+def _over_quarantine(one: ReconciledTopic, share_max: float) -> str:
     counts = one.counts
     messages = counts.records + counts.quarantined
     if counts.quarantined <= max(QUARANTINED_MIN, share_max * messages):
         return ""
     return (
-        f"{counts.quarantined} of {messages} messages cannot be loaded, more than loader.quarantine_share_max "
+        f"{counts.quarantined} of {messages} messages cannot be loaded, more than loader.quarantine_ratio_max "
         f"({share_max:.0%}) allows; nothing of this topic was loaded: mend the cause or raise the limit"
     )
 
 
-def _not_staged(staging: Staging, work_id: str, one: SettledTopic) -> str:
+def _not_staged(staging: Staging, run_id: str, one: ReconciledTopic) -> str:
     try:
-        staging.keep(work_id, [Staged(file.staged, file.length) for file in one.files])
+        staging.keep(run_id, [Staged(file.staged, file.length) for file in one.files])
     except StorageError as error:
         return f"{error}; nothing of this topic was loaded, and the next load reads it again"
     return ""

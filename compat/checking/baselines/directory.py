@@ -1,9 +1,9 @@
-"""A folder of released schemas, laid out like the new ones.
+"""A directory of released schemas, laid out like the new ones.
 
-The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the folder; else the
+The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the directory; else the
 file called after its subject, as `schema download` writes it; else the only one of its subject that has gone from its
 place; else the only one whose record has that name. A file that was given by itself is also found by as much of its
-path as is there, or as the only file of its name. A folder called `shop/order/`, or after the subject, holds several
+path as is there, or as the only file of its name. A directory called `shop/order/`, or after the subject, holds several
 versions: the files in it that are called by a number, in their order. Several files that could be meant are an error,
 since the wrong one would give a wrong answer.
 """
@@ -37,8 +37,8 @@ VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 
 
 def subject_file_name(subject: str, *, spelled_out: bool = False) -> str:
-    """What a subject's file or folder is called, without suffix: one plain name below the folder that it is put in, on
-    every system: not hidden, no step to another folder, nothing that Windows cuts off.
+    """What a subject's file or directory is called, without suffix: one plain name below the directory that it is put
+    in, on every system: not hidden, no step to another directory, nothing that Windows cuts off.
 
     Args:
         spelled_out: letters are encoded too, for where another subject differs in capitals only.
@@ -57,15 +57,15 @@ def _quoted(letter: str) -> str:
     return quote(letter, safe=SUBJECT_CHARS, errors="replace")
 
 
-class FolderBaseline:
-    def __init__(self, folder: str, naming: Naming, *, comments: bool = False) -> None:
+class DirectoryBaseline:
+    def __init__(self, directory: str, naming: Naming, *, comments: bool = False) -> None:
         self._naming = naming
         self._comments = comments
-        self._folder = str(PurePath(folder))
+        self._directory = str(PurePath(directory))
 
     @property
     def name(self) -> str:
-        return f"{self._folder.rstrip('/')}/"
+        return f"{self._directory.rstrip('/')}/"
 
     def same_as(self, wanted: Wanted, text: str) -> str:
         return ""
@@ -92,7 +92,7 @@ class FolderBaseline:
         return found
 
     def _read(self) -> tuple[Sequence[SchemaFile], Mapping[str, str]]:
-        found = find_files([self._folder])
+        found = find_files([self._directory])
         texts, failures = read_texts(found.files, comments=self._comments)
         if found.failures or failures:
             raise BaselineFailed([*found.failures, *failures])
@@ -104,10 +104,10 @@ def _numbers(paths: Sequence[str], used: Sequence[str]) -> range:
 
 
 class Layout:
-    """Where in a folder, or in a revision, the earlier versions of a schema lie.
+    """Where in a directory, or in a revision, the earlier versions of a schema lie.
 
     Args:
-        paths: key (the path below the folder) to whatever names the file.
+        paths: key (the path below the directory) to whatever names the file.
         texts: by that name.
     """
 
@@ -129,13 +129,13 @@ class Layout:
         key = wanted.file.key
         if key in self._paths:
             return [self._paths[key]]
-        self._sort_folders()
+        self._sort_directories()
         subjects = [subject_file_name(wanted.subject, spelled_out=spelled_out) for spelled_out in (False, True)]
         for subject in subjects:
             if f"{subject}{SUFFIX}" in self._paths:
                 return [self._paths[f"{subject}{SUFFIX}"]]
-        folders = (self._versions.get(folder) for folder in (without_suffix(key), *subjects))
-        versions = next(filter(None, folders), None)
+        directories = (self._versions.get(directory) for directory in (without_suffix(key), *subjects))
+        versions = next(filter(None, directories), None)
         if versions:
             return [self._paths[key] for key in sorted(versions, key=_natural)]
         likely = self._likely(wanted)
@@ -145,22 +145,23 @@ class Layout:
         return [self._paths[key] for key in likely]
 
     def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
-        """Path and text of the files that a folder no longer has, though it is laid out like this one; of several
+        """Path and text of the files that a directory no longer has, though it is laid out like this one; of several
         versions those of the last."""
-        folder = scope.folder
-        if folder is None or not any(os.path.lexists(f"{folder}/{key}") for key in self._paths):
+        directory = scope.directory
+        if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
         found: dict[str, str] = {}
         for key in sorted(self._paths, key=_natural):
             above, _, name = key.rpartition("/")
             is_version = above and VERSION_NAME.fullmatch(without_suffix(name))
-            place = f"{above}{SUFFIX}" if is_version and not os.path.lexists(f"{folder}/{above}") else key
-            if not os.path.lexists(f"{folder}/{place}"):
-                found[(PurePosixPath(folder) / place).as_posix()] = self._texts[self._paths[key]]
+            place = f"{above}{SUFFIX}" if is_version and not os.path.lexists(f"{directory}/{above}") else key
+            if not os.path.lexists(f"{directory}/{place}"):
+                found[(PurePosixPath(directory) / place).as_posix()] = self._texts[self._paths[key]]
         return tuple(found.items())
 
     def _likely(self, wanted: Wanted) -> Sequence[str]:
-        """The keys of files that are like it in name. Where folders were named, their layout says more than a name."""
+        """The keys of files that are like it in name. Where directories were named, their layout says more than a
+        name."""
         same_name: Sequence[str] = ()
         if "/" not in wanted.file.key:
             parts = wanted.file.path.split("/")
@@ -184,14 +185,14 @@ class Layout:
         same = self._by_subject[root].get(wanted.subject, ())
         return [key for key in same if not os.path.lexists(f"{root}{key}")]
 
-    def _sort_folders(self) -> None:
+    def _sort_directories(self) -> None:
         if self._by_name:
             return
         for key in self._paths:
-            folder, _, name = key.rpartition("/")
+            directory, _, name = key.rpartition("/")
             self._by_name.setdefault(name, []).append(key)
             if VERSION_NAME.fullmatch(without_suffix(name)):
-                self._versions.setdefault(folder, []).append(key)
+                self._versions.setdefault(directory, []).append(key)
 
     def _of_record(self, record: str) -> Sequence[str]:
         if self._by_record is None:

@@ -1,0 +1,166 @@
+"""The commit of the log: which holds what, whether it stands alone or in an archive.
+
+    log/000000107.json          the content of one commit, put if absent and never changed
+    archive/000000100.jsonl     the contents of `ARCHIVE_COMMITS` commit up to that one, each a line, byte for byte
+
+Fifty thousand commits a year would be as many small files, so packs of older commit become archives. A pack is
+put if absent as a whole, and only then do the files of its commit go. A writer that slept since before then finds the
+name of its commit free again, and what it puts there counts for nothing. So a commit's file is believed only where, after
+it was read or put, there is no archive.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.loader.commit.commit import Commit
+from headrace.loader.commit.document import read_document
+from headrace.loader.errors import CorruptCommit, StorageError
+from headrace.loader.storage.protocols import CommitStorage
+
+logger = logging.getLogger(__name__)
+
+ARCHIVE_COMMITS = 100
+LOOSE_COMMITS_MIN = 200  # the newest stay files of their own: appliers and late drivers read these
+ARCHIVE_BYTES_MAX = 64 * 1024 * 1024  # a pack of larger commits stays as it is: its files are few for their size
+PUT_ATTEMPTS_MAX = 3  # on one commit, when the storage refuses the put and then shows no file there
+LOG_DIRECTORY = "log"
+
+
+def commit_path(commit_number: int) -> str:
+    return f"{LOG_DIRECTORY}/{commit_number:09d}.json"
+
+
+def archive_path(commit_number: int) -> str:
+    """Of the pack that the commit belongs to; named by the pack's last commit."""
+    return f"archive/{_pack_end(commit_number):09d}.jsonl"
+
+
+def _pack_end(commit_number: int) -> int:
+    return -(-commit_number // ARCHIVE_COMMITS) * ARCHIVE_COMMITS
+
+
+class CommitFiles:
+    def __init__(self, storage: CommitStorage) -> None:
+        self._storage = storage
+        self._newest_archive: tuple[int, list[bytes]] = (0, [])
+
+    def path(self, commit_number: int) -> str:
+        """Where a commit is, for messages."""
+        archived = not self._storage.exists(commit_path(commit_number)) and self._storage.exists(
+            archive_path(commit_number)
+        )
+        return self._storage.describe(archive_path(commit_number) if archived else commit_path(commit_number))
+
+    def exists(self, commit_number: int) -> bool:
+        return self._storage.exists(commit_path(commit_number)) or self._storage.exists(archive_path(commit_number))
+
+    def read(self, commit_number: int) -> bytes | None:
+        """The content of a commit, None when nothing was committed in it.
+
+        Raises:
+            CorruptCommit: its archive is cut.
+        """
+        is_known = self._newest_archive[0] == _pack_end(commit_number)
+        content = None if is_known else self._storage.read(commit_path(commit_number))
+        archived = self._archived(commit_number)
+        return content if archived is None else archived
+
+    def keep(self, commit_number: int) -> None:
+        """Makes a commit that was read survive a loss of power; see `CommitStorage.keep`.
+
+        Raises:
+            OSError: it cannot be made to.
+        """
+        for path in (commit_path(commit_number), archive_path(commit_number)):
+            if self._storage.exists(path):
+                self._storage.keep(path)
+
+    def put(self, commit_number: int, content: bytes) -> bytes:
+        """Puts the content if the commit is free, and returns what the commit holds then: this, or a faster writer's. That
+        survives a loss of power.
+
+        Raises:
+            StorageError: the storage neither takes the content nor shows what refused it.
+            OSError: the storage failed, and it is not known whether the content was taken.
+        """
+        path = commit_path(commit_number)
+        failure: OSError | None = None
+        for _ in range(PUT_ATTEMPTS_MAX):
+            made = False
+            try:
+                made = self._storage.put_if_absent(path, content)
+                failure = None
+            except OSError as error:
+                # The file may have been made although the call failed: only the commit itself can tell.
+                failure = error
+            found = content if made else self._storage.read(path)
+            archived = self._archived(commit_number)
+            if archived is not None:
+                if made:
+                    self._storage.remove(path)
+                return archived
+            if found is not None:
+                if not made:
+                    self._storage.keep(path)
+                return found
+        if failure is not None:
+            raise failure
+        raise StorageError(f"{self._storage.describe(path)} is refused as taken but cannot be found")
+
+    def pack(self, head: int) -> int:
+        """Makes archives of the packs that are wholly older than the newest commit, and removes their commit' files.
+
+        Any number of processes may pack at once, and be killed while they do.
+
+        Returns:
+            How many files were removed.
+        """
+        removed = 0
+        loose = {int(name[:9]) for name in self._storage.children(LOG_DIRECTORY) if name[:9].isdecimal()}
+        for end in sorted({_pack_end(commit_number) for commit_number in loose}):
+            if end <= head - LOOSE_COMMITS_MIN:
+                removed += self._pack(end, loose)
+        return removed
+
+    def _pack(self, end: int, loose: set[int]) -> int:
+        commits = range(end - ARCHIVE_COMMITS + 1, end + 1)
+        if not self._storage.exists(archive_path(end)):
+            contents = [self._storage.read(commit_path(commit_number)) or b"" for commit_number in commits]
+            content = b"".join(contents)
+            if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_whole, contents)):
+                return 0  # a damaged commit stays a file of its own, which can be restored alone
+            self._storage.put_if_absent(archive_path(end), content)
+        # Whoever put the archive may have been killed before its name was on the disk.
+        self._storage.keep(archive_path(end))
+        removed = 0
+        for commit_number in commits:
+            if commit_number in loose and self._archived(commit_number) == self._storage.read(
+                commit_path(commit_number)
+            ):
+                self._storage.remove(commit_path(commit_number))
+                removed += 1
+        return removed
+
+    def _archived(self, commit_number: int) -> bytes | None:
+        """What the archive of its pack says of a commit, None when there is no archive."""
+        end = _pack_end(commit_number)
+        if self._newest_archive[0] != end:
+            content = self._storage.read(archive_path(commit_number))
+            if content is None:
+                return None
+            lines = content.splitlines(keepends=True)
+            if len(lines) != ARCHIVE_COMMITS:
+                reason = f"it has {len(lines)} decisions instead of {ARCHIVE_COMMITS}"
+                raise CorruptCommit(self._storage.describe(archive_path(commit_number)), reason)
+            self._newest_archive = (end, lines)
+        return self._newest_archive[1][commit_number - end - 1]
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether it is one line and the document that it says it is."""
+    try:
+        read_document(content, Commit)
+    except ValueError:
+        return False
+    return content.count(b"\n") == 1 and content.endswith(b"\n")

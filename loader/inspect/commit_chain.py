@@ -1,0 +1,154 @@
+"""A topic's commits compared with one another: from the newest back to the first, nothing taken from an index."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, CommittedRange, TopicCommit
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.errors import CommitLogError
+from headrace.loader.inspect.findings import Check, Finding
+from headrace.loader.work_unit import FileKind
+
+TimePartition = tuple[FileKind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFile:
+    """A committed file, with the commit and the work that it came from."""
+
+    commit_number: int
+    run_id: str
+    file: CommittedFile
+
+
+@dataclass(slots=True)
+class Chain:
+    """What all commits of a topic say: `live` are the files as of `commit_number`, `later` those of newer commits, whose
+    place is not made yet. `generations` are of the time that were rewritten, as of `commit_number`."""
+
+    commit_number: int
+    commits: int = 0
+    live: list[ChainFile] = field(default_factory=list)
+    later: list[ChainFile] = field(default_factory=list)
+    generations: dict[TimePartition, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    is_whole: bool = True
+
+
+def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
+    """
+    Args:
+        commit: up to which the topic's files are in their places.
+    """
+    known = log.state.topics[topic]
+    chain = Chain(commit_number)
+    ends: dict[int, int | None] = {number: one.next_offset for number, one in known.partitions.items()}
+    replaced: dict[TimePartition, set[str]] = defaultdict(set)
+    totals = {FileKind.DATA: (0, 0), FileKind.QUARANTINE: (0, 0)}
+    try:
+        for document in log.back(topic, log.state):
+            commit = document.value
+            committed = commit.topics[topic]
+            chain.commits += 1
+            chain.findings += _compare(topic, commit, committed, ends)
+            _take_files(chain, commit, committed, replaced)
+            for kind in totals:
+                totals[kind] = _added(totals[kind], committed, kind)
+    except CommitLogError as error:
+        chain.is_whole = False
+        chain.findings.append(Finding(topic, Check.COMMITS, "", str(error)))
+        return chain
+    chain.findings += _begin_nowhere(topic, ends)
+    for kind, wanted in ((FileKind.DATA, known.data), (FileKind.QUARANTINE, known.quarantine)):
+        if totals[kind] != (wanted.files, wanted.records):
+            files, records = totals[kind]
+            message = (
+                f"all decisions add up to {files:,} {kind.value} files of {records:,} rows, and the state says "
+                f"{wanted.files:,} of {wanted.records:,}"
+            )
+            chain.findings.append(Finding(topic, Check.COMMITS, "", message))
+    chain.live.reverse()
+    return chain
+
+
+def _take_files(chain: Chain, commit: Commit, committed: TopicCommit, replaced: dict[TimePartition, set[str]]) -> None:
+    files = [ChainFile(commit.commit_number, commit.run_id, file) for file in reversed(committed.files)]
+    if commit.commit_number > chain.commit_number:
+        chain.later += files
+        return
+    chain.live += [one for one in files if one.file.name not in replaced[one.file.kind, one.file.time_partition]]
+    for rewrite in committed.rewrites:
+        chain.generations.setdefault((rewrite.kind, rewrite.time_partition), committed.generation)
+        replaced[rewrite.kind, rewrite.time_partition].update(rewrite.replaced)
+
+
+def _compare(topic: str, commit: Commit, committed: TopicCommit, ends: dict[int, int | None]) -> Iterator[Finding]:
+    """What does not fit in one commit, or between it and the next newer ones of its partitions.
+
+    Args:
+        ends: by partition where the newer commits begin, None where they say that nothing was before them; changed.
+    """
+    rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
+    for offsets in committed.ranges:
+        where = f"{topic}-{offsets.partition}"
+        said = f"decision {commit.commit_number} has offsets {offsets.start} to before {offsets.end}"
+        if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
+            later = f"begin at {end}" if end is not None else "say that nothing was before them"
+            yield Finding(topic, Check.COMMITS, where, f"{said}, and the later ones {later}")
+        if offsets.counts.total != offsets.end - offsets.start:
+            message = f"{said}, and counts {offsets.counts.total} of them"
+            yield Finding(topic, Check.COMMITS, where, message)
+        kept = sum(one.is_kept for one in offsets.passed_over)  # each a row of the quarantine for a whole batch
+        counted = (offsets.counts.records, offsets.counts.quarantined + kept)
+        found = (rows[0][offsets.partition], rows[1][offsets.partition])
+        if commit.kind is CommitKind.LOAD and counted != found:
+            message = f"{said}, of which {counted[0]} are rows and {counted[1]} quarantined, and its files have {found}"
+            yield Finding(topic, Check.COMMITS, where, message)
+        yield from _undeclared(topic, commit, offsets)
+        ends[offsets.partition] = offsets.previous
+    if committed.starts_again:
+        ends.clear()  # the topic was re-created here: what came before it counts on its own
+
+
+def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[Finding]:
+    """Offsets that are left out, after what was committed before or where another log was taken up."""
+    since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
+    if since is None or since >= offsets.start:
+        return
+    told = since
+    for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.passed_over))):
+        told = max(told, end) if start <= told else told
+    if told < offsets.start:
+        message = (
+            f"decision {commit.commit_number} leaves out offsets {told} to before {offsets.start}, and does not say why"
+        )
+        yield Finding(topic, Check.COMMITS, f"{topic}-{offsets.partition}", message)
+
+
+def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[Finding]:
+    for partition, end in sorted(ends.items()):
+        if end is not None:
+            message = f"the oldest decision goes on from offset {end}, and nothing was decided before it"
+            yield Finding(topic, Check.COMMITS, f"{topic}-{partition}", message)
+
+
+def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
+    rows: Counter[int] = Counter()
+    for file in committed.files:
+        if file.kind is kind:
+            for one in file.ranges:
+                rows[one.partition] += one.records
+    return rows
+
+
+def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
+    """Files and rows with those of one more commit."""
+    added = [file.records for file in committed.files if file.kind is kind]
+    taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
+    return (
+        totals[0] + len(added) - sum(len(rewrite.replaced) for rewrite in taken),
+        totals[1] + sum(added) - sum(rewrite.records for rewrite in taken),
+    )
