@@ -1,7 +1,7 @@
 """Builds the `headrace` distribution.
 
-A bare install is the compatibility command and nothing else; servers and the loader are extras, so that a CI job
-that checks schemas pulls neither Flask nor Spark.
+An install without extras contains the compatibility command only. The servers and the loader are extras, so that a CI
+job that checks schemas installs neither Flask nor Spark.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
 DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zlib-ng>=1,<2", "zstandard>=0.23,<1"]
-# kafka-python has the protocol: it finds out whether a broker lets us in, and loads read by it.
+# kafka-python encodes and decodes the protocol's messages; loads read with it, and clients authenticate with it.
 KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
 PROMETHEUS = "prometheus-client>=0.21,<1"
 PRODUCER = ["confluent-kafka>=2.11,<2.17", *KAFKA]
@@ -30,16 +30,16 @@ REGISTRY = [
     PROMETHEUS,
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
     "PyJWT[crypto]>=2.10,<3",
-    "uvicorn>=0.34,<1",  # where clients show certificates, whose subjects granian does not tell
+    "uvicorn>=0.34,<1",  # serves client certificates: granian does not pass on their subjects
 ]
-# The broker looks inside compressed batches when it is asked for an offset by time.
+# The broker decompresses batches to find an offset by time.
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "google-re2>=1.1,<2", *DECOMPRESSION, PROMETHEUS]
-# What tasks of a load import, for the workers of a cluster whose Spark brings its own pyspark.
+# The imports of a load's tasks, for workers of a cluster whose Spark includes pyspark.
 EXECUTOR = [*KAFKA, *DECOMPRESSION]
 LOADER = [
     *PRODUCER,
     *EXECUTOR,
-    "python-snappy>=0.7,<1",  # kafka-python's codec, with which the audit reads its topic
+    "python-snappy>=0.7,<1",  # kafka-python's codec, the audit reads its topic with it
     "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",
     "thrift>=0.21,<1",
@@ -63,13 +63,13 @@ DEV = [
     "python-schema-registry-client>=2.6,<3",
     "pyyaml>=6,<7",
     "ruff>=0.8,<1",
-    "flask-cors>=6,<7",  # what moto needs to serve S3; its extra "server" has thirty libraries for everything else
+    "flask-cors>=6,<7",  # moto needs it to serve S3; its extra "server" brings thirty unrelated libraries
     "moto[s3]>=5.2,<6",
     "schemathesis>=4.0,<5",
     "xmlschema>=3.4,<5",
 ]
 
-ROOMS = (
+PACKAGES = (
     "avro_schema",
     "avro_codec",
     "settings",
@@ -83,21 +83,21 @@ ROOMS = (
     "clients",
     "pipeline",
 )
-"""Directories of the checkout that are packages below `headrace`, so that an application gets this one name and no
-`audit` or `pipeline` beside its own."""
+"""Directories of the checkout that are installed as packages in `headrace`, so that names such as `audit` and
+`pipeline` stay free for applications."""
 
 DIRECTORIES = {
     "headrace": "headrace",
-    **{f"headrace.{room}": room for room in ROOMS},
-    # The migrations stand in the top-level directory `alembic`, where a developer looks for them. As a package of that
-    # name they would end up inside the library's own directory, so they are installed below the room that runs them.
+    **{f"headrace.{package}": package for package in PACKAGES},
+    # Developers expect migrations in a top-level directory `alembic`. Installed under that name they would be in the
+    # directory of the library Alembic, so they are installed in the package that runs them.
     "headrace.registry.storage.migrations": "alembic",
     "headrace.registry.storage.migrations.versions": "alembic/versions",
 }
 
 
 def core() -> ModuleType:
-    """The script that compiles the loader's core; none of the packages can be imported yet."""
+    """Loads the script that compiles the Avro codec's core. At this point no package can be imported."""
     spec = importlib.util.spec_from_file_location("build_core", HERE / "avro_codec" / "core" / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -107,17 +107,18 @@ def core() -> ModuleType:
 
 
 WHEEL_FOR = os.environ.get("HEADRACE_WHEEL_FOR", "")
-"""The processor that `make wheel` cross-compiles for; otherwise the core is compiled for this machine."""
+"""The processor that `make wheel` cross-compiles for. Empty: the core is compiled for this machine."""
 
 
 class BuildPy(build_py):
-    """Compiles the core with the rest, or says in one line why not: without it everything works, and loads slower."""
+    """Also compiles the core. A failure is one line of output: without the core everything works, but loads are
+    slower."""
 
     def run(self) -> None:
         super().run()
         built = core()
         target = Path(self.build_lib) / "headrace" / "avro_codec" / "core" / built.LIBRARY
-        target.unlink(missing_ok=True)  # of an earlier build, perhaps for another machine
+        target.unlink(missing_ok=True)  # left by an earlier build, perhaps for another machine
         try:
             if self.editable_mode:
                 built.build_in_place()
@@ -128,11 +129,12 @@ class BuildPy(build_py):
         except built.BuildError as error:
             if WHEEL_FOR:
                 raise
-            print(f"headrace: loads will run without their core, slower: {error}")
+            print(f"headrace: the core was not compiled, so that loads run slower: {error}")
 
 
 class BdistWheel(bdist_wheel):
-    """The core has no Python in it, so that one wheel serves every Python of a platform; without it, every platform."""
+    """The core does not use Python's C API: one wheel fits all Python versions of a platform, and without a core all
+    platforms."""
 
     def get_tag(self) -> tuple[str, str, str]:
         if WHEEL_FOR:

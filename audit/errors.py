@@ -1,4 +1,4 @@
-"""Errors of the audit room.
+"""Errors of the audit package.
 
 AuditError
 ├── StoreUnavailable      audit.db cannot be opened, read or written
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 class AuditError(Exception):
-    """Root of the room's errors."""
+    """Root of the package's errors."""
 
 
 class StoreUnavailable(AuditError):

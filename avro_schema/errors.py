@@ -12,7 +12,7 @@ from headrace.avro_schema.model import NOWHERE, Position
 
 
 class AvroSchemaError(Exception):
-    """Root of this room's errors."""
+    """Root of this package's errors."""
 
 
 class SchemaParseError(AvroSchemaError):

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 
 
 class PipelineError(Exception):
-    """Root of the room's errors."""
+    """Root of the package's errors."""
 
 
 class ProducerError(PipelineError):

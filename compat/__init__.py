@@ -1,7 +1,7 @@
 """May this reader schema read what that writer schema wrote? Rules, levels, findings and reports over Avro schemas.
 
 `levels` says which versions are compared, `resolution` compares one pair by the `rules`, and `formats` print what was
-found; `checking` is the world of the command `compat check`, with all I/O of this room.
+found; `checking` is the world of the command `compat check`, with all I/O of this package.
 """
 
 from headrace.compat.confluent import confluent_messages

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 
 class CompatError(Exception):
-    """Root of this room's errors."""
+    """Root of this package's errors."""
 
 
 class InvalidLevel(CompatError):

@@ -16,7 +16,7 @@ from headrace.avro_schema.model import NOWHERE, Position
 
 
 class HiveDdlError(Exception):
-    """Root of the room's errors; the message is one line for people."""
+    """Root of the package's errors; the message is one line for people."""
 
 
 class UnsupportedColumn(HiveDdlError):

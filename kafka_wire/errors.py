@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class KafkaError(Exception):
-    """Root of the room's errors; the message is one line for people."""
+    """Root of the package's errors; the message is one line for people."""
 
 
 class KafkaUnavailable(KafkaError):

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from headrace import audit, avro_codec, avro_schema, kafka_wire, loader
 
-ROOMS: tuple[ModuleType, ...] = (audit, avro_schema, kafka_wire, loader)
+PACKAGES: tuple[ModuleType, ...] = (audit, avro_codec, avro_schema, kafka_wire, loader)
 """What a task's results follow from."""
 
 
@@ -31,10 +31,10 @@ def _sources() -> str:
     """Of two installations of one release, such as a checkout and what was packed of it last week, eight digits that
     differ where a module does."""
     digest = hashlib.sha256()
-    for room in ROOMS:
-        (directory,) = map(Path, room.__path__)
+    for package in PACKAGES:
+        (directory,) = map(Path, package.__path__)
         for path in sorted(directory.rglob("*.py")):
-            digest.update(f"{room.__name__}/{path.relative_to(directory).as_posix()}\0".encode())
+            digest.update(f"{package.__name__}/{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
 

@@ -6,7 +6,7 @@ LoaderError
 │   └── NoPutIfAbsent           it cannot do that, which the commit log rests on
 │       └── NoHardLinks         nor can a local one without hard links
 ├── CommitLogError            what has been committed cannot be read
-│   ├── CorruptCommit             a commit whose checksum or content is wrong
+│   ├── CorruptCommit             a commit number whose checksum or content is wrong
 │   ├── LogReplaced             another log stands where the one was that was read before
 │   └── UnsupportedFormat       written by a newer release
 ├── PublishedFileLost           a committed file is neither in staging nor where it belongs
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 
 class LoaderError(Exception):
-    """Root of the room's errors; the message is one line for people."""
+    """Root of the package's errors; the message is one line for people."""
 
 
 class StorageError(LoaderError):
@@ -80,7 +80,7 @@ class CommitLogError(LoaderError):
 
 
 class CorruptCommit(CommitLogError):
-    """A commit that cannot be trusted. Nothing after it may be read, so the run stops."""
+    """A commit number that cannot be trusted. Nothing after it may be read, so the run stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the decision {path} is damaged: {reason}; restore this file from a backup, then load again")

@@ -1,4 +1,4 @@
-"""What each room may import. The tables are the rule; the tests read every import and keep them true."""
+"""The import rules of the packages. The tables below are the rules; the tests compare them with every import."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from support.checkout import PACKAGES, ROOT
+from support.checkout import PACKAGE_LINKS, ROOT
 
-PACKAGES = PACKAGES
-"""The rooms as the package that they are when installed; `make setup` leaves it."""
-
-# Names are those below `headrace`: a room's is its directory at the top level of the checkout, and `headrace` stands
-# for what is in the directory of that name, the front door. A place is a room or a part of one.
+# Names are relative to `headrace`: `loader` is `headrace.loader`, the directory `loader` of the checkout. `headrace`
+# itself
+# stands for the modules of the directory `headrace`. A unit is a package, or a part of one with rules of its own.
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "avro_schema": (),
@@ -55,10 +53,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "pipeline",
     ),
 }
-"""Places that a place may import besides its own room, the version and the standard library; a part may import what
-its room may, and what stands in its own row."""
+"""The units that a unit may import besides its own package, `headrace.version` and the standard library. A part of a
+package may import what the row of its package and its own row allow."""
 
-FLOORS = (
+LAYERS = (
     ("avro_schema", "settings", "audit"),
     ("avro_codec", "kafka_wire", "hive_ddl"),
     ("compat",),
@@ -67,7 +65,7 @@ FLOORS = (
     ("pipeline",),
     ("headrace",),
 )
-"""From the ground up. No import goes up, and none to another room of the same floor."""
+"""Lowest first. A unit imports neither from a higher layer nor from another package of its own layer."""
 
 MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "hive_ddl.executors": ("pyspark", "py4j"),
@@ -79,7 +77,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "audit.emit": ("fastavro",),
     "registry.access": ("jwt",),
     "registry.api": ("flask", "werkzeug", "marshmallow"),
-    "registry.api.certified": ("uvicorn",),
+    "registry.api.mtls": ("uvicorn",),
     "registry.api.server": ("granian",),
     "registry.operation": ("prometheus_client",),
     "registry.storage": ("sqlalchemy", "alembic", "psycopg"),
@@ -98,7 +96,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "pipeline.sql": ("pyspark", "py4j"),
     "pipeline.worker_daemon": ("pyspark",),
 }
-"""Every library that a place imports; a part may use its room's."""
+"""All libraries that a unit imports. A part of a package may also import the libraries of its package."""
 
 BARE = (
     "avro_schema",
@@ -111,17 +109,17 @@ BARE = (
     "settings",
     "registry.client",
 )
-"""The bare install: importing these must not need any library."""
+"""The modules of an install without extras. Importing them needs no library."""
 
-ROOMS = tuple(place for floor in FLOORS for place in floor if "." not in place)
+PACKAGES = tuple(unit for layer in LAYERS for unit in layer if "." not in unit)
 
 
 @cache
 def modules() -> tuple[tuple[str, Path], ...]:
-    """Every module of every room by its name below `headrace`."""
+    """All modules of all packages: names relative to `headrace`, and paths."""
     found = []
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
     return tuple(found)
@@ -129,7 +127,7 @@ def modules() -> tuple[tuple[str, Path], ...]:
 
 @cache
 def imported_names(path: Path) -> frozenset[str]:
-    """Absolute dotted names that a module imports, also inside functions, but not for type checking only."""
+    """The absolute names that a module imports, including those in functions, without those for type checking only."""
     names: set[str] = set()
     for node in _runtime_nodes(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -154,12 +152,12 @@ def _runtime_nodes(tree: ast.AST) -> list[ast.AST]:
 
 
 def first_party(names: Iterable[str]) -> set[str]:
-    """Those of our rooms, below `headrace`; the version is nobody's room."""
+    """Returns the names of our own packages, relative to `headrace`. Omits `headrace.version`, which all may import."""
     found = set()
     for name in names:
         top, _, rest = name.partition(".")
         if top == "headrace" and not is_below(rest, "version"):
-            found.add(rest if rest.partition(".")[0] in ROOMS else name)
+            found.add(rest if rest.partition(".")[0] in PACKAGES else name)
     return found
 
 
@@ -168,14 +166,14 @@ def is_below(name: str, prefix: str) -> bool:
 
 
 def allowed(table: dict[str, tuple[str, ...]], module: str) -> tuple[str, ...]:
-    """What the rows of a module's place and of all places around it allow."""
-    return tuple(name for place, names in table.items() if is_below(module, place) for name in names)
+    """Returns the names that the rows of the module's unit and of all units that contain it allow."""
+    return tuple(name for unit, names in table.items() if is_below(module, unit) for name in names)
 
 
-def floor_of(module: str) -> int:
-    """The number of the floor that the module's place is on."""
-    place = place_of(module)
-    return next(number for number, row in enumerate(FLOORS) if place in row)
+def layer_of(module: str) -> int:
+    """Returns the index in LAYERS of the layer of the module's unit."""
+    unit = unit_of(module)
+    return next(number for number, layer in enumerate(LAYERS) if unit in layer)
 
 
 def test_modules_import_only_what_the_tables_allow() -> None:
@@ -184,7 +182,7 @@ def test_modules_import_only_what_the_tables_allow() -> None:
         names = imported_names(path)
         packages = (module.partition(".")[0], *allowed(MAY_IMPORT, module))
         libraries = (*sys.stdlib_module_names, "headrace", *allowed(MAY_IMPORT_LIBRARIES, module))
-        forbidden = {name for name in first_party(names) if not any(is_below(name, place) for place in packages)}
+        forbidden = {name for name in first_party(names) if not any(is_below(name, package) for package in packages)}
         forbidden |= {name for name in names if name.partition(".")[0] not in libraries}
         wrong += [f"{module} imports {name}" for name in sorted(forbidden)]
     assert not wrong, "\n".join(wrong)
@@ -195,8 +193,8 @@ def test_no_import_goes_to_a_higher_layer() -> None:
     for module, path in modules():
         package = module.partition(".")[0]
         for name in sorted(first_party(imported_names(path))):
-            is_own = name.partition(".")[0] == package and floor_of(name) == floor_of(module)
-            if not is_own and floor_of(name) >= floor_of(module):
+            is_own = name.partition(".")[0] == package and layer_of(name) == layer_of(module)
+            if not is_own and layer_of(name) >= layer_of(module):
                 wrong.append(f"{module} imports {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -208,36 +206,36 @@ def test_tables_have_no_unused_row() -> None:
         (MAY_IMPORT, lambda module: first_party(found[module])),
         (MAY_IMPORT_LIBRARIES, lambda module: found[module]),
     ):
-        for place, row in table.items():
-            names = {name for module in found if is_below(module, place) for name in names_of(module)}
-            unused += [f"{place} → {row_name}" for row_name in row if not any(is_below(n, row_name) for n in names)]
+        for unit, row in table.items():
+            names = {name for module in found if is_below(module, unit) for name in names_of(module)}
+            unused += [f"{unit} → {row_name}" for row_name in row if not any(is_below(n, row_name) for n in names)]
     assert not unused, "\n".join(unused)
 
 
-def place_of(module: str) -> str:
-    """The smallest place on the floors that the module is in."""
-    return max((place for row in FLOORS for place in row if is_below(module, place)), key=len)
+def unit_of(module: str) -> str:
+    """Returns the innermost unit in LAYERS that contains the module."""
+    return max((unit for layer in LAYERS for unit in layer if is_below(module, unit)), key=len)
 
 
-def arrows() -> dict[str, set[str]]:
-    """Which place imports which others."""
-    found: dict[str, set[str]] = {place: set() for row in FLOORS for place in row}
+def imports_of_units() -> dict[str, set[str]]:
+    """Returns the units that each unit imports."""
+    found: dict[str, set[str]] = {unit: set() for layer in LAYERS for unit in layer}
     for module, path in modules():
-        found[place_of(module)] |= {place_of(name) for name in first_party(imported_names(path))}
-    return {place: places - {place} for place, places in found.items()}
+        found[unit_of(module)] |= {unit_of(name) for name in first_party(imported_names(path))}
+    return {unit: imported - {unit} for unit, imported in found.items()}
 
 
-def test_map_in_contributing_shows_every_arrow() -> None:
+def test_map_in_contributing_shows_every_import() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    shown = {place: set(names.split()) for place, names in re.findall(r"^([\w.]+) +→ (.*)$", page, re.MULTILINE)}
-    found = {place: places or {"nothing"} for place, places in arrows().items()}
-    wrong = [f"{place:16} → {' '.join(sorted(found[place]))}" for place in found if shown.get(place) != found[place]]
+    shown = {unit: set(names.split()) for unit, names in re.findall(r"^([\w.]+) +→ (.*)$", page, re.MULTILINE)}
+    found = {unit: imported or {"nothing"} for unit, imported in imports_of_units().items()}
+    wrong = [f"{unit:16} → {' '.join(sorted(found[unit]))}" for unit in found if shown.get(unit) != found[unit]]
     assert not wrong, "these lines of the map should be:\n" + "\n".join(wrong)
 
 
 def test_every_top_level_package_is_in_the_tables() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert packages == set(ROOMS)
+    assert packages == set(PACKAGES)
 
 
 def test_alembic_directory_does_not_shadow_the_library() -> None:
@@ -245,10 +243,10 @@ def test_alembic_directory_does_not_shadow_the_library() -> None:
 
 
 def test_the_bare_install_imports_no_library() -> None:
-    """Without site packages, as where nothing but this distribution is installed."""
+    """Runs Python without site packages, as in an environment with this distribution alone."""
     program = (
         "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]]"
     )
-    command = [sys.executable, "-I", "-S", "-c", program, str(PACKAGES), *(f"headrace.{name}" for name in BARE)]
+    command = [sys.executable, "-I", "-S", "-c", program, str(PACKAGE_LINKS), *(f"headrace.{name}" for name in BARE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,9 @@
-"""Shows the rooms of this checkout as the package that they are when installed: `python3 tools/link_packages.py`.
+"""Links the packages of this checkout into one package `headrace`: `python3 tools/link_packages.py`.
 
-The rooms stand at the top level of the checkout and are imported as `headrace.<room>`, which `setup.py` maps. Python
-follows that map through the editable install; mypy and editors do not, and read the same through a tree of links.
+The packages are top-level directories of the checkout and are imported as `headrace.<package>`; `setup.py` maps the
+names.
+Python follows that map through the editable install. mypy and editors do not: they read the packages through these
+links.
 """
 
 from __future__ import annotations
@@ -11,34 +13,35 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ROOT / ".make" / "packages"
+PACKAGE_LINKS = ROOT / ".make" / "packages"
 
 
-def link_packages(packages: Path = PACKAGES) -> None:
-    """Makes `packages/headrace`, or brings it up to date: links to what is in `headrace/`, and to each room.
+def link_packages(target: Path = PACKAGE_LINKS) -> None:
+    """Creates or updates `headrace` in the target directory, with links to each entry of `headrace/` and to each
+    package.
 
     Raises:
-        OSError: a link cannot be made.
+        OSError: a link cannot be created.
     """
-    home = packages / "headrace"
+    home = target / "headrace"
     home.mkdir(parents=True, exist_ok=True)
-    wanted = {path.name: path for path in (ROOT / "headrace").iterdir() if path.name != "__pycache__"}
-    wanted |= {room: ROOT / room for room in rooms()}
+    links = {path.name: path for path in (ROOT / "headrace").iterdir() if path.name != "__pycache__"}
+    links |= {package: ROOT / package for package in package_names()}
     for link in home.iterdir():
-        if wanted.get(link.name) != (link.readlink() if link.is_symlink() else None):
+        if links.get(link.name) != (link.readlink() if link.is_symlink() else None):
             link.unlink()
-    for name, path in wanted.items():
+    for name, path in links.items():
         if not (home / name).is_symlink():
             (home / name).symlink_to(path)
 
 
-def rooms() -> tuple[str, ...]:
-    """The directories that `setup.py` maps to packages below `headrace`."""
+def package_names() -> tuple[str, ...]:
+    """Returns the directories that `setup.py` maps to packages in `headrace`."""
     tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS":
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PACKAGES":
             return tuple(ast.literal_eval(node.value))
-    raise ValueError("setup.py assigns no ROOMS")
+    raise ValueError("setup.py assigns no PACKAGES")
 
 
 if __name__ == "__main__":

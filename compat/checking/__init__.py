@@ -1,4 +1,4 @@
-"""Checking schema files: what the commands `compat` and `schema` do between the command line and the pure rooms.
+"""Checking schema files: what the commands `compat` and `schema` do between the command line and the pure packages.
 
     inputs -> subjects -> baselines -> reports -> suppressions -> formats -> exit code
 

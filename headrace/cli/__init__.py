@@ -1,6 +1,6 @@
 """The `headrace` command: one module per subcommand, imported only when it is asked for.
 
-A subcommand module has `configure(parser)` and `run(args) -> exit code`. Rooms are imported inside it, so that
+A subcommand module has `configure(parser)` and `run(args) -> exit code`. Packages are imported inside it, so that
 `headrace compat check` starts without Flask or Spark installed.
 """
 
@@ -31,8 +31,8 @@ SUBCOMMANDS = {
     "verify": "compare files with decisions and brokers",
     "backfill": "make files again from what the brokers still hold",
     "compact": "make few files of many small ones",
-    "retain": "remove days that are older than they are kept",
-    "forget": "accept that published files are gone",
+    "expire": "remove days that are older than they are kept",
+    "accept-missing": "accept that published files are gone",
     "hive": "compare tables with what is loaded, and mend them",
     "quarantine": "messages that could not be loaded",
     "offsets": "where every partition goes on, and decisions of operators about it",
@@ -49,7 +49,17 @@ GROUPS = {
     "run": ("demo", "up", "load", "registry", "broker"),
     "query": ("sql", "files", "locate"),
     "check": ("compat", "schema", "audit", "verify", "doctor"),
-    "administer": ("hive", "quarantine", "offsets", "backfill", "compact", "retain", "forget", "config", "completion"),
+    "administer": (
+        "hive",
+        "quarantine",
+        "offsets",
+        "backfill",
+        "compact",
+        "expire",
+        "accept-missing",
+        "config",
+        "completion",
+    ),
 }
 """How the help lists the subcommands: by what somebody wants to do."""
 
@@ -62,8 +72,8 @@ EXTRAS = {
     "verify": "loader",
     "backfill": "loader",
     "compact": "loader",
-    "retain": "loader",
-    "forget": "loader",
+    "expire": "loader",
+    "accept-missing": "loader",
     "hive": "loader",
     "quarantine": "loader",
     "offsets": "loader",
@@ -231,7 +241,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _configure(parser: argparse.ArgumentParser, name: str) -> None:
-    module = importlib.import_module(f"headrace.cli.{name}")
+    module = importlib.import_module(f"headrace.cli.{name.replace('-', '_')}")
     module.configure(parser)
     if parser.get_default("run") is None:
         parser.set_defaults(run=module.run)

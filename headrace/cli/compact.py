@@ -1,4 +1,4 @@
-"""`headrace compact`: few files of the many small ones of time that are closed."""
+"""`headrace compact`: few files of the many small ones of time partitions that are closed."""
 
 from __future__ import annotations
 

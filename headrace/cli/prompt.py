@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.settings import state_directory
+from headrace.settings import user_state_directory
 
 HISTORY_LINES_MAX = 2_000
 LEAVING = frozenset({"exit", "quit", "\\q"})
@@ -41,7 +41,7 @@ def statements_typed(name: str) -> Iterator[str]:
 
 
 def _history_path(name: str) -> Path | None:
-    state = state_directory()
+    state = user_state_directory()
     return None if state is None else state / "headrace" / f"{name.split()[-1]}-history"
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli import registry_access, registry_following, registry_transfer
+from headrace.cli import registry_access, registry_replication, registry_transfer
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import RegistrySettings, Settings
 from headrace.version import VERSION
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from headrace.registry.access.authenticator import UsersFile
-    from headrace.registry.api.front import Front
+    from headrace.registry.api.asgi_front import Front
     from headrace.registry.operation.shared_counts import SharedCounts
     from headrace.registry.storage.database import Database
 
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(upgrade, ("registry.database_url",))
     upgrade.set_defaults(run_verb=upgrade_database)
     registry_transfer.add_verbs(verbs)
-    registry_following.add_verbs(verbs)
+    registry_replication.add_verbs(verbs)
     registry_access.add_verbs(verbs)
 
 
@@ -58,7 +58,7 @@ def serve_registry(args: argparse.Namespace) -> int:
     registry_access.check_access(settings.registry)
     # Needed by the workers only, but a library that is missing is named here.
     import headrace.registry.api.app  # noqa: F401
-    from headrace.registry.api.server import TakenPort, serve
+    from headrace.registry.api.server import ReservedPort, serve
     from headrace.registry.errors import RegistryError
     from headrace.registry.operation.metrics import new_counts
     from headrace.registry.storage.database import Database
@@ -66,13 +66,13 @@ def serve_registry(args: argparse.Namespace) -> int:
     url = database_url(settings)
     address = settings.registry.listen
     tls = registry_access.tls_of(settings.registry)
-    certified = registry_access.certified_of(settings.registry, tls)
+    certified = registry_access.mtls_listener(settings.registry, tls)
     if settings.registry.workers < 1:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
-        taken = TakenPort(address.host, address.port)
+        taken = ReservedPort(address.host, address.port)
         # Nobody else is to listen there either, for as long as this serves.
-        beside = None if certified is None else TakenPort(certified.host, certified.port)
+        beside = None if certified is None else ReservedPort(certified.host, certified.port)
     except OSError as error:
         raise CommandError(
             f"registry cannot listen on {address}: {error.strerror or error}; "
@@ -96,25 +96,25 @@ def serve_registry(args: argparse.Namespace) -> int:
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     """What one worker process serves."""
-    from headrace.registry.api.checkers import Checkers
-    from headrace.registry.api.fair_lane import PLACES
-    from headrace.registry.api.front import Front
+    from headrace.registry.api.compute_pool import ComputePool
+    from headrace.registry.api.client_queues import PLACES
+    from headrace.registry.api.asgi_front import Front
     from headrace.registry.api.request_rates import RequestRates
-    from headrace.registry.operation.observer import observer_of
+    from headrace.registry.operation.observer import make_request_recorder
     from headrace.registry.storage.database import Database
-    from headrace.registry.storage.looks import looks_at
+    from headrace.registry.storage.revision_check import open_revision_reader
 
     database = Database(url, connections=settings.registry.database_connections)
     users = registry_access.users_of(settings.registry)
     rate = settings.registry.requests_per_second_max
     return Front(
         _application(settings.registry, database, users, counts),
-        looks_at(url),
+        open_revision_reader(url),
         request_bytes_max=settings.registry.request_bytes_max,
         authenticator=users,
-        observer=observer_of(counts, settings.registry.access_log),
+        observer=make_request_recorder(counts, settings.registry.access_log),
         rates=RequestRates(rate) if rate else None,
-        checkers=Checkers(partial(_checking, settings.registry, url), PLACES),
+        checkers=ComputePool(partial(_checking, settings.registry, url), PLACES),
         on_end=database.close,
     )
 

@@ -17,7 +17,7 @@ from headrace.settings import RegistrySettings
 
 if TYPE_CHECKING:
     from headrace.registry.access.authenticator import UsersFile
-    from headrace.registry.api.certified import CertifiedPort
+    from headrace.registry.api.mtls import MtlsListener
     from headrace.registry.api.server import Tls
 
 logger = logging.getLogger(__name__)
@@ -107,13 +107,13 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
     return UsersFile(Path(settings.users), tokens=tokens)
 
 
-def certified_of(settings: RegistrySettings, tls: Tls | None) -> CertifiedPort | None:
+def mtls_listener(settings: RegistrySettings, tls: Tls | None) -> MtlsListener | None:
     """Where clients show certificates.
 
     Raises:
         CommandError: something that this needs is not there or cannot be used.
     """
-    from headrace.registry.api.certified import CertifiedPort
+    from headrace.registry.api.mtls import MtlsListener
     from headrace.settings import Address
 
     if not settings.tls_client_listen:
@@ -124,7 +124,7 @@ def certified_of(settings: RegistrySettings, tls: Tls | None) -> CertifiedPort |
         )
     try:
         address = Address.parse(settings.tls_client_listen)
-        port = CertifiedPort(address.host, address.port, tls.certificate, tls.key, Path(settings.tls_client_ca))
+        port = MtlsListener(address.host, address.port, tls.certificate, tls.key, Path(settings.tls_client_ca))
         port.context()
     except ValueError as error:
         raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen}: {error}") from error

@@ -48,7 +48,7 @@ exit codes:
 
 ACTION_WORDS: Final = {
     "Register": "registered",
-    "DeleteSoftly": "deleted",
+    "SoftDeleteVersion": "deleted",
     "SetConfig": "configurations",
     "SetMode": "modes",
 }
@@ -128,7 +128,7 @@ def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
 def run_export(args: argparse.Namespace) -> int:
     from headrace.registry.errors import RegistryError
     from headrace.registry.transfer.export import read_registry
-    from headrace.registry.transfer.lines import write_snapshot
+    from headrace.registry.transfer.export_file import write_snapshot
 
     try:
         with _remote(args) as remote, Progress() as progress:
@@ -149,7 +149,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 def run_import(args: argparse.Namespace) -> int:
     from headrace.registry.errors import RegistryError
-    from headrace.registry.transfer.carry_out import plan_without, read_target
+    from headrace.registry.transfer.execution import plan_importable, read_target
     from headrace.registry.transfer.plan import plan_import
 
     snapshot = _selection(args).part_of(_read(args.file))
@@ -162,7 +162,7 @@ def run_import(args: argparse.Namespace) -> int:
             raise CommandError(f"nothing was imported: {error}") from error
         plan = plan_import(snapshot, target)
         if args.skip_refused:
-            snapshot, plan, left_out = plan_without(snapshot, target)
+            snapshot, plan, left_out = plan_importable(snapshot, target)
         if plan.problems:
             return _report_problems(args, plan.problems)
         if args.dry_run:
@@ -174,14 +174,14 @@ def _carry_out(
     args: argparse.Namespace, remote: Remote, snapshot: Snapshot, actions: Sequence[Action], left_out: list[Problem]
 ) -> int:
     from headrace.registry.errors import RegistryError
-    from headrace.registry.transfer.carry_out import carry_out, missing_after
+    from headrace.registry.transfer.execution import execute_actions, find_missing_versions
 
     try:
         with Progress() as progress:
-            outcome = carry_out(remote, actions, progress.show, skip_refused=args.skip_refused)
+            outcome = execute_actions(remote, actions, progress.show, skip_refused=args.skip_refused)
             refused = [*left_out, *outcome.refused]
             wrong = (
-                missing_after(remote, snapshot, progress.show, {item.key for item in refused if item.key})
+                find_missing_versions(remote, snapshot, progress.show, {item.key for item in refused if item.key})
                 if actions and outcome.is_finished
                 else []
             )
@@ -301,7 +301,7 @@ def _remote(args: argparse.Namespace) -> Iterator[Remote]:
 
 def _read(file: str) -> Snapshot:
     from headrace.registry.errors import RegistryError
-    from headrace.registry.transfer.lines import read_snapshot
+    from headrace.registry.transfer.export_file import read_snapshot
 
     try:
         if file == STANDARD_STREAM:

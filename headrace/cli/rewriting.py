@@ -1,4 +1,4 @@
-"""What the commands that rewrite time share: the wiring, and how their reports are shown."""
+"""What the commands that rewrite time partitions share: the wiring, and how their reports are shown."""
 
 from __future__ import annotations
 

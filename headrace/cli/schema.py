@@ -179,7 +179,7 @@ def _refused(outcome: Outcome) -> int:
 def _registry_errors() -> Iterator[None]:
     """The errors of a registry as one line and an exit code."""
     from headrace.registry.errors import (
-        AccessRefused,
+        AccessDenied,
         IncompatibleSchema,
         InvalidSchema,
         RegistryError,
@@ -194,7 +194,7 @@ def _registry_errors() -> Iterator[None]:
         raise CommandError(str(error), EXIT_FINDINGS) from None
     except InvalidSchema as error:
         raise CommandError(f"the registry takes it for no schema: {error}", EXIT_INVALID) from None
-    except (RegistryUnavailable, AccessRefused, ServiceError, StoreError) as error:
+    except (RegistryUnavailable, AccessDenied, ServiceError, StoreError) as error:
         raise CommandError(str(error), EXIT_REGISTRY) from None
     except RegistryError as error:
         raise CommandError(str(error)) from None

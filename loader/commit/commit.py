@@ -1,11 +1,12 @@
-"""A commit is the loader's commit: one small file in one commit of the log, put if absent and never changed.
+"""A commit is the loader's commit: one small file in one commit number of the log, put if absent and never changed.
 
 It says what one piece of work adds: per partition the offsets `[start, end)`, the files they went to, a change of
 the load schema, the counts per audit window, declared gaps. Only what changed is in it, so that it stays small.
 
-A commit is offered for the commit after the newest one. When that commit is taken, `loader.commit.conflict` judges it
-against what came between: without a conflict the next commit is tried, with one the work is thrown away. Nothing is
-reserved beforehand, so a zombie, a second driver and a retry are all the same case.
+A commit is offered for the commit number after the newest one. When that commit number is taken,
+`loader.commit.conflict` judges it against what came between: without a conflict the next commit number is tried, with
+one the work is thrown away. Nothing is reserved beforehand, so a zombie, a second driver and a retry are all the same
+case.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class CommitKind(StrEnum):
     LOAD = "load"
     CLEAN = "clean"
     COMPACT = "compact"
-    RETAIN = "retain"
+    EXPIRE = "expire"
     REPLAY = "replay"
     OFFSETS = "offsets"
     BACKFILL = "backfill"
@@ -36,10 +37,10 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
-    """A file that belongs to the topic from this commit on.
+    """A file that belongs to the topic from this commit number on.
 
-    `name` is the final one, in the directory of `time_partition`; in an offer that has no commit yet it is the part after the
-    commit. `staged` is its path below `staging/<work id>/`.
+    `name` is the final one, in the directory of `time_partition`; in an offer that has no commit number yet it is the
+    part after the commit number. `staged` is its path below `staging/<work id>/`.
     """
 
     kind: FileKind
@@ -54,10 +55,11 @@ class CommittedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRewrite:
-    """Files of a time that belong to the topic no more from this commit on.
+    """Files of a time partition that belong to the topic no more from this commit number on.
 
-    Whatever else is live in the time goes on with it, in the directory of the new generation. `replaced` are final
-    names, with `records` rows and `bytes` in all of them. A time that has no file left is no partition any more.
+    Whatever else is live in the time partition goes on with it, in the directory of the new generation. `replaced` are
+    final names, with `records` rows and `bytes` in all of them. A time partition that has no file left is no partition
+    any more.
     """
 
     kind: FileKind
@@ -161,8 +163,8 @@ class TopicCommit:
     `continues` says that the topic's partitions go on although its id is another: it is the same topic, whose id was
     not told before, or cannot be told any more, since brokers that tell no ids have another log of it.
 
-    `rewrites` begin a new generation of their time, which is the topic's next: `generation_before + 1`. Files of
-    these time, of this commit and later ones, belong into the directories of that generation.
+    `rewrites` begin a new generation of their time partitions, which is the topic's next: `generation_before + 1`.
+    Files of these time partitions, of this commit and later ones, belong into the directories of that generation.
     """
 
     topic_id: str
@@ -208,12 +210,12 @@ class StartOffset:
 class Commit:
     """`commit_number` is 0 while it is only an offer. `voided` names work that may never be committed (kind clean).
 
-    `published` names committed work that has nothing left in staging, so that nobody needs to remember it. `previous` is
-    the checksum of the commit in the commit before, "" in commit 1 and in format 1: commits are a chain, and one that
-    stands after another than it was made for is noticed. `retired` names commit of rewrites whose replaced files are
-    gone from the disk. `reason` is why an operator made it (kind offsets), and `starts` say where the first load of
-    partitions begins of which nothing was loaded. `planned_after` is the newest commit that had been read when the work
-    was begun; None where an earlier release does not tell.
+    `published` names committed work that has nothing left in staging, so that nobody needs to remember it. `previous`
+    is the checksum of the commit in the commit number before, "" in commit number 1 and in format 1: commits are a
+    chain, and one that stands after another than it was made for is noticed. `retired` names commit numbers of rewrites
+    whose replaced files are gone from the disk. `reason` is why an operator made it (kind offsets), and `starts` say
+    where the first load of partitions begins of which nothing was loaded. `planned_after` is the newest commit number
+    that had been read when the work was begun; None where an earlier release does not tell.
     """
 
     commit_number: int
@@ -231,7 +233,7 @@ class Commit:
     planned_after: int | None = None
 
     def at(self, commit_number: int, previous: str = "") -> Commit:
-        """This offer as the commit of a commit, with the final names of its files."""
+        """This offer as the commit of a commit number, with the final names of its files."""
         topics = {}
         for topic, committed in self.topics.items():
             start = f"{committed.generation}-{commit_number}-{self.run_id[-RUN_ID_DIGITS:]}"

@@ -3,8 +3,8 @@ those that hold the same offsets: files that were damaged or removed, or that we
 that has been mended since.
 
 Exactly once: the same commit takes the old files away, all that share an offset with what is read again, and of two
-rewrites of a topic only one is committed. Nothing is replaced unless exactly as many messages came as the old files hold.
-A period is worked off in pieces, each a commit of its own: killed between them, nothing is lost or doubled, and a
+rewrites of a topic only one is committed. Nothing is replaced unless exactly as many messages came as the old files
+hold. A period is worked off in pieces, each a commit of its own: killed between them, nothing is lost or doubled, and a
 second run does all again. What the audit counted stays: the messages were read, and counted, by the load that met them.
 """
 
@@ -81,7 +81,8 @@ class BackfillSettings:
 def backfill(
     ports: BackfillPorts, topic: str, period: Period, settings: BackfillSettings, *, is_dry: bool
 ) -> BackfillReport:
-    """Makes the files of a topic again that are in the time of a period, with those that share offsets with them.
+    """Makes the files of a topic again that are in the time partitions of a period, with those that share offsets with
+    them.
 
     Which files share offsets is found by reading the index of every day of the topic once, and of days that gave or may
     give one again: memory is for the files that are replaced and a span per day and partition. A year of loads
@@ -393,7 +394,8 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Those of before that say nothing of a time that was now looked at again, whose files may be there again."""
+    """Those of before that say nothing of a time partition that was now looked at again, whose files may be there
+    again."""
     time_partitions = {one.time_partition for one in committed.rewrites}
     for note in notes:
         if not time_partitions & set(note.split()):

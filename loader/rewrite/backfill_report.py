@@ -13,7 +13,7 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Time `first` to `last`, both included; a day stands for all of its hours."""
+    """Time partitions `first` to `last`, both included; a day stands for all of its hours."""
 
     first: str
     last: str
@@ -40,9 +40,9 @@ class OffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """What was replaced, or would be: `time_partitions` with the old files, of which `files_asked` are of the period and the
-    others share offsets with them. `commits` are the commits. `files_made` hold `rows` and `quarantined` messages, of
-    which `quarantined_before` were in quarantine before. `problems` are sentences."""
+    """What was replaced, or would be: `time_partitions` with the old files, of which `files_asked` are of the period
+    and the others share offsets with them. `commits` are the commits. `files_made` hold `rows` and `quarantined`
+    messages, of which `quarantined_before` were in quarantine before. `problems` are sentences."""
 
     files_asked: int = 0
     time_partitions: tuple[TimePartitionRow, ...] = ()

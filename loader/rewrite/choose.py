@@ -1,4 +1,4 @@
-"""Which time to rewrite, and the commit that does. Pure."""
+"""Which time partitions to rewrite, and the commit that does. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000
 SMALL_SHARE = 0.5  # of the target: a file from there on is left alone, since little would be saved
-FILES_MIN = 2  # small files of a time that are worth a merge
+FILES_MIN = 2  # small files of a time partition that are worth a merge
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
@@ -31,13 +31,14 @@ def end_of_day_ms(day: str) -> int:
 
 
 def end_of_time_partition_ms(time_partition: str) -> int:
-    """The first moment that is not filed under a time, in ms since 1970."""
+    """The first moment that is not filed under a time partition, in ms since 1970."""
     day, _, hour = time_partition.partition("/hr=")
     return end_of_day_ms(day) - (23 - int(hour)) * 3_600_000 if hour else end_of_day_ms(day)
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """The files of a time that should become one, group by group, oldest first; none where it is not worth it."""
+    """The files of a time partition that should become one, group by group, oldest first; none where it is not worth
+    it."""
     small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:
@@ -48,7 +49,7 @@ def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[Indexe
 
 
 def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -> TimePartitionRewrite:
-    """Takes these files of a time away."""
+    """Takes these files of a time partition away."""
     replaced = tuple(files)
     return TimePartitionRewrite(
         kind=kind,

@@ -1,9 +1,9 @@
 """Which files must be replaced together, since offsets are read again and files share them. Pure.
 
-A file holds some of the messages of a span of offsets; the others of that span went to other time, or to quarantine.
-Whoever reads the span again gets all of them, so all files that share an offset of it are replaced at once, and so are
-those that share one with these, until nothing changes. Files of different loads share no offset but where a merge made
-one of them, so what belongs together is as a rule what one load brought.
+A file holds some of the messages of a span of offsets; the others of that span went to other time partitions, or to
+quarantine. Whoever reads the span again gets all of them, so all files that share an offset of it are replaced at once,
+and so are those that share one with these, until nothing changes. Files of different loads share no offset but where a
+merge made one of them, so what belongs together is as a rule what one load brought.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.loader.work_unit import FileKind
 Day = TypeVar("Day")
 
 FileKey = tuple[FileKind, str, str]
-"""(kind, time, name): names alone are those of a task, and come again in other time."""
+"""(kind, time partition, name): names alone are those of a task, and come again in other time partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
 
 
 def components(files: Sequence[LiveFile]) -> list[Component]:
-    """The files in sets that share no offset with one another, by their first time."""
+    """The files in sets that share no offset with one another, by their first time partition."""
     leader = list(range(len(files)))
 
     def find(at: int) -> int:

@@ -1,8 +1,8 @@
 """Few files of many: the rows of container files in larger blocks and files, without a look at any row.
 
-Files of one schema are merged, so no row is decoded; a topic that changed its schema within the time keeps a file
-for each. The checksum of every source is compared with the commit's before a row of it is taken over, since a merge
-would give a damaged file a good checksum.
+Files of one schema are merged, so no row is decoded; a topic that changed its schema within the time partition keeps a
+file for each. The checksum of every source is compared with the commit's before a row of it is taken over, since a
+merge would give a damaged file a good checksum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
-    """The files of one time that become one, or one for each schema in them. Sizes are in bytes.
+    """The files of one time partition that become one, or one for each schema in them. Sizes are in bytes.
 
     `warehouse` and `staging` are where the files are and go, as `reach` and `Staging.location` say it.
     """

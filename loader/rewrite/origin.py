@@ -32,7 +32,7 @@ def foreign(
     """The files with rows of a log that is no more.
 
     Args:
-        commits: those of the topic with their commit, newest first; read only as far back as the oldest origin.
+        commits: those of the topic with their commit numbers, newest first; read only as far back as the oldest origin.
     """
     walk = _Walk({one.key: one for one in files})
     for commit_number, kind, committed in commits:

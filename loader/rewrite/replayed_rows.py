@@ -28,7 +28,7 @@ from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
-from headrace.loader.write.time_partitions import Buckets
+from headrace.loader.write.time_partitions import TimePartitions
 
 CODES = frozenset(code.value for code in QuarantineCode)
 NOT_MENDED = "restore it from a backup, then run this again"
@@ -107,7 +107,7 @@ def raw_headers(row: QuarantinedRow) -> bytes:
 
 
 Add = Callable[[int, FileKind, str, int, bytes], None]
-"""Takes partition, kind, time, offset and encoded row."""
+"""Takes partition, kind, time partition, offset and encoded row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +161,14 @@ class Replaying:
         future_ms_max = self.policy.future_ms_max
 
         def take(kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-            # What stays in quarantine stays in its time, which is the one that is rewritten.
+            # What stays in quarantine stays in its time partition, which is the one that is rewritten.
             add(partition, kind, source.time_partition if kind is FileKind.QUARANTINE else time_partition, offset, row)
 
         return RangeMessages(
             TopicPartition(self.topic, partition),
             self.projection,
             take,
-            Buckets(self.policy.partition_by),
+            TimePartitions(self.policy.partition_by),
             compile_suffix(self.policy.kafka_column, partition),
             set(),
             None if future_ms_max is None else Clamp(future_ms_max, self.now_ms),
@@ -189,7 +189,7 @@ def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[A
             open_rows[partition] = new_rows(partition)
         last[partition] = offset
         open_rows[partition].add(kind, time_partition, offset, row)
-        open_rows[partition].reconcile()
+        open_rows[partition].limit_memory()
 
     yield add
     for rows in open_rows.values():
@@ -203,7 +203,7 @@ def copy_rows(
     new_rows: Callable[[int], RangeRows],
     stays: Callable[[QuarantinedRow], bool],
 ) -> None:
-    """Brings those messages of a file that stay into new files of its time, as they were.
+    """Brings those messages of a file that stay into new files of its time partition, as they were.
 
     Raises:
         SourceLost. OSError: they cannot be written.

@@ -1,7 +1,7 @@
 """What a backfill can read again, and whether what came is what the files held. Pure.
 
-The old files are never opened, since they may be damaged or gone: what was committed of them says how many messages they
-hold of which offsets, and exactly as many must come again.
+The old files are never opened, since they may be damaged or gone: what was committed of them says how many messages
+they hold of which offsets, and exactly as many must come again.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
     """By its place in the piece, the intervals of a component that gave another number of messages than files hold.
 
     What one interval has too many never makes up for what another has too few. (Within one, it could: where files were
-    removed with `retain` or `forget` and the brokers lost just as many other messages since.)
+    removed with `expire` or `accept_missing` and the brokers lost just as many other messages since.)
     """
     places = sorted(
         (one.partition, one.start, at, one) for at, component in enumerate(piece) for one in component.intervals
@@ -152,7 +152,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
     found: dict[int, list[Refused]] = defaultdict(list)
     for number, (partition, start, at, one) in zip(came, places, strict=True):
         if number > one.records:
-            why = "more than their files hold: some were removed with `headrace retain` or `forget`, or were skipped"
+            why = "more than their files hold: some were removed with `headrace expire` or `accept-missing`, or were skipped"
             found[at].append(Refused(partition, start, one.end, why, number - one.records))
         elif number < one.records:
             why = "fewer than their files hold: the brokers lost or compacted them since"

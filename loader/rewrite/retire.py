@@ -1,8 +1,8 @@
 """Removes the files of earlier generations, once nobody needs them any more.
 
-A query that began before a time was switched reads the old files to its end, and a process that woke up late may even
-switch a partition back for a moment. So they stay for a day, and until the appliers have passed; then the partition is
-looked at once more, and what the new generation does not use goes.
+A query that began before a time partition was switched reads the old files to its end, and a process that woke up late
+may even switch a partition back for a moment. So they stay for a day, and until the appliers have passed; then the
+partition is looked at once more, and what the new generation does not use goes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Removes what is due, and returns the commit whose replaced files are all gone, for a commit to say so.
+        """Removes what is due, and returns the commit numbers whose replaced files are all gone, for a commit to say
+        so.
 
         Raises:
             CorruptCommit, OSError.
@@ -85,7 +86,8 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """The names in the directories that the time had before the commit, of all that lived there then."""
+        """The names in the directories that the time partitions had before the commit number, of all that lived there
+        then."""
         names = []
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)

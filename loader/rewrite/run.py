@@ -1,6 +1,6 @@
-"""Commands that rewrite time: choose, merge where files are made, decide, follow.
+"""Commands that rewrite time partitions: choose, merge where files are made, decide, follow.
 
-Nothing is reserved beforehand: loads go on beside, and what they add to a time meanwhile lives on in its new
+Nothing is reserved beforehand: loads go on beside, and what they add to a time partition meanwhile lives on in its new
 generation. Of two rewrites of one topic the slower one is refused and says so; its work is thrown away.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.layout import time_partition_directory
-from headrace.loader.commit.chunks import in_chunks, staged_files
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.partition_index import IndexedFile
+from headrace.loader.commit.prepare import split_commit, staged_files
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.report import merged_problems
 from headrace.loader.rewrite.choose import end_of_time_partition_ms, is_expired, merges, rewrite, topic_commit
@@ -46,7 +46,8 @@ class RewritePorts:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRow:
-    """What is done to one time. `files` with `rows` and `bytes` are taken away, `made` files come in their place."""
+    """What is done to one time partition. `files` with `rows` and `bytes` are taken away, `made` files come in their
+    place."""
 
     topic: str
     kind: FileKind
@@ -70,8 +71,8 @@ class RewriteReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactSettings:
-    """`closed_ms` is how long after its end a time is left to late messages; sizes are in bytes. `codec_of` gives the
-    codec of a topic's files."""
+    """`closed_ms` is how long after its end a time partition is left to late messages; sizes are in bytes. `codec_of`
+    gives the codec of a topic's files."""
 
     closed_ms: int
     bytes_target: int
@@ -90,14 +91,14 @@ def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
 
 
 Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
-"""(topic, kind, time, files to take away)"""
+"""(topic, kind, time partition, files to take away)"""
 
 
-def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
-    """Takes away the time, of rows and of quarantined messages, that are older than they are kept.
+def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
+    """Takes away the time partitions, of rows and of quarantined messages, that are older than they are kept.
 
     Args:
-        keep_days: by topic, whole days after the end of a time's day.
+        keep_days: by topic, whole days after the end of a time partition's day.
     """
     state, notes = caught_up(ports, is_dry)
     chosen = [
@@ -108,14 +109,14 @@ def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
         if is_expired(day, keep_days[topic], ports.now_ms())
         for time_partition, files in live_of(ports, topic, kind, day)
     ]
-    return _noted(notes, _take_away(ports, state, CommitKind.RETAIN, chosen, is_dry))
+    return _noted(notes, _take_away(ports, state, CommitKind.EXPIRE, chosen, is_dry))
 
 
-def forget(
+def accept_missing(
     ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
 ) -> RewriteReport:
-    """Accepts that published files are gone: those of a topic, or of one of its time, that are not where they
-    belong."""
+    """Accepts that published files are gone: those of a topic, or of one of its time partitions, that are not where
+    they belong."""
     state, notes = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:
@@ -124,11 +125,11 @@ def forget(
                 missing = tuple(file for file in files if _is_missing(ports, state, topic, kind, found, file))
                 if missing and time_partition in ("", found):
                     chosen.append((topic, kind, found, missing))
-    return _noted(notes, _take_away(ports, state, CommitKind.RETAIN, chosen, is_dry))
+    return _noted(notes, _take_away(ports, state, CommitKind.EXPIRE, chosen, is_dry))
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Makes few files of the small ones of closed time, on the pool."""
+    """Makes few files of the small ones of closed time partitions, on the pool."""
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     rows = _rows([(topic, kind, time_partition, files) for topic, kind, time_partition, files in groups], made=1)
@@ -330,7 +331,7 @@ def add_commit(
         reason=reason,
         planned_after=state.commit_number,
     )
-    first, *later = in_chunks(proposal, ports.new_run_id)
+    first, *later = split_commit(proposal, ports.new_run_id)
     for chunk in later:
         ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
     for chunk in (first, *later) if commits else ():

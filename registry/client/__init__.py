@@ -1,4 +1,4 @@
-"""What the other rooms, and applications, use to reach a running registry: standard library only, thread-safe.
+"""What the other packages, and applications, use to reach a running registry: standard library only, thread-safe.
 
     with RegistryClient("https://registry-1:8081,https://registry-2:8081", auth=BasicAuth("shop", password)) as client:
         client.register("orders-value", text)
@@ -9,7 +9,7 @@ JSON into values and errors, `cache` keeps what never changes.
 """
 
 from headrace.registry.client.access import Auth, BasicAuth, BearerAuth, Tls
-from headrace.registry.client.answers import RegisteredSchema
+from headrace.registry.client.responses import RegisteredSchema
 from headrace.registry.client.client import RegistryClient
 from headrace.registry.client.transport import ATTEMPTS_MAX
 from headrace.registry.domain import SchemaReference, SubjectVersion

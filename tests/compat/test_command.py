@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from support.checkout import PACKAGES, ROOT
+from support.checkout import PACKAGE_LINKS, ROOT
 from support.golden import case_lines, golden
 
 DEMO = ROOT / "pipeline" / "demo" / "schemas"
@@ -191,7 +191,7 @@ def test_colour_is_for_terminals(
 
 
 def test_it_needs_the_standard_library_only(directory: Path) -> None:
-    """Without site packages, as in a bare install; nothing but our own rooms comes from elsewhere."""
+    """Without site packages, as in a bare install; nothing but our own packages comes from elsewhere."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.cli import main; code = main(sys.argv[1:]); "
         "print(sorted({name.partition('.')[0] for name in sys.modules if not name.startswith('_')} "
@@ -203,7 +203,7 @@ def test_it_needs_the_standard_library_only(directory: Path) -> None:
         "-S",
         "-c",
         program,
-        str(PACKAGES),
+        str(PACKAGE_LINKS),
         "compat",
         "check",
         "v3.avsc",

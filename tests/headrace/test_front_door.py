@@ -11,7 +11,7 @@ import pytest
 import headrace
 from support.pages import page
 
-ROOMS = ("audit", "avro_schema", "broker", "compat", "hive_ddl", "loader", "pipeline", "registry")
+PACKAGES = ("audit", "avro_schema", "broker", "compat", "hive_ddl", "loader", "pipeline", "registry")
 
 
 def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -54,15 +54,15 @@ def test_errors_can_be_caught_by_their_public_roots() -> None:
 
 
 def test_an_application_keeps_its_own_names(tmp_path: Path) -> None:
-    """Modules, packages and empty directories of the names that our rooms have in the checkout."""
-    for room in ROOMS:
-        if room in ("audit", "pipeline"):
-            (tmp_path / f"{room}.py").write_text("MINE = True")
-        elif room in ("registry", "loader"):
-            (tmp_path / room).mkdir()
+    """Creates modules, packages and empty directories with the names of our packages in the checkout."""
+    for package in PACKAGES:
+        if package in ("audit", "pipeline"):
+            (tmp_path / f"{package}.py").write_text("MINE = True")
+        elif package in ("registry", "loader"):
+            (tmp_path / package).mkdir()
         else:
-            (tmp_path / room).mkdir()
-            (tmp_path / room / "__init__.py").write_text("MINE = True")
+            (tmp_path / package).mkdir()
+            (tmp_path / package / "__init__.py").write_text("MINE = True")
     program = """
 import audit, avro_schema, broker, compat, hive_ddl, pipeline
 import loader, registry
@@ -73,7 +73,7 @@ assert all(module.MINE for module in (audit, avro_schema, broker, compat, hive_d
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_room_has_a_name_outside_the_package(room: str, tmp_path: Path) -> None:
-    found = run(f"import {room}", tmp_path)
-    assert f"ModuleNotFoundError: No module named '{room}'" in found.stderr
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_room_has_a_name_outside_the_package(package: str, tmp_path: Path) -> None:
+    found = run(f"import {package}", tmp_path)
+    assert f"ModuleNotFoundError: No module named '{package}'" in found.stderr

@@ -16,7 +16,7 @@ from headrace.hive_ddl.ops import Op
 from headrace.hive_ddl.table import VERSION
 from headrace.loader.run import run_load
 from headrace.pipeline.load import SparkEdge
-from headrace.registry.client.answers import RegisteredSchema
+from headrace.registry.client.responses import RegisteredSchema
 from support.golden import golden
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 

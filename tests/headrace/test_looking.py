@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.run import run_load
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from support.loader.loader_fakes import ORDER_V1, World
 
 NOBODY = "127.0.0.1:1"

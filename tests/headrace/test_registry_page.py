@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from headrace.registry.access.passwords import PasswordHash
-from headrace.registry.access.rights import Right, Target
+from headrace.registry.access.permissions import Right, Target
 from headrace.registry.access.users import parse_users
 from headrace.registry.api.openapi.document import document
 from headrace.settings import load_settings

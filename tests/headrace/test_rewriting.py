@@ -1,4 +1,5 @@
-"""`headrace compact`, `retain` and `forget` over a warehouse of real files, with statements printed instead of run."""
+"""`headrace compact`, `expire` and `accept-missing` over a warehouse of real files, with statements printed instead of
+run."""
 
 from __future__ import annotations
 
@@ -33,16 +34,16 @@ def run(shelf: Shelf, *words: str) -> int:
 
 
 def test_retention_in_json_and_for_people(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(shelf, "retain", "orders", "--days", "30", "--dry-run", "--format", "json") == 0
+    assert run(shelf, "expire", "orders", "--days", "30", "--dry-run", "--format", "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["dry_run"]
     assert [(one["bucket"], one["files"], one["rows"]) for one in report["buckets"]] == [(SIX, 2, 3), (SEVEN, 2, 2)]
     head = shelf.log.head()
-    assert run(shelf, "retain", "orders", "--days", "30") == 0
+    assert run(shelf, "expire", "orders", "--days", "30") == 0
     printed = capsys.readouterr().out
     assert "DROP IF EXISTS" in printed
     assert numbers(printed) == [4, 2, head + 1]
-    assert run(shelf, "retain", "orders", "--days", "30") == 0
+    assert run(shelf, "expire", "orders", "--days", "30") == 0
     assert numbers(capsys.readouterr().out) == []
     assert shelf.log.head() == head + 1
 
@@ -53,22 +54,22 @@ def numbers(printed: str) -> list[int]:
 
 
 def test_the_settings_say_what_is_kept(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(shelf, "retain") == 2
+    assert run(shelf, "expire") == 2
     assert "loader.retention_days" in capsys.readouterr().err
     (tmp_path / "headrace.toml").write_text('[[loader.topic]]\npattern = "ord.*"\nretention_days = 7\n')
-    assert run(shelf, "retain", "--dry-run") == 0
+    assert run(shelf, "expire", "--dry-run") == 0
     assert numbers(capsys.readouterr().out) == [4, 2]
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("retain", "--days", "3"), "--days: "),
-        (("retain", "orders", "--days", "0"), "--days: "),
-        (("retain", "payments", "--days", "1"), r".*\bpayments\b.*\borders\b"),
+        (("expire", "--days", "3"), "--days: "),
+        (("expire", "orders", "--days", "0"), "--days: "),
+        (("expire", "payments", "--days", "1"), r".*\bpayments\b.*\borders\b"),
         (("compact",), r".*\bloader\.compact\b"),
-        (("forget", "payments"), r".*\bpayments\b.*\borders\b"),
-        (("forget", "orders", "--bucket", "dt=1"), "--bucket: .*dt=1.*`headrace files orders`"),
+        (("accept-missing", "payments"), r".*\bpayments\b.*\borders\b"),
+        (("accept-missing", "orders", "--bucket", "dt=1"), "--bucket: .*dt=1.*`headrace files orders`"),
     ],
 )
 def test_error_is_one_line_that_names_the_flag_topic_or_setting(
@@ -80,15 +81,15 @@ def test_error_is_one_line_that_names_the_flag_topic_or_setting(
 
 
 def test_what_is_gone_is_forgotten(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(shelf, "forget", "orders") == 0
+    assert run(shelf, "accept-missing", "orders") == 0
     assert numbers(capsys.readouterr().out) == []
     (lost,) = (shelf.warehouse / "orders" / SIX).glob("0-2-*")
     lost.unlink()
-    assert run(shelf, "forget", "orders", "--bucket", SEVEN) == 0
+    assert run(shelf, "accept-missing", "orders", "--bucket", SEVEN) == 0
     assert numbers(capsys.readouterr().out) == []
-    assert run(shelf, "forget", "orders", "--quarantine") == 0
+    assert run(shelf, "accept-missing", "orders", "--quarantine") == 0
     assert numbers(capsys.readouterr().out) == []
-    assert run(shelf, "forget", "orders") == 0
+    assert run(shelf, "accept-missing", "orders") == 0
     assert numbers(capsys.readouterr().out) == [1, 1, 3]
     assert run(shelf, "verify", "orders") == 0
 

@@ -13,15 +13,15 @@ from headrace.loader import build
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A room of its own that the build is made of."""
-    directory = tmp_path / "room"
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of its own that the build is made of."""
+    directory = tmp_path / "package"
     (directory / "deep").mkdir(parents=True)
     (directory / "one.py").write_text("1\n")
     (directory / "deep" / "two.py").write_text("2\n")
-    module = ModuleType("headrace.room")
+    module = ModuleType("headrace.package")
     module.__path__ = [str(directory)]
-    monkeypatch.setattr(build, "ROOMS", (module,))
+    monkeypatch.setattr(build, "PACKAGES", (module,))
     build._sources.cache_clear()
     yield directory
     build._sources.cache_clear()
@@ -33,29 +33,29 @@ def now() -> str:
 
 
 def test_the_same_sources_elsewhere_are_the_same_build(
-    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = now()
-    copy = shutil.copytree(room, tmp_path / "copy")
+    copy = shutil.copytree(package, tmp_path / "copy")
     (copy / "__pycache__").mkdir()
     (copy / "__pycache__" / "one.cpython-311.pyc").write_bytes(b"compiled")
-    monkeypatch.setattr(build.ROOMS[0], "__path__", [str(copy)])
+    monkeypatch.setattr(build.PACKAGES[0], "__path__", [str(copy)])
     assert now() == before
 
 
-def test_a_module_that_is_another_has_another_name_or_is_not_there_is_another_build(room: Path) -> None:
+def test_a_module_that_is_another_has_another_name_or_is_not_there_is_another_build(package: Path) -> None:
     builds = {now()}
-    (room / "one.py").write_text("3\n")
+    (package / "one.py").write_text("3\n")
     builds.add(now())
-    (room / "one.py").rename(room / "three.py")
+    (package / "one.py").rename(package / "three.py")
     builds.add(now())
-    (room / "deep" / "two.py").unlink()
+    (package / "deep" / "two.py").unlink()
     builds.add(now())
     assert len(builds) == 4
 
 
-def test_it_is_looked_at_once(room: Path) -> None:
+def test_it_is_looked_at_once(package: Path) -> None:
     """A checkout that is changed under a running process does not change what it runs."""
     before = now()
-    (room / "one.py").write_text("3\n")
+    (package / "one.py").write_text("3\n")
     assert build.current_build() == before

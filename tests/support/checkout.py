@@ -1,4 +1,4 @@
-"""Where things are in this checkout."""
+"""Paths in this checkout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
-"""Files that say what is expected, for people to read."""
+"""Expected output, in files that are reviewed when they change."""
 
-PACKAGES = ROOT / ".make" / "packages"
-"""The rooms as the package that they are when installed, for a Python without it; `make setup` leaves it."""
+PACKAGE_LINKS = ROOT / ".make" / "packages"
+"""Contains `headrace` with links to all packages, for a Python without the distribution; `make setup` creates it."""

@@ -23,7 +23,7 @@ from headrace.compat.checking.processes import answers_of
 from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.subjects import SchemaPlace, subject_of
-from support.checkout import PACKAGES
+from support.checkout import PACKAGE_LINKS
 from support.examples import examples
 from support.golden import case_lines, golden
 
@@ -452,12 +452,12 @@ def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
 def test_a_bare_install_runs_it(directory: Path, arguments: list[str], code: int) -> None:
-    """Without site packages; nothing but our own rooms comes from elsewhere."""
+    """Without site packages; nothing but our own packages comes from elsewhere."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); import headrace.registry.client.transport as t; "
         "t.PAUSE_FIRST_S = 0.001; from headrace.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-I", "-S", "-c", program, str(PACKAGES), *arguments]
+    command = [sys.executable, "-I", "-S", "-c", program, str(PACKAGE_LINKS), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.commit_log import CommitLog
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.lease import Lease
 from support.loader.load_world import LoadWorld
 from support.loader.warm_commands import WarmCommands

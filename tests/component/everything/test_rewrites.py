@@ -59,8 +59,8 @@ def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, anal
     verified = command_without(world, "verify", "bought", "--checksums")
     assert verified.returncode == 0, verified.stdout
 
-    retained = command(world, "retain", "bought", "--days", "1")
-    assert retained.returncode == 0, retained.stderr
+    expired = command(world, "expire", "bought", "--days", "1")
+    assert expired.returncode == 0, expired.stderr
     assert queried(analyst, "bought") == []
     world.produce("bought", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0

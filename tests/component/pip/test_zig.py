@@ -117,8 +117,8 @@ def test_set_up_ends_with_the_core_built(checkout: Path, environment: dict[str, 
     )
     assert (core / LIBRARY).is_file()
     made = (core / LIBRARY).stat().st_mtime_ns
-    rooms = {**environment, "PYTHONPATH": str(checkout / ".make" / "packages")}
-    used = subprocess.run([str(python), "-P", "-c", USE], env=rooms, capture_output=True, text=True, check=False)
+    packages = {**environment, "PYTHONPATH": str(checkout / ".make" / "packages")}
+    used = subprocess.run([str(python), "-P", "-c", USE], env=packages, capture_output=True, text=True, check=False)
     assert (used.returncode, used.stdout) == (0, USED), used.stderr
     again = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (0, "")

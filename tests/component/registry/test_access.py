@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.needs import NEEDS, route_label
+from headrace.registry.access.required_permissions import NEEDS, route_label
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api.app import create_app

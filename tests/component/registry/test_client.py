@@ -1,4 +1,4 @@
-"""The client of the other rooms against a real registry."""
+"""The client of the other packages against a real registry."""
 
 from __future__ import annotations
 

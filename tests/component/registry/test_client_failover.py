@@ -1,4 +1,4 @@
-"""The client of the other rooms while registries are killed: one of two on one database, or one that comes back."""
+"""The client of the other packages while registries are killed: one of two on one database, or one that comes back."""
 
 from __future__ import annotations
 

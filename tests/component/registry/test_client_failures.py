@@ -1,4 +1,4 @@
-"""The client of the other rooms against servers that fail, refuse, redirect, or are not there."""
+"""The client of the other packages against servers that fail, refuse, redirect, or are not there."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_passing_refusals_are_tried_again(serve: Any, status: int) -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 501, 505])
 def test_lasting_refusals_are_not(serve: Any, status: int) -> None:
     server = serve([(status, {"error_code": status * 100 + 99, "message": "no"})])
-    with pytest.raises(errors.AccessRefused if status == 403 else errors.ServiceError) as refused:
+    with pytest.raises(errors.AccessDenied if status == 403 else errors.ServiceError) as refused:
         RegistryClient(server.url).subjects()
     if isinstance(refused.value, errors.ServiceError):
         assert (refused.value.status, refused.value.error_code) == (status, status * 100 + 99)

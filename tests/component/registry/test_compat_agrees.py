@@ -219,7 +219,7 @@ def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Pat
     assert code == (1 if refused else 0), f"check: {said}\nregistration: {refused}\n{json.dumps(world.configs)}"
 
 
-EVERYWHERE = ":.__GLOBAL:"
+ALL_CONTEXTS_SCOPE = ":.__GLOBAL:"
 DIRECTORIES = {"d": 16, "c": 14}
 """How many files of a run are of the default context and of another one: together too many to be asked for singly."""
 
@@ -267,7 +267,7 @@ def crowds(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[C
     around = st.fixed_dictionaries({}, optional=SETTINGS)
     pool = draw(st.lists(texts(), min_size=3, max_size=5, unique=True))
     files = {name: [draw(crowded(pool, count)) for _ in range(count)] for name, count in DIRECTORIES.items()}
-    return {scope: draw(around) for scope in (EVERYWHERE, "", "c")}, files
+    return {scope: draw(around) for scope in (ALL_CONTEXTS_SCOPE, "", "c")}, files
 
 
 class Crowd:
@@ -289,7 +289,7 @@ class Crowd:
         return [SchemaReference("Kind", self.subject(directory, "kind"), version)] if version else []
 
     def make(self, around: dict[str, dict[str, Any]], files: dict[str, list[Crowded]]) -> None:
-        for scope in (EVERYWHERE, None, self.scope("c")):
+        for scope in (ALL_CONTEXTS_SCOPE, None, self.scope("c")):
             # What was set before holds for this one too.
             self.client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"}, scope)
         for directory, members in files.items():
@@ -299,7 +299,7 @@ class Crowd:
             self._write(directory, "kind", KINDS[-1], 0)
             for number, member in enumerate(members):
                 self._add(directory, f"{directory}{number:02}", member)
-        for scope in (self.scope("c"), None, EVERYWHERE):
+        for scope in (self.scope("c"), None, ALL_CONTEXTS_SCOPE):
             self.client.set_config({"compatibility": None}, scope)
         for scope, config in around.items():
             if config:

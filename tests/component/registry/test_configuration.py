@@ -10,7 +10,7 @@ import pytest
 
 from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess
 
-EVERYWHERE = ":.__GLOBAL:"
+ALL_CONTEXTS_SCOPE = ":.__GLOBAL:"
 BACKWARD = {"compatibilityLevel": "BACKWARD"}
 UNSORTED = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
 SORTED = '{"type":"fixed","name":"F","size":4,"a":2,"b":1}'
@@ -21,7 +21,7 @@ NUMBERS = itertools.count()
 def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     """A registry with nothing configured for all after the test."""
     yield registry
-    for scope in ("", f"/{EVERYWHERE}"):
+    for scope in ("", f"/{ALL_CONTEXTS_SCOPE}"):
         registry.delete(f"/config{scope}")
 
 
@@ -41,9 +41,9 @@ def configure(registry: Registry, scope: str, **values: Any) -> None:
         ({}, "BACKWARD"),
         ({"": "FULL"}, "FULL"),
         ({":.:": "FULL"}, "FULL"),
-        ({EVERYWHERE: "FULL"}, "FULL"),
-        ({"": "NONE", EVERYWHERE: "FULL"}, "NONE"),
-        ({"s": "FORWARD", "": "NONE", EVERYWHERE: "FULL"}, "FORWARD"),
+        ({ALL_CONTEXTS_SCOPE: "FULL"}, "FULL"),
+        ({"": "NONE", ALL_CONTEXTS_SCOPE: "FULL"}, "NONE"),
+        ({"s": "FORWARD", "": "NONE", ALL_CONTEXTS_SCOPE: "FULL"}, "FORWARD"),
         ({":.c:": "FULL"}, "BACKWARD"),
     ],
 )
@@ -59,8 +59,8 @@ def test_the_level_that_holds_for_a_subject(registry: Registry, configured: dict
     ("configured", "expected"),
     [
         ({"": "FULL"}, "BACKWARD"),
-        ({EVERYWHERE: "FULL"}, "FULL"),
-        ({":.c:": "NONE", EVERYWHERE: "FULL"}, "NONE"),
+        ({ALL_CONTEXTS_SCOPE: "FULL"}, "FULL"),
+        ({":.c:": "NONE", ALL_CONTEXTS_SCOPE: "FULL"}, "NONE"),
         ({":.c:s": "FORWARD", ":.c:": "NONE"}, "FORWARD"),
         ({"s": "FORWARD"}, "BACKWARD"),
     ],
@@ -75,12 +75,12 @@ def test_the_level_that_holds_in_a_context(registry: Registry, configured: dict[
 
 def test_configuration_of_all(registry: Registry) -> None:
     assert registry.get("/config").json == registry.get("/config/:.:").json == BACKWARD
-    configure(registry, EVERYWHERE, compatibility="FULL")
+    configure(registry, ALL_CONTEXTS_SCOPE, compatibility="FULL")
     assert registry.get("/config").json == BACKWARD
     assert registry.get("/config?defaultToGlobal=true").json == {"compatibilityLevel": "FULL"}
-    assert registry.get(f"/config/{EVERYWHERE}").json == {"compatibilityLevel": "FULL"}
-    assert registry.delete(f"/config/{EVERYWHERE}").json == {"compatibilityLevel": "FULL"}
-    assert registry.get(f"/config/{EVERYWHERE}").problem[1] == 40408
+    assert registry.get(f"/config/{ALL_CONTEXTS_SCOPE}").json == {"compatibilityLevel": "FULL"}
+    assert registry.delete(f"/config/{ALL_CONTEXTS_SCOPE}").json == {"compatibilityLevel": "FULL"}
+    assert registry.get(f"/config/{ALL_CONTEXTS_SCOPE}").problem[1] == 40408
     assert registry.delete("/config").json == BACKWARD
 
 
@@ -204,7 +204,7 @@ def test_configured_metadata_goes_into_what_is_registered(registry: Registry, su
 
 
 @pytest.fixture
-def aliased(registry: Registry, subject: str) -> str:
+def resolve_alias(registry: Registry, subject: str) -> str:
     """A subject with two versions, for which `{subject}-alias` stands."""
     registry.registered(subject, USER_1)
     registry.registered(subject, USER_2)
@@ -234,65 +234,65 @@ def aliased(registry: Registry, subject: str) -> str:
     ],
 )
 def test_an_alias_stands_for_its_subject(
-    registry: Registry, aliased: str, method: str, path: str, body: dict[str, Any] | None
+    registry: Registry, resolve_alias: str, method: str, path: str, body: dict[str, Any] | None
 ) -> None:
-    expected = registry.call(method, path.format(s=aliased), body)
-    called = registry.call(method, path.format(s=f"{aliased}-alias"), body)
+    expected = registry.call(method, path.format(s=resolve_alias), body)
+    called = registry.call(method, path.format(s=f"{resolve_alias}-alias"), body)
     assert (called.status, called.text) == (expected.status, expected.text)
 
 
-def test_an_alias_is_written_through(registry: Registry, aliased: str) -> None:
-    alias = f"{aliased}-alias"
+def test_an_alias_is_written_through(registry: Registry, resolve_alias: str) -> None:
+    alias = f"{resolve_alias}-alias"
     third = USER_2.replace("mail", "post")
     assert registry.register(alias, third).json["version"] == 3
-    assert registry.get(f"/subjects/{aliased}/versions").json == [1, 2, 3]
+    assert registry.get(f"/subjects/{resolve_alias}/versions").json == [1, 2, 3]
     assert registry.delete(f"/subjects/{alias}/versions/3").json == 3
     assert registry.delete(f"/subjects/{alias}").json == [1, 2]
-    assert registry.get(f"/subjects/{aliased}/versions").problem[1] == 40401
+    assert registry.get(f"/subjects/{resolve_alias}/versions").problem[1] == 40401
     # Its own configuration stays its own.
-    assert registry.get(f"/config/{alias}").json == {"alias": aliased}
+    assert registry.get(f"/config/{alias}").json == {"alias": resolve_alias}
 
 
-def test_an_alias_is_followed_one_step_only(registry: Registry, aliased: str) -> None:
-    configure(registry, f"{aliased}-far", alias=f"{aliased}-alias")
-    assert registry.get(f"/subjects/{aliased}-far/versions").problem == (
+def test_an_alias_is_followed_one_step_only(registry: Registry, resolve_alias: str) -> None:
+    configure(registry, f"{resolve_alias}-far", alias=f"{resolve_alias}-alias")
+    assert registry.get(f"/subjects/{resolve_alias}-far/versions").problem == (
         404,
         40401,
-        f"Subject '{aliased}-alias' not found.",
+        f"Subject '{resolve_alias}-alias' not found.",
     )
-    configure(registry, f"{aliased}-self", alias=f"{aliased}-self")
-    assert registry.get(f"/subjects/{aliased}-self/versions").problem[1] == 40401
+    configure(registry, f"{resolve_alias}-self", alias=f"{resolve_alias}-self")
+    assert registry.get(f"/subjects/{resolve_alias}-self/versions").problem[1] == 40401
 
 
-def test_an_alias_may_be_taken_away(registry: Registry, aliased: str) -> None:
-    configure(registry, f"{aliased}-alias", alias=None)
-    assert registry.get(f"/subjects/{aliased}-alias/versions").problem[1] == 40401
-    configure(registry, f"{aliased}-alias", alias="")
-    assert registry.get(f"/subjects/{aliased}-alias/versions").problem[1] == 40401
+def test_an_alias_may_be_taken_away(registry: Registry, resolve_alias: str) -> None:
+    configure(registry, f"{resolve_alias}-alias", alias=None)
+    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").problem[1] == 40401
+    configure(registry, f"{resolve_alias}-alias", alias="")
+    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").problem[1] == 40401
 
 
-def test_an_alias_of_all_is_ignored(registry: Registry, aliased: str) -> None:
-    configure(registry, "", alias=aliased)
+def test_an_alias_of_all_is_ignored(registry: Registry, resolve_alias: str) -> None:
+    configure(registry, "", alias=resolve_alias)
     assert registry.get("/subjects/any/versions").problem[1] == 40401
 
 
-def test_aliases_in_contexts(registry: Registry, aliased: str, context: str) -> None:
+def test_aliases_in_contexts(registry: Registry, resolve_alias: str, context: str) -> None:
     registry.registered(f"{context}own", STRING)
     configure(registry, f"{context}inside", alias="own")
-    configure(registry, f"{context}outside", alias=f":.:{aliased}")
+    configure(registry, f"{context}outside", alias=f":.:{resolve_alias}")
     assert registry.get(f"/subjects/{context}inside/versions").json == [1]
     assert registry.get(f"/subjects/{context}outside/versions").json == [1, 2]
     assert registry.put(f"/config/{context}s", {"alias": "__GLOBAL"}).problem[1] == 42208
 
 
-def test_aliases_are_listed(registry: Registry, aliased: str) -> None:
-    found = registry.get(f"/schemas?subjectPrefix={aliased}&aliases=true").json
+def test_aliases_are_listed(registry: Registry, resolve_alias: str) -> None:
+    found = registry.get(f"/schemas?subjectPrefix={resolve_alias}&aliases=true").json
     assert [(item["subject"], item["version"], item["aliases"]) for item in found] == [
-        (aliased, 1, [f"{aliased}-alias"]),
-        (aliased, 2, [f"{aliased}-alias"]),
+        (resolve_alias, 1, [f"{resolve_alias}-alias"]),
+        (resolve_alias, 2, [f"{resolve_alias}-alias"]),
     ]
     # What has an alias that is asked for is listed with it, though its own name is not.
-    (latest,) = registry.get(f"/schemas?subjectPrefix={aliased}-al&aliases=true&latestOnly=true").json
-    assert (latest["subject"], latest["version"]) == (aliased, 2)
-    assert registry.get(f"/schemas?subjectPrefix={aliased}-al").json == []
-    assert all("aliases" not in item for item in registry.get(f"/schemas?subjectPrefix={aliased}").json)
+    (latest,) = registry.get(f"/schemas?subjectPrefix={resolve_alias}-al&aliases=true&latestOnly=true").json
+    assert (latest["subject"], latest["version"]) == (resolve_alias, 2)
+    assert registry.get(f"/schemas?subjectPrefix={resolve_alias}-al").json == []
+    assert all("aliases" not in item for item in registry.get(f"/schemas?subjectPrefix={resolve_alias}").json)

@@ -17,7 +17,7 @@ from headrace.registry.api.services import Services
 from headrace.registry.domain import Mode, SchemaContent, SchemaRequest
 from headrace.registry.errors import RegistryError
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.kept import SubjectView
+from headrace.registry.storage.cache import SubjectView
 from headrace.registry.storage.repository import Conflict, Repository
 from support.registry.migrated_databases import PostgresTemplate
 
@@ -96,7 +96,7 @@ def test_an_import_that_fills_a_gap_is_not_overlooked(processes: list[Services])
     for version, schema_id in ((3, 103), (6, 106)):
         writer.registration.register("s", request(version, version=version, schema_id=schema_id), normalize=False)
         seen.append(reader.database.read(lambda repository: repository.subject_view("s")))
-    assert [[mark.version for mark in view.marks] for view in seen] == [[1, 5], [1, 3, 5], [1, 3, 5, 6]]
+    assert [[entry.version for entry in view.entries] for view in seen] == [[1, 5], [1, 3, 5], [1, 3, 5, 6]]
 
 
 def test_only_new_versions_are_read_of_a_subject_that_was_read_before(processes: list[Services]) -> None:
@@ -183,7 +183,7 @@ def test_turns_of_a_subject_come_one_after_the_other(processes: list[Services]) 
         with lock:
             inside += 1
             most = max(most, inside)
-        return len(repository.subject_view("s").marks)
+        return len(repository.subject_view("s").entries)
 
     def work(repository: Repository, seen: int) -> None:
         nonlocal inside
@@ -196,7 +196,7 @@ def test_turns_of_a_subject_come_one_after_the_other(processes: list[Services]) 
             inside -= 1
 
     def take(number: int) -> None:
-        processes[number % PROCESSES].database.write_in_turn("s", decide, work, new_id=lambda _: None)
+        processes[number % PROCESSES].database.write_serialized("s", decide, work, new_id=lambda _: None)
 
     with ThreadPoolExecutor(9) as pool:
         list(pool.map(take, range(27)))
@@ -210,5 +210,5 @@ def test_a_turn_that_fails_is_over(processes: list[Services]) -> None:
 
     services, other = processes[:2]
     with pytest.raises(Conflict):
-        services.database.write_in_turn("s", lambda _: None, fail, new_id=lambda _: None)
-    assert other.database.write_in_turn("s", lambda _: 1, lambda _, found: found, new_id=lambda _: None) == 1
+        services.database.write_serialized("s", lambda _: None, fail, new_id=lambda _: None)
+    assert other.database.write_serialized("s", lambda _: 1, lambda _, found: found, new_id=lambda _: None) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.registry.access.needs import NEEDS, OPEN
+from headrace.registry.access.required_permissions import NEEDS, OPEN
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.settings import RegistrySettings

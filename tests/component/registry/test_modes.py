@@ -21,7 +21,7 @@ from support.registry.registry_calls import (
 )
 
 BYTES, INT = '"bytes"', '"int"'
-EVERYWHERE = ":.__GLOBAL:"
+ALL_CONTEXTS_SCOPE = ":.__GLOBAL:"
 NUMBERS = itertools.count()
 
 
@@ -33,7 +33,7 @@ def fixed(size: int) -> str:
 def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     """A registry whose modes are taken away after the test. Each test has a context of its own."""
     yield registry
-    for scope in ("", f"/{EVERYWHERE}"):
+    for scope in ("", f"/{ALL_CONTEXTS_SCOPE}"):
         registry.delete(f"/mode{scope}?recursive=true")
 
 
@@ -56,8 +56,8 @@ def import_schema(registry: Registry, subject: str, text: str, schema_id: int, v
     [
         ({}, "READWRITE"),
         ({"": "READONLY"}, "READONLY"),
-        ({EVERYWHERE: "READONLY"}, "READONLY"),
-        ({"": "READWRITE", EVERYWHERE: "READONLY"}, "READWRITE"),
+        ({ALL_CONTEXTS_SCOPE: "READONLY"}, "READONLY"),
+        ({"": "READWRITE", ALL_CONTEXTS_SCOPE: "READONLY"}, "READWRITE"),
         ({"s": "READWRITE", "": "READONLY"}, "READWRITE"),
         ({"s": "READWRITE", "": "READONLY_OVERRIDE"}, "READONLY_OVERRIDE"),
         ({":.c:": "READONLY"}, "READWRITE"),
@@ -76,8 +76,8 @@ def test_the_mode_that_holds_for_a_subject(registry: Registry, set_at: dict[str,
     [
         ({"": "READONLY"}, "READWRITE"),
         ({":.c:": "READONLY"}, "READONLY"),
-        ({EVERYWHERE: "READONLY"}, "READONLY"),
-        ({":.c:": "READWRITE", EVERYWHERE: "READONLY"}, "READWRITE"),
+        ({ALL_CONTEXTS_SCOPE: "READONLY"}, "READONLY"),
+        ({":.c:": "READWRITE", ALL_CONTEXTS_SCOPE: "READONLY"}, "READWRITE"),
         ({":.c:s": "READWRITE", ":.c:": "READONLY"}, "READWRITE"),
         ({":.d:": "READONLY"}, "READWRITE"),
     ],
@@ -106,7 +106,7 @@ def test_reading_setting_and_removing_a_mode(registry: Registry, context: str) -
 
 def test_the_mode_of_all(registry: Registry) -> None:
     assert registry.get("/mode").json == {"mode": "READWRITE"}
-    set_mode(registry, EVERYWHERE, "READONLY")
+    set_mode(registry, ALL_CONTEXTS_SCOPE, "READONLY")
     assert registry.get("/mode").json == {"mode": "READWRITE"}
     assert registry.get("/mode?defaultToGlobal=true").json == {"mode": "READONLY"}
     assert registry.get("/mode/:.:").json == {"mode": "READWRITE"}
@@ -320,7 +320,7 @@ def test_an_import_brings_back_what_was_deleted_softly(registry: Registry, conte
 def test_only_an_empty_place_becomes_one_for_imports(registry: Registry, context: str) -> None:
     refused = (422, 42205, "Cannot import since found existing subjects")
     registry.registered(f"{context}s", STRING)
-    for scope in (context, f"{context}s", EVERYWHERE):
+    for scope in (context, f"{context}s", ALL_CONTEXTS_SCOPE):
         assert registry.put(f"/mode/{scope}", {"mode": "IMPORT"}).problem == refused
     set_mode(registry, f"{context}other", "IMPORT")
     set_mode(registry, f"{context}s", "IMPORT", "?force=true")
@@ -342,7 +342,7 @@ def test_becoming_one_for_imports_removes_what_is_deleted_softly(registry: Regis
 @pytest.mark.parametrize("mode", ["IMPORT", "FORWARD"])
 def test_what_is_imported_is_not_normalized(registry: Registry, context: str, mode: str) -> None:
     written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
-    set_mode(registry, context if mode == "IMPORT" else EVERYWHERE, mode)
+    set_mode(registry, context if mode == "IMPORT" else ALL_CONTEXTS_SCOPE, mode)
     registry.put(f"/config/{context}", {"normalize": True})
     for number, query in enumerate(["", "?normalize=true"], 1):
         subject = f"{context}s{number}"
@@ -366,7 +366,7 @@ def test_what_others_refer_to_is_not_removed_for_imports(registry: Registry, con
 
 def test_forwarding_takes_schemas_with_ids_into_what_need_not_be_empty(registry: Registry, context: str) -> None:
     registry.registered(f"{context}s", STRING)
-    set_mode(registry, EVERYWHERE, "FORWARD")
+    set_mode(registry, ALL_CONTEXTS_SCOPE, "FORWARD")
     assert import_schema(registry, f"{context}s", USER_1, 50, 2).json["id"] == 50
     message = f"Subject {context}s in context {context[1:-1]} is not in read-write mode"
     assert registry.register(f"{context}s", BYTES).problem == (422, 42205, message)

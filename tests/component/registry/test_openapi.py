@@ -10,7 +10,7 @@ from flask import Flask, Request
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from werkzeug.datastructures import ImmutableMultiDict
 
-from headrace.registry.access.needs import route_label
+from headrace.registry.access.required_permissions import route_label
 from headrace.registry.api.app import create_app
 from headrace.registry.api.openapi.components import SCHEMAS
 from headrace.registry.api.openapi.document import ERROR_TEXTS, document
@@ -104,7 +104,7 @@ BODIES: dict[str, Any] = {
     "TagChange": {"metadata": {"properties": {"k": "w"}}},
     "ConfigChange": {"compatibility": "FULL"},
     "ModeChange": {"mode": "READWRITE"},
-    "FollowQuestion": {"subjects": ["a"], "ids": {".": [1]}},
+    "ReplicationRequest": {"subjects": ["a"], "ids": {".": [1]}},
 }
 VALUES = {"subject": "a", "version": "1", "id": "1", "context": ".none"}
 

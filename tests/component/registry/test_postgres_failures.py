@@ -16,7 +16,7 @@ from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import engines
 from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from headrace.registry.storage.models import STATE_ID
-from headrace.registry.storage.repository import Conflict, IdWanted, Repository
+from headrace.registry.storage.repository import Conflict, IdRequest, Repository
 from support.registry.migrated_databases import PostgresTemplate
 from support.registry.registry_calls import STRING, RegistryInProcess, registry_in_process
 from support.servers.postgres_server import PostgresServer
@@ -204,7 +204,7 @@ def test_a_database_that_only_reads(postgres_server: PostgresServer, database: D
     with pytest.raises(StoreError, match="read-only transaction"):
         standby.write(bump)
     with pytest.raises(StoreError, match="read-only transaction"):
-        standby.write(bump, new_id=IdWanted(".", SchemaContent(STRING)))
+        standby.write(bump, new_id=IdRequest(".", SchemaContent(STRING)))
     standby.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.registry.service import texts
+from headrace.registry.service import schema_parser
 from support.cases import all_cases
 from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
 
@@ -332,7 +332,7 @@ def test_schemas_that_are_looked_up_alike_are_compared(
         '{"type":"array","items":"Alike"}',
         '{"type":"array","items":{"type":"fixed","name":"Alike","size":1}}',
     )
-    monkeypatch.setattr(texts, "_lookup_key", lambda *_: b"k" * 16)
+    monkeypatch.setattr(schema_parser, "_lookup_key", lambda *_: b"k" * 16)
     registry.put(f"/config/{subject}", {"compatibility": "NONE"})
     for version, text in enumerate([alike[0], alike[1], '{"type":"bytes","n":"alike"}'], 1):
         assert registry.register(subject, text).json["version"] == version

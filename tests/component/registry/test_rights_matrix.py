@@ -20,9 +20,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.needs import NEEDS
+from headrace.registry.access.required_permissions import NEEDS
 from headrace.registry.access.passwords import Cost, PasswordHash
-from headrace.registry.access.rights import Right
+from headrace.registry.access.permissions import Right
 from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
 from headrace.registry.access.users import user_line
 from headrace.registry.api.hooks import CERTIFICATE_KEY
@@ -71,7 +71,7 @@ def every_call() -> Iterator[Call]:
 def right_for(call: Call) -> Right:
     """What whoever makes a call must have: reading asks, writing adds or hides, all else is an administrator's."""
     asks = call.method in ("GET", "HEAD")
-    only_asks = ("/follow", "/subjects/{subject}")
+    only_asks = ("/replication", "/subjects/{subject}")
     if asks or call.route.startswith("/compatibility") or (call.method == "POST" and call.route in only_asks):
         return Right.READ
     if call.route.endswith("{_rest}"):

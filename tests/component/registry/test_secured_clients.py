@@ -64,9 +64,9 @@ def test_own_client(settings: Settings, authority: Authority, dead_url: str, tmp
     with registry_client(both) as client:
         registered = client.register("shop-orders", USER_1)
         assert client.schema_by_id(registered.schema_id).text == USER_1
-        with pytest.raises(errors.AccessRefused):
+        with pytest.raises(errors.AccessDenied):
             client.register("other-orders", USER_1)
-        with pytest.raises(errors.AccessRefused):
+        with pytest.raises(errors.AccessDenied):
             client.set_compatibility("NONE")
     wrong = settings_of(settings.registry.url, authority, tmp_path, **{"registry.client_password": "guess"})
     with registry_client(wrong) as client, pytest.raises(errors.CredentialsRefused) as refused:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.registry.api.server import TakenPort
+from headrace.registry.api.server import ReservedPort
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryUnavailable
 from support.processes import kill_with_children
@@ -87,13 +87,13 @@ def test_taken_port(refused: Refused, tmp_path: Path) -> None:
 
 def test_an_address_is_one_registrys_alone() -> None:
     """From the moment it is taken, also before anybody listens, and for those who would share it with its workers."""
-    taken = TakenPort("127.0.0.1", 0)
+    taken = ReservedPort("127.0.0.1", 0)
     assert taken.url() == f"http://127.0.0.1:{taken.port}"
     with pytest.raises(OSError) as refused:
-        TakenPort("127.0.0.1", taken.port)
+        ReservedPort("127.0.0.1", taken.port)
     assert refused.value.errno == errno.EADDRINUSE
     taken.close()
-    TakenPort("127.0.0.1", taken.port).close()
+    ReservedPort("127.0.0.1", taken.port).close()
 
 
 @pytest.mark.timeout(60)

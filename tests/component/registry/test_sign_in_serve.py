@@ -18,8 +18,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.cli.command import CommandError
-from headrace.cli.registry_access import certified_of, check_access, tls_of, users_of
-from headrace.registry.api.certified import subject_text
+from headrace.cli.registry_access import mtls_listener, check_access, tls_of, users_of
+from headrace.registry.api.mtls import subject_text
 from headrace.settings import Address, RegistrySettings
 from support.certificates import Authority
 from support.free_ports import free_port
@@ -256,7 +256,7 @@ def test_settings_that_belong_together(tmp_path: Path) -> None:
         settings = RegistrySettings(**{**local, **wrong})  # type: ignore[arg-type]
         with pytest.raises(CommandError, match=named):
             check_access(settings)
-            certified_of(settings, tls_of(settings))
+            mtls_listener(settings, tls_of(settings))
     assert users_of(RegistrySettings()) is None
 
 

@@ -20,12 +20,12 @@ from headrace.compat import resolution
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
-from headrace.registry.api import fair_lane
-from headrace.registry.api.fair_lane import PLACES
-from headrace.registry.api.front import LEFT_MAX, THREADS
+from headrace.registry.api import client_queues
+from headrace.registry.api.client_queues import PLACES
+from headrace.registry.api.asgi_front import OFFLOADED_COMPARISONS_MAX, THREADS
 from headrace.registry.api.services import services_of
 from headrace.registry.domain import SchemaRequest
-from headrace.registry.service.compatibility import Comparison, Compatibility, WorkedOut
+from headrace.registry.service.compatibility import Comparison, Compatibility, ComparisonResult
 from support.registry.registry_calls import STRING
 from support.registry.registry_front import RegistryBehindFront
 
@@ -88,12 +88,12 @@ class HeldUp:
         self._compatibility = services_of(front._front._application).compatibility
         self._goes_on = goes_on
 
-    def are_ready(self) -> bool:
+    def is_ready(self) -> bool:
         return False
 
-    async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+    async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
         assert await asyncio.to_thread(self._goes_on.wait, 60)
-        return await asyncio.to_thread(self._compatibility.work_out, comparison)
+        return await asyncio.to_thread(self._compatibility.run_comparison, comparison)
 
     def close(self) -> None:
         pass
@@ -153,14 +153,14 @@ def test_processes_that_die_of_a_comparison_keep_nothing_from_being_registered(
     asked: list[Comparison] = []
 
     class Dying(HeldUp):
-        async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+        async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
             asked.append(comparison)
             raise BrokenProcessPool
 
     monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(front._front, "_checkers", Dying(front, threading.Event()))
     assert front.call("POST", REGISTER, {"schema": '["null","string"]'}, ROOT).status == 200
-    assert len(asked) == LEFT_MAX
+    assert len(asked) == OFFLOADED_COMPARISONS_MAX
 
 
 def test_who_registers_while_others_do_is_compared_with_what_they_registered(
@@ -170,12 +170,12 @@ def test_who_registers_while_others_do_is_compared_with_what_they_registered(
     services = services_of(front._front._application)
 
     class Late(HeldUp):
-        async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+        async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
             asked.append(comparison)
             if len(asked) == 1:
                 union = SchemaRequest('["null","string"]')
                 await asyncio.to_thread(services.registration.register, "a", union, normalize=False)
-            return await super().work_out(comparison)
+            return await super().run_comparison(comparison)
 
     goes_on = threading.Event()
     goes_on.set()

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.registry.client.answers import value_of
+from headrace.registry.client.responses import response_value
 from headrace.registry.client.connections import Answer
 from headrace.registry.storage.database import Database, sqlite_url
-from headrace.registry.transfer.carry_out import carry_out, missing_after, read_target
+from headrace.registry.transfer.execution import execute_actions, find_missing_versions, read_target
 from headrace.registry.transfer.export import read_registry
-from headrace.registry.transfer.lines import read_snapshot, write_snapshot
+from headrace.registry.transfer.export_file import read_snapshot, write_snapshot
 from headrace.registry.transfer.plan import plan_import
 from headrace.registry.transfer.remote import Remote
 from headrace.registry.transfer.snapshot import Selection
@@ -41,7 +41,7 @@ class Caller:
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
     ) -> Any:
         answer = self._registry.call(method, path + (f"?{urlencode(query)}" if query else ""), body)
-        return value_of(Answer(answer.status, answer.text.encode(), None))
+        return response_value(Answer(answer.status, answer.text.encode(), None))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_any_history_is_copied(data: st.DataObject, empty_database: Path) -> Non
         imported(content, target, None)
         assert exported(target) == content
         snapshot = read_snapshot(io.BytesIO(content), "e")
-        assert missing_after(Remote(Caller(target)), snapshot, quiet, ()) == []
+        assert find_missing_versions(Remote(Caller(target)), snapshot, quiet, ()) == []
 
 
 def opened(stack: ExitStack, empty_database: Path, name: str) -> RegistryInProcess:
@@ -123,7 +123,7 @@ def imported(content: bytes, registry: RegistryInProcess, actions_max: int | Non
     snapshot = read_snapshot(io.BytesIO(content), "e")
     plan = plan_import(snapshot, read_target(remote, snapshot, quiet))
     assert not plan.problems
-    outcome = carry_out(remote, plan.actions[:actions_max], quiet, skip_refused=False)
+    outcome = execute_actions(remote, plan.actions[:actions_max], quiet, skip_refused=False)
     assert not outcome.refused
 
 

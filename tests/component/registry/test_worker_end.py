@@ -25,7 +25,7 @@ SERVER = textwrap.dedent(
     import time
 
     from headrace.registry.api import server
-    from headrace.registry.api.front import Front
+    from headrace.registry.api.asgi_front import Front
 
     class NoLooks:
         async def close(self):
@@ -41,7 +41,7 @@ SERVER = textwrap.dedent(
         return [b""]
 
     server.GRACEFUL_STOP_S = {graceful_stop_s}
-    taken = server.TakenPort("127.0.0.1", 0)
+    taken = server.ReservedPort("127.0.0.1", 0)
     server.serve(taken, lambda: Front(application, NoLooks(), request_bytes_max=1000))
     """
 ).format(graceful_stop_s=GRACEFUL_STOP_S)

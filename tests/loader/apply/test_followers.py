@@ -28,7 +28,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.local import local_storage
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind, PassedOver
 from support.loader.file_checksums import checksum_of
@@ -271,7 +271,7 @@ def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log:
     applier.apply(step_of(state, "orders", commits_of(log, "orders", state), warn=warnings.append))
     (warning,) = warnings
     assert re.match(
-        rf"orders: .*\b{TIME_PARTITION}\b.*\b1\b.*`headrace forget orders --bucket {TIME_PARTITION}`", warning
+        rf"orders: .*\b{TIME_PARTITION}\b.*\b1\b.*`headrace accept-missing orders --bucket {TIME_PARTITION}`", warning
     )
 
 

@@ -21,7 +21,7 @@ from headrace.loader.errors import StorageUnavailable
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.run import CompactSettings, caught_up, compact
 from headrace.loader.run import run_load
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.local.staging import LocalStaging
 from support.loader.loader_fakes import ORDER_V1, World

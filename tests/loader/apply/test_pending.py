@@ -114,7 +114,8 @@ def test_lost_cursors_are_followed_again_in_portions_and_move_no_partition_back(
 
 
 def test_what_waited_for_a_metastore_is_published_in_portions(world: World, portions: list[Sequence[Commit]]) -> None:
-    """Also where a time was rewritten in between: what later portions bring is no file that was removed by hand."""
+    """Also where a time partition was rewritten in between: what later portions bring is no file that was removed by
+    hand."""
     load(world)
     load(world)
     world.clock_ms += 3 * DAY_MS

@@ -25,7 +25,7 @@ from headrace.loader.apply.repair import (
 )
 from headrace.loader.apply.schema import ATTEMPTS_MAX
 from headrace.loader.errors import StorageUnavailable
-from headrace.loader.rewrite.run import forget
+from headrace.loader.rewrite.run import accept_missing
 from headrace.loader.run import run_load
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.work_unit import FileKind
@@ -112,7 +112,7 @@ def test_an_altered_table_gets_back_what_is_decided_and_keeps_the_rest(world: Wo
     assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
     check_mended(world, before)
     assert world.hive.tables[TABLE].properties["of.others"] == "x"
-    # The same once more, at the same commit: the condition needs another revision each time.
+    # The same once more, at the same commit number: the condition needs another revision each time.
     world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=odd)
     repair(world).mend("orders")
     check_mended(world, before)
@@ -358,9 +358,9 @@ def test_a_removed_directory_is_named_and_no_longer_stops_queries(world: World) 
     (found,) = repair(world).mend("orders")
     assert (found.trouble, found.is_mendable) == (Trouble.LOST, False)
     assert f"{files} of {files} " in found.message
-    assert "headrace forget orders --bucket dt=2026-01-01/hr=00" in found.message
+    assert "headrace accept-missing orders --bucket dt=2026-01-01/hr=00" in found.message
     assert (directory / LOST_NOTE).is_file()
-    forget(world.rewrites(), "orders", [FileKind.DATA], "dt=2026-01-01/hr=00", is_dry=False)
+    accept_missing(world.rewrites(), "orders", [FileKind.DATA], "dt=2026-01-01/hr=00", is_dry=False)
     assert repair(world).compare("orders") == ()
     assert world.hive.parts[TABLE] == {}
 

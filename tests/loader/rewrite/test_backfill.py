@@ -24,7 +24,7 @@ from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.retire import READERS_MS
-from headrace.loader.rewrite.run import CompactSettings, compact, forget, retain
+from headrace.loader.rewrite.run import CompactSettings, compact, accept_missing, expire
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import FileKind, UnitResult, WorkUnit
 from support.loader import task_world
@@ -213,7 +213,7 @@ def test_a_message_that_compaction_took_keeps_its_files(world: BackfillWorld) ->
 def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
     """What came too many in one place does not make up for what is missing in another."""
     world.files(time_partition=HOURS[2])[0].unlink()
-    forget(world.rewrites(), "orders", [FileKind.DATA], HOURS[2], is_dry=False)
+    accept_missing(world.rewrites(), "orders", [FileKind.DATA], HOURS[2], is_dry=False)
     world.cluster.topics["orders"].logs[0][6] = HOLE
     rows = world.rows("orders")
     report = world.backfill()
@@ -227,12 +227,12 @@ def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
 def test_what_retention_removed_does_not_come_back(world: BackfillWorld) -> None:
     """The first offset of a span and the last are of files that are there; what is between them need not be."""
     world.files(time_partition=HOURS[0])[0].unlink()
-    forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
+    accept_missing(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
     rows = world.rows("orders")
     assert world.backfill().problems == ()
     assert (world.rows("orders"), world.findings()) == (rows, ())
     world.clock_ms += 10 * DAY_MS
-    retain(world.rewrites(), {"orders": 1}, is_dry=False)
+    expire(world.rewrites(), {"orders": 1}, is_dry=False)
     assert world.backfill().files_asked == 0
 
 
@@ -333,7 +333,7 @@ def test_a_file_that_is_gone_and_cannot_be_made_again_is_told(world: BackfillWor
     world.load()
     topic.logs, topic.first = [log[3:] for log in topic.logs], 3
     (note,) = world.backfill(piece_bytes_max=1).notes
-    assert re.search(rf"\b{HOURS[0]}\b.*\b1\b.*\bheadrace forget orders\b", note)
+    assert re.search(rf"\b{HOURS[0]}\b.*\b1\b.*\bheadrace accept-missing orders\b", note)
 
 
 def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.choose import DAY_MS
-from headrace.loader.rewrite.run import CompactSettings, compact, forget
+from headrace.loader.rewrite.run import CompactSettings, compact, accept_missing
 from headrace.loader.work_unit import FileKind
 from support.loader.backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
 from support.loader.task_world import HOLE
@@ -67,11 +67,11 @@ class History:
         self._topic.logs = [log[number:] for log in self._topic.logs]
         self._topic.first += number
 
-    def forget(self, at: int) -> None:
+    def accept_missing(self, at: int) -> None:
         files = self.world.files()
         if files:
             files[at % len(files)].unlink()
-            forget(self.world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
+            accept_missing(self.world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
 
     def backfill(self, at: int) -> None:
         self.world.backfill(PERIODS[at % len(PERIODS)], piece_bytes_max=1 if at % 2 else 2**30)
@@ -79,7 +79,7 @@ class History:
 
 PERIODS = (ALL, ALL, Period(HOURS[0], HOURS[0]), Period(HOURS[1], HOURS[2]))
 COMMON = (History.append, History.load, History.load, History.merge, History.cut_back, History.recreate)
-LOSSES = (History.compact_log, History.delete_segments), (History.forget,)
+LOSSES = (History.compact_log, History.delete_segments), (History.accept_missing,)
 """Apart: what was forgotten in the middle of a span makes up for as many messages that the brokers lost there."""
 
 

@@ -34,7 +34,7 @@ def histories(draw: st.DrawFn) -> list[LiveFile]:
     found = []
     for number in range(draw(st.integers(0, 14))):
         ranges = draw(st.lists(file_ranges(), min_size=1, max_size=3, unique_by=lambda one: one[0]))
-        # Names come again in other time and kinds.
+        # Names come again in other time partitions and kinds.
         one = live(f"{number // 2}.avro", *ranges, time_partition=DAYS[number % 3], length=draw(st.integers(1, 50)))
         found.append(LiveFile(draw(st.sampled_from(FileKind)), one.time_partition, one.file))
     return list({one.key: one for one in found}.values())

@@ -1,11 +1,11 @@
-"""Every interleaving of a load, of compactions and of a retention that rewrite the time that it loads into.
+"""Every interleaving of a load, of compactions and of a retention that rewrite the time partition that it loads into.
 
 The processes are the loader's own code, one call of the storage or the metastore at a time: they read the log, merge,
 offer, and follow with real appliers and cursors. Each may stop for ever after any call. A query never finds an offset
 twice, and what it could find it finds until that was taken away; but where a process puts the partition back to where
-it belonged when it fell asleep. From every state one more load makes the partition hold what was committed, in that case
-one a day later, which retires the replaced files. The rules that this rests on are taken away one by one to show that
-the model would notice.
+it belonged when it fell asleep. From every state one more load makes the partition hold what was committed, in that
+case one a day later, which retires the replaced files. The rules that this rests on are taken away one by one to show
+that the model would notice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.partition_index import live_at
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS, Retirement
-from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, retain
+from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, expire
 from headrace.loader.work_unit import FileKind, StagedFile
 from support.loader.loader_samples import TIME_PARTITION, committed_file, committed_range, load, topic_commit
 from support.simulation.careless import without_rule
@@ -104,7 +104,7 @@ def compacts(name: str, ask: Ask, _: None) -> None:
 
 
 def retains(name: str, ask: Ask, _: None) -> None:
-    retain(Ports(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
+    expire(Ports(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
 
 
 def follows(ask: Ask, _: None) -> None:
@@ -127,7 +127,7 @@ FOLLOW, RETIRE = Process("follow", (follows,)), Process("retire", (retires,))
 THIRD = load_of("w3")
 COMPACT = Process("k", (functools.partial(compacts, "k"),))
 AGAIN = Process("k2", (functools.partial(compacts, "k2"),))
-RETAIN = Process("t", (functools.partial(retains, "t"),))
+EXPIRE = Process("t", (functools.partial(retains, "t"),))
 PREPARED = Warehouse(Paper(packs=False, hints=("cursor/",)))
 
 
@@ -214,11 +214,11 @@ SLEEPS_A_DAY = "a compaction that sleeps a day"
 SCENARIOS: Mapping[str, tuple[Callable[[], Warehouse], tuple[Process, ...], int]] = {
     LOAD_AND_COMPACT: (two_files, (THIRD, COMPACT), 30_000),
     TWO_COMPACT: (two_files, (COMPACT, AGAIN), 20_000),
-    "a compaction and a retention": (two_files, (COMPACT, RETAIN), 20_000),
-    "a load and a retention": (two_files, (THIRD, RETAIN), 30_000),
+    "a compaction and a retention": (two_files, (COMPACT, EXPIRE), 20_000),
+    "a load and a retention": (two_files, (THIRD, EXPIRE), 30_000),
     "a load, and a day has passed": (compacted, (THIRD, RETIRE), 5_000),
     SLEEPS_A_DAY: (two_files, (COMPACT, RETIRE), 4_000),
-    "a retention, and a day has passed": (compacted, (RETAIN, RETIRE), 5_000),
+    "a retention, and a day has passed": (compacted, (EXPIRE, RETIRE), 5_000),
 }
 """What there is at first, who is at work, and the least number of steps."""
 

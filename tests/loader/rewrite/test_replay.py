@@ -36,7 +36,7 @@ from support.loader.loader_samples import value_subject
 from support.loader.shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
-RECORDED = "dt=2026-01-01/hr=00"  # the time of the records' own time
+RECORDED = "dt=2026-01-01/hr=00"  # the time partition of the records' own time
 POLICY = dataclasses.replace(ANY_POLICY, kafka_column="position", codec="deflate")
 SETTINGS = ReplaySettings(POLICY, block_bytes=1_000, file_bytes_target=1_000_000)
 
@@ -58,14 +58,14 @@ def registry() -> FakeRegistry:
 def shelf(tmp_path: Path) -> Shelf:
     """Offsets 0 to 9: 2 and 5 in quarantine for the lack of schema 8, and 7, which is cut."""
     shelf = Shelf(tmp_path)
-    shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]}, value_of=framed(8))
-    shelf.load({SIX: [(0, n) for n in (3, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]}, value_of=framed(8))
+    shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]}, response_value=framed(8))
+    shelf.load({SIX: [(0, n) for n in (3, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]}, response_value=framed(8))
     cut = BadMessage(QuarantineCode.MALFORMED, "it is cut", 7)
     shelf.load(
         {SIX: [(0, n) for n in (6, 8, 9)]},
         (0, 6, 6, 10),
         quarantined={SIX: [(0, 7)]},
-        value_of=lambda offset: b"\x00\x00\x00\x00\x07",
+        response_value=lambda offset: b"\x00\x00\x00\x00\x07",
         bad=cut,
     )
     return shelf
@@ -152,7 +152,7 @@ def test_only_files_with_something_to_load_are_rewritten(shelf: Shelf, registry:
 
 def test_a_file_of_both_kinds_is_split(shelf: Shelf, registry: FakeRegistry) -> None:
     values = {10: framed(8)(10), 11: b"\x00\x00\x00\x00\x09\x02", 12: framed(8)(12), 13: b"no frame"}
-    shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, value_of=values.__getitem__)
+    shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, response_value=values.__getitem__)
     registry.register("", 8, ORDER_V1)
     report = replayed(shelf, registry)
     assert (report.loaded, report.left) == ({"absent_schema": 4}, {"absent_schema": 2, "malformed": 1})
@@ -211,7 +211,7 @@ def test_what_is_no_message_is_never_taken_for_one(shelf: Shelf, registry: FakeR
     """Raw bytes may begin as a framed message does."""
     registry.register("", 8, ORDER_V1)
     unframed = BadMessage(QuarantineCode.FRAMING, "no magic byte")
-    shelf.load({}, (0, 10, 10, 11), quarantined={SIX: [(0, 10)]}, value_of=framed(8), bad=unframed)
+    shelf.load({}, (0, 10, 10, 11), quarantined={SIX: [(0, 10)]}, response_value=framed(8), bad=unframed)
     report = replayed(shelf, registry)
     assert report.left == {"malformed": 1, "framing": 1}
     assert 10 not in rows(shelf)
@@ -249,7 +249,7 @@ def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) 
 
     def overtaken(commit: Commit) -> object:
         shelf.log.proposal = proposal  # type: ignore[method-assign]
-        shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, value_of=framed(9))
+        shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, response_value=framed(9))
         return proposal(commit)
 
     shelf.log.proposal = overtaken  # type: ignore[method-assign,assign]

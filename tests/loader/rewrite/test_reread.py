@@ -136,7 +136,7 @@ def test_as_many_messages_must_come_of_every_span_as_files_hold() -> None:
     assert differing(piece, whole) == {}
     fewer = "fewer than their files hold: the brokers lost or compacted them since"
     assert differing(piece, whole[1:]) == {0: [Refused(0, 10, 20, fewer, 4)]}
-    more = "more than their files hold: some were removed with `headrace retain` or `forget`, or were skipped"
+    more = "more than their files hold: some were removed with `headrace expire` or `accept-missing`, or were skipped"
     assert differing(piece, [*whole, result(0, 33, 35, RangeCounts(records=2))]) == {1: [Refused(0, 30, 40, more, 2)]}
 
 

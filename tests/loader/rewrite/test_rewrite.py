@@ -1,5 +1,5 @@
-"""Time are rewritten beside loads: nothing is lost or doubled for a reader of the tables, whoever is killed, late or
-faster, and what was replaced stays as long as somebody may read it."""
+"""Time partitions are rewritten beside loads: nothing is lost or doubled for a reader of the tables, whoever is killed,
+late or faster, and what was replaced stays as long as somebody may read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.loader.errors import StorageError
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS
-from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, forget, retain
+from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, accept_missing, expire
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, World
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> World:
 
 
 def partition(world: World, time_partition: str = TIME_PARTITION, database: str = "headrace") -> Path | None:
-    """Where the metastore says that a time is."""
+    """Where the metastore says that a time partition is."""
     values = tuple(part.partition("=")[2] for part in time_partition.split("/"))
     location = world.hive.parts.get((database, "orders"), {}).get(values)
     return Path(location.removeprefix("file://")) if location else None
@@ -86,7 +86,7 @@ def test_a_dry_run_decides_nothing(world: World) -> None:
     ports = world.rewrites()
     assert compact(ports, ["orders"], SETTINGS, is_dry=True).time_partitions == compacted(world).time_partitions
     assert world.log().head() == before + 1
-    assert [row.time_partition for row in retain(world.rewrites(), {"orders": 1}, is_dry=True).time_partitions] == [
+    assert [row.time_partition for row in expire(world.rewrites(), {"orders": 1}, is_dry=True).time_partitions] == [
         TIME_PARTITION
     ]
     assert world.log().head() == before + 1
@@ -214,11 +214,11 @@ def test_a_damaged_source_keeps_its_bucket_as_it_is(world: World) -> None:
 
 
 def test_retention_takes_the_partition_and_later_the_files(world: World) -> None:
-    assert retain(world.rewrites(), {"orders": 3}, is_dry=False).time_partitions == (), (
+    assert expire(world.rewrites(), {"orders": 3}, is_dry=False).time_partitions == (), (
         "not old enough by a millisecond"
     )
     world.clock_ms += DAY_MS
-    report = retain(world.rewrites(), {"orders": 3}, is_dry=False)
+    report = expire(world.rewrites(), {"orders": 3}, is_dry=False)
     assert [(row.time_partition, row.files, row.made) for row in report.time_partitions] == [(TIME_PARTITION, 8, 0)]
     assert partition(world) is None
     assert (world.warehouse / "orders" / TIME_PARTITION).exists()
@@ -231,7 +231,7 @@ def test_retention_takes_the_partition_and_later_the_files(world: World) -> None
 
 def test_a_message_for_a_day_that_is_gone_opens_it_again_without_the_old_rows(world: World) -> None:
     world.clock_ms += DAY_MS
-    retain(world.rewrites(), {"orders": 3}, is_dry=False)
+    expire(world.rewrites(), {"orders": 3}, is_dry=False)
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
     assert queried(world) == [world.produced("orders")[len(world.cluster.topics["orders"].logs[0]) - 1]]
@@ -242,15 +242,15 @@ def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
     lost = sorted(directory.iterdir())[0]
     rows = len(lost.read_text().splitlines())
     lost.unlink()
-    report = forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
+    report = accept_missing(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
     assert [(row.time_partition, row.files, row.rows) for row in report.time_partitions] == [(TIME_PARTITION, 1, rows)]
     assert len(queried(world)) == len(world.produced("orders")) - rows
-    assert forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False).time_partitions == ()
+    assert accept_missing(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False).time_partitions == ()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()
     report_of_load = run_load(world.ports(), world.settings)
     assert not report_of_load.has_findings
-    assert not [note for note in report_of_load.notes if "headrace forget" in note], "it was accepted"
+    assert not [note for note in report_of_load.notes if "headrace accept-missing" in note], "it was accepted"
 
 
 def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: World) -> None:
@@ -263,16 +263,16 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
     world.cluster.topics["orders"].logs[0].append(1)
     report = run_load(world.ports(), world.settings)
     assert not report.has_findings
-    assert [note for note in report.notes if "headrace forget orders --bucket" in note]
+    assert [note for note in report.notes if "headrace accept-missing orders --bucket" in note]
     after = run_load(world.ports(), world.settings)
-    assert not [note for note in after.notes if "headrace forget" in note], "it is said once"
+    assert not [note for note in after.notes if "headrace accept-missing" in note], "it is said once"
 
 
 @pytest.mark.parametrize(
     "rewrite",
     [
         lambda world: compact(world.rewrites(), [], SETTINGS, is_dry=False),
-        lambda world: retain(world.rewrites(), {}, is_dry=False),
+        lambda world: expire(world.rewrites(), {}, is_dry=False),
     ],
 )
 def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
@@ -282,8 +282,8 @@ def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
         path.unlink()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()
-    assert [note for note in rewrite(world).notes if "headrace forget orders --bucket" in note]
-    assert not [note for note in run_load(world.ports(), world.settings).notes if "headrace forget" in note]
+    assert [note for note in rewrite(world).notes if "headrace accept-missing orders --bucket" in note]
+    assert not [note for note in run_load(world.ports(), world.settings).notes if "headrace accept-missing" in note]
 
 
 @pytest.mark.parametrize("lost", ["cursor", "index", "checkpoint"])
@@ -298,7 +298,7 @@ def test_hints_that_are_lost_after_rewrites_change_nothing(world: World, lost: s
     world.cluster.topics["orders"].logs[1].append(1)
     report = run_load(world.ports(), world.settings)
     assert report.problems == {}
-    assert not [note for note in report.notes if "headrace forget" in note]
+    assert not [note for note in report.notes if "headrace accept-missing" in note]
     assert queried(world) == world.produced("orders")
 
 

@@ -34,7 +34,8 @@ CLOCK_BACK_MS = 30 * HOUR_MS
 
 @dataclass
 class Judge:
-    """`pending` are, by topic, the messages that were committed and not yet seen; `time_partitions` where to look for them.
+    """`pending` are, by topic, the messages that were committed and not yet seen; `time_partitions` where to look for
+    them.
 
     `gaps` are the offsets that commits declared, by topic, log and partition; `corrupt` the rows that stand for whole
     batches, by place; `bad` how many messages the newest commits put into quarantine; `late_ids` schemas that came

@@ -50,7 +50,7 @@ TO_ALL: Mapping[str, tuple[Script, int]] = {
     "two drivers": (troubles.two_drivers, 8),
     "all hints are lost": (troubles.hints_lost, 2),
     "files are compacted": (troubles.compaction, 12),
-    "old days are retired": (troubles.retained, 4),
+    "old days are retired": (troubles.expired, 4),
     "files are deleted by hand": (troubles.deleted_by_hand, 2),
 }
 """And to all together, how often a year."""

@@ -60,7 +60,7 @@ class Message:
     time: int
     partition: int = -1
     offset: int = -1
-    committed: int = 0  # the commit
+    committed: int = 0  # the commit number
     gone: Gone | None = None
     retired: str = ""
 

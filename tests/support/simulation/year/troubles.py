@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.rewrite.choose import is_expired
-from headrace.loader.rewrite.run import CompactSettings, compact, forget, retain
+from headrace.loader.rewrite.run import CompactSettings, compact, accept_missing, expire
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
 from support.simulation.faults import Fault, Faults
@@ -196,12 +196,12 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
     yield
 
 
-def retained(life: Life, _: Topic) -> Iterator[None]:
+def expired(life: Life, _: Topic) -> Iterator[None]:
     """Old days go, of some topics."""
     _, rewrites = life.world.drivers()
     names = [topic.name for topic in life.topics.values() if topic.name in life.log.read_state().topics][::2]
     _look_at(life, names)
-    report = retain(rewrites, dict.fromkeys(names, KEEP_DAYS), is_dry=False)
+    report = expire(rewrites, dict.fromkeys(names, KEEP_DAYS), is_dry=False)
     for name in names:
         _retire(
             life,
@@ -239,7 +239,7 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
     yield from life.until_said(topic, f"published files of {time_partition} are gone", "removed by hand")
     while life.is_rough:
         yield
-    report = forget(life.world.drivers()[1], topic.name, [FileKind.DATA], time_partition, is_dry=False)
+    report = accept_missing(life.world.drivers()[1], topic.name, [FileKind.DATA], time_partition, is_dry=False)
     if not report.commit_number:
         raise life.story.failed(topic.name, f"{time_partition} was not forgotten: {report}")
     life.tell(topic, f"forgot {time_partition}")
@@ -258,7 +258,7 @@ def _look_at(life: Life, names: list[str]) -> None:
 
 
 def _retire(life: Life, name: str, is_gone, why: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
-    """The messages whose rows are in these time now have none from here on."""
+    """The messages whose rows are in these time partitions now have none from here on."""
     for kind in kinds or tuple(FileKind):
         database = "headrace_quarantine" if kind is FileKind.QUARANTINE else "headrace"
         for values, files in life.reader.time_partitions[database, name].items():

@@ -31,7 +31,7 @@ from support.simulation.year.registry import YearRegistry
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 FILE_BYTES_TARGET = 64 * 1024  # so that large partitions are split
-CHECKPOINT_EVERY = 10  # commit: a load of every day is no process that reads a hundred
+CHECKPOINT_EVERY = 10  # commit numbers: a load of every day is no process that reads a hundred
 LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are files of their own
 
 

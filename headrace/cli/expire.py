@@ -1,4 +1,4 @@
-"""`headrace retain`: takes days away that are older than they are to be kept."""
+"""`headrace expire`: takes days away that are older than they are to be kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Removes old days from tables and quarantine: first from the tables, and a day later, when no query reads them "
         "any more, from the disk. Messages that come for such a day later open it again. Safe beside loads."
     )
-    parser.epilog = examples("retain", "retain clicks --days 90 --dry-run") + EXIT_CODES
+    parser.epilog = examples("expire", "expire clicks --days 90 --dry-run") + EXIT_CODES
     parser.add_argument(
         "topics",
         nargs="*",
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.rewrite.run import retain
+    from headrace.loader.rewrite.run import expire
 
     if args.days is not None and (args.days < 1 or not args.topics):
         raise CommandError("--days: expected the topics by name, and at least 1 day to keep")
@@ -39,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
         keep = {topic: kept for topic, kept in days.items() if kept}
         if not keep:
             raise CommandError("no topic has a time to be kept: set loader.retention_days, or give topics and --days")
-        report = retain(ports, keep, is_dry=args.dry_run)
+        report = expire(ports, keep, is_dry=args.dry_run)
     return show_report(args, report, "removed", "nothing is older than it is kept")

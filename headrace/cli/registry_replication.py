@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 
 if TYPE_CHECKING:
-    from headrace.registry.following.follower import Follower
+    from headrace.registry.replication.replica import Replica
     from headrace.registry.storage.database import Database
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="from one look at the other registry to the next (default: %(default)s)",
     )
     add_settings_flags(follow, ("registry.url", "registry.database_url"))
-    follow.set_defaults(run_verb=follow_registry)
+    follow.set_defaults(run_verb=replicate_registry)
     promote = verbs.add_parser(
         "promote",
         help="let a database that follows another registry take changes",
@@ -58,10 +58,10 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     promote.set_defaults(run_verb=promote_registry)
 
 
-def follow_registry(args: argparse.Namespace) -> int:
+def replicate_registry(args: argparse.Namespace) -> int:
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
-    from headrace.registry.following.follower import Follower, RemoteSource
+    from headrace.registry.replication.replica import Replica, HttpReplicationSource
 
     settings = settings_from(args)
     ending = threading.Event()
@@ -71,7 +71,7 @@ def follow_registry(args: argparse.Namespace) -> int:
     try:
         with registry_client(settings) as client:
             holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-            _follow(Follower(RemoteSource(client), database, _now_ms, holder), client.url, args.pause, ending)
+            _follow(Replica(HttpReplicationSource(client), database, _now_ms, holder), client.url, args.pause, ending)
     except RegistryError as error:
         raise CommandError(str(error)) from error
     finally:
@@ -79,14 +79,14 @@ def follow_registry(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _follow(follower: Follower, url: str, pause_s: float, ending: threading.Event) -> None:
+def _follow(follower: Replica, url: str, pause_s: float, ending: threading.Event) -> None:
     """Rounds until the end.
 
     Raises:
         RegistryError: no other round will be better, or the first one failed.
     """
-    from headrace.registry.errors import AnswerUnusable, FollowingStopped, RegistryError
-    from headrace.registry.following.follower import Round
+    from headrace.registry.errors import InvalidResponse, ReplicationStopped, RegistryError
+    from headrace.registry.replication.replica import Round
 
     begun = False
     trouble = ""
@@ -102,7 +102,7 @@ def _follow(follower: Follower, url: str, pause_s: float, ending: threading.Even
             elif not begun:
                 print(f"ready follower={url}", flush=True)
                 begun = True
-        except (FollowingStopped, AnswerUnusable):
+        except (ReplicationStopped, InvalidResponse):
             raise
         except RegistryError as error:
             if not begun:
@@ -118,7 +118,7 @@ def _follow(follower: Follower, url: str, pause_s: float, ending: threading.Even
 
 def promote_registry(args: argparse.Namespace) -> int:
     from headrace.registry.errors import RegistryError
-    from headrace.registry.following.follower import promote
+    from headrace.registry.replication.replica import promote
 
     database = _database(args)
     try:

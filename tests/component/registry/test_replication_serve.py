@@ -35,9 +35,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def behind_s(registry: Registry) -> float:
-    found = re.search(
-        r"^headrace_registry_following_behind_seconds (\S+)$", registry.get("/metrics").text, re.MULTILINE
-    )
+    found = re.search(r"^headrace_registry_replication_lag_seconds (\S+)$", registry.get("/metrics").text, re.MULTILINE)
     assert found is not None
     return float(found[1])
 

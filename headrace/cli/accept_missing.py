@@ -1,4 +1,4 @@
-"""`headrace forget`: accepts that published files are gone."""
+"""`headrace accept-missing`: accepts that published files are gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Takes the files of a topic out of its record that are no longer in the warehouse: removed by hand, or lost "
         "with a disk. Files that are there stay. What is forgotten is not loaded again: restore the files if you can."
     )
-    parser.epilog = examples("forget orders --dry-run", "forget orders --bucket dt=2026-01-31/hr=07") + EXIT_CODES
+    parser.epilog = (
+        examples("accept-missing orders --dry-run", "accept-missing orders --bucket dt=2026-01-31/hr=07") + EXIT_CODES
+    )
     parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are gone")
     parser.add_argument(
         "--bucket", default="", metavar="TIME_PARTITION", help="only this one, such as dt=2026-01-31/hr=07"
@@ -23,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.rewrite.run import forget
+    from headrace.loader.rewrite.run import accept_missing
     from headrace.loader.work_unit import FileKind
 
     kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
@@ -38,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(
                 f"--bucket: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` names them"
             )
-        report = forget(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
+        report = accept_missing(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
     return show_report(args, report, "forgotten", "nothing is missing")

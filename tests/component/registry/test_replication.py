@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from headrace.registry.access.needs import NEEDS
-from headrace.registry.access.rights import Right
+from headrace.registry.access.required_permissions import NEEDS
+from headrace.registry.access.permissions import Right
 from headrace.registry.domain import StoredSchema
-from headrace.registry.errors import AnswerUnusable, FollowingStopped, RegistryUnavailable, ServiceError
-from headrace.registry.following import feed, follower
-from headrace.registry.following.feed import Question, Told, question_json, read_told
-from headrace.registry.following.follower import HOLD_MS, Follower, RemoteSource, Round, promote
+from headrace.registry.errors import InvalidResponse, ReplicationStopped, RegistryUnavailable, ServiceError
+from headrace.registry.replication import feed, follower
+from headrace.registry.replication.feed import Question, Told, request_json, parse_response
+from headrace.registry.replication.replica import HOLDER_TIMEOUT_MS, Replica, HttpReplicationSource, Round, promote
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.following import ContextState, FollowingTables
+from headrace.registry.storage.replication import ContextState, ReplicationTables
 from headrace.registry.storage.repository import Repository
 from support.registry.registry_calls import Registry, registry_in_process
 from support.registry.registry_front import RegistryBehindFront
@@ -63,9 +63,9 @@ class RegistrySource:
     def ask(self, question: Question) -> Told:
         self.before(question)
         self.asked.append(question)
-        answer = self.registry.post("/follow", question_json(question))
+        answer = self.registry.post("/replication", request_json(question))
         assert answer.status == 200, answer.text
-        return read_told(answer.json, self.url)
+        return parse_response(answer.json, self.url)
 
 
 def answers(registry: Registry) -> dict[str, tuple[int, str]]:
@@ -86,7 +86,7 @@ class Followed(Interleavings):
         self.follower_front = RegistryBehindFront(url)
         self.clock = itertools.count(1_000_000)
         self.went_back = False
-        self.follower = Follower(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
+        self.follower = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
 
     @rule()
     def follow(self) -> None:
@@ -96,7 +96,7 @@ class Followed(Interleavings):
 
     @rule()
     def begin_again(self) -> None:
-        self.follower = Follower(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
+        self.follower = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
 
     @precondition(lambda self: self.copied is not None)
     @rule()
@@ -107,8 +107,8 @@ class Followed(Interleavings):
     def _contexts(self) -> Iterator[list[ContextState]]:
         """Of the source and of the follower."""
         with closing(upgraded(self.url)) as database:
-            yield database.read(lambda repository: FollowingTables(repository).context_states())
-        yield self.database.read(lambda repository: FollowingTables(repository).context_states())
+            yield database.read(lambda repository: ReplicationTables(repository).context_states())
+        yield self.database.read(lambda repository: ReplicationTables(repository).context_states())
 
     def _written_by(self, registry: Registry) -> list[Any]:
         """What a registry makes of a new schema, whatever its settings were."""
@@ -150,8 +150,8 @@ class Site:
     registry: Registry
     now_ms: int = 1_000_000
 
-    def follower(self, source: RegistrySource, holder: str = "me") -> Follower:
-        return Follower(source, self.database, lambda: self.now_ms, holder)
+    def follower(self, source: RegistrySource, holder: str = "me") -> Replica:
+        return Replica(source, self.database, lambda: self.now_ms, holder)
 
 
 @pytest.fixture
@@ -428,10 +428,10 @@ def test_of_two_processes_one_follows_until_it_has_ended(source: RegistrySource,
     source.registry.registered("s", fixed(1))
     first, second = site.follower(source, "first"), site.follower(source, "second")
     assert first.round() is Round.CHANGED
-    site.now_ms += HOLD_MS - 1
+    site.now_ms += HOLDER_TIMEOUT_MS - 1
     assert second.round() is Round.WAITING
     assert first.round() is Round.UNCHANGED
-    site.now_ms += HOLD_MS - 1
+    site.now_ms += HOLDER_TIMEOUT_MS - 1
     assert second.round() is Round.WAITING
     source.registry.registered("t", fixed(2))
     site.now_ms += 1
@@ -449,7 +449,7 @@ def test_what_was_asked_before_another_process_took_over_is_not_written(source: 
     def others_come_first(question: Question) -> None:
         if question.ids:
             source.before = lambda _: None
-            site.now_ms += HOLD_MS
+            site.now_ms += HOLDER_TIMEOUT_MS
             assert second.round() is Round.CHANGED
             source.registry.delete("/subjects/t")
             assert second.round() is Round.CHANGED
@@ -457,7 +457,7 @@ def test_what_was_asked_before_another_process_took_over_is_not_written(source: 
     source.before = others_come_first
     assert first.round() is Round.WAITING
     assert site.registry.get("/subjects").json == ["s"]
-    site.now_ms += HOLD_MS
+    site.now_ms += HOLDER_TIMEOUT_MS
     assert first.round() is Round.CHANGED
     assert answers(site.registry) == answers(source.registry)
 
@@ -469,7 +469,7 @@ def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
     first, second = site.follower(source, "first"), site.follower(source, "second")
     assert first.round() is Round.CHANGED
     source.registry.registered("t", fixed(2))
-    site.now_ms += HOLD_MS
+    site.now_ms += HOLDER_TIMEOUT_MS
     is_writing, may_end, has_asked = threading.Event(), threading.Event(), threading.Event()
     carried_out = follower.mirror
 
@@ -514,7 +514,7 @@ def test_a_promotion_while_it_asks_wins(source: RegistrySource, site: Site) -> N
 def test_how_far_behind_it_is(source: RegistrySource, site: Site) -> None:
     def behind_s() -> str | None:
         lines = site.registry.get("/metrics").text.splitlines()
-        name = "headrace_registry_following_behind_seconds "
+        name = "headrace_registry_replication_lag_seconds "
         return next((line.removeprefix(name) for line in lines if line.startswith(name)), None)
 
     assert behind_s() is None
@@ -544,31 +544,31 @@ def test_a_follower_begins_with_an_empty_database_and_keeps_to_one_registry(
 ) -> None:
     with registry_in_process(new_database()) as other:
         other.registered("own", fixed(1))
-        with pytest.raises(FollowingStopped, match="http://source"):
+        with pytest.raises(ReplicationStopped, match="http://source"):
             site.follower(RegistrySource(site.registry)).round()
         assert site.registry.registered("s", fixed(1)) == 1
-        with pytest.raises(FollowingStopped, match=r"\b1 subject"):
+        with pytest.raises(ReplicationStopped, match=r"\b1 subject"):
             site.follower(source).round()
         for query in ("", "?permanent=true"):
             site.registry.delete(f"/subjects/s{query}")
         assert site.follower(source).round() is Round.CHANGED
-        with pytest.raises(FollowingStopped, match=other.post("/follow", {}).json["source"]):
+        with pytest.raises(ReplicationStopped, match=other.post("/replication", {}).json["source"]):
             site.follower(RegistrySource(other)).round()
     promote(site.database, site.now_ms)
-    with pytest.raises(FollowingStopped):
+    with pytest.raises(ReplicationStopped):
         promote(site.database, site.now_ms)
     assert site.follower(source).round() is Round.PROMOTED
 
 
 def test_a_registry_of_another_release_is_not_followed(source: RegistrySource) -> None:
-    answer = source.registry.post("/follow", {}).json
+    answer = source.registry.post("/replication", {}).json
     for told, named in (
         ({**answer, "format": 2}, r"http://source.*\bformat 2\b"),
         ({**answer, "position": "1.2"}, "http://source"),
         ([], "http://source"),
     ):
-        with pytest.raises(AnswerUnusable, match=named):
-            read_told(told, "http://source")
+        with pytest.raises(InvalidResponse, match=named):
+            parse_response(told, "http://source")
 
 
 class Refusing:
@@ -582,14 +582,14 @@ class Refusing:
 
 
 def test_a_registry_that_knows_no_followers_is_not_followed() -> None:
-    with pytest.raises(FollowingStopped, match=Refusing.url):
-        RemoteSource(Refusing(404)).ask(Question())
+    with pytest.raises(ReplicationStopped, match=Refusing.url):
+        HttpReplicationSource(Refusing(404)).ask(Question())
     with pytest.raises(ServiceError) as refused:
-        RemoteSource(Refusing(503)).ask(Question())
+        HttpReplicationSource(Refusing(503)).ask(Question())
     assert refused.value.status == 503
 
 
 def test_questions_that_are_none(source: RegistrySource) -> None:
     for body in ({"seen": 1}, {"subjects": ["a\u0000"]}, {"ids": {".": ["x"]}}, {"ids": {".\n": [1]}}):
-        assert source.registry.post("/follow", body).status == 400
-    assert source.registry.post("/follow", {"subjects": ["none"], "ids": {".x": [1]}}).json["schemas"] == []
+        assert source.registry.post("/replication", body).status == 400
+    assert source.registry.post("/replication", {"subjects": ["none"], "ids": {".x": [1]}}).json["schemas"] == []
