@@ -1,18 +1,19 @@
-"""What is configured, and where the running parts are: read once at the front door, passed down as values.
+"""Settings: read once at startup and passed down as frozen values.
 
-`sections` has every setting with its default, `loading` reads file, environment and flags into them, and `addresses`
-finds registry, broker and metastore, also those of a running `headrace up`.
+`sections` defines every setting with its default. `loading` merges defaults, settings file, environment and flags.
+`addresses` resolves the addresses of registry, broker and metastore, also from a running `headrace up`.
 """
 
-from headrace.settings.home import home_directory, state_directory
 from headrace.settings.loading import (
     CONFIG_PATH_VARIABLE,
     ENVIRONMENT,
     ENVIRONMENT_PREFIX,
     SettingsError,
+    home_directory,
     known_keys,
     load_settings,
     setting_origins,
+    user_state_directory,
 )
 from headrace.settings.sections import (
     CHOICES,
@@ -53,5 +54,5 @@ __all__ = [
     "known_keys",
     "load_settings",
     "setting_origins",
-    "state_directory",
+    "user_state_directory",
 ]

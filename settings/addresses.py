@@ -1,8 +1,7 @@
-"""Where the other parts are: explicit settings first, then a live `headrace up` on the same data directory, then
-defaults.
+"""Addresses of services and directories: explicit settings, else a running `headrace up` on data_dir, else defaults.
 
-`headrace up` writes `<data_dir>/up.json` and holds an exclusive `flock` on it for as long as it runs, so a file left
-by a killed process is known to be stale without asking any process table.
+`headrace up` writes `<data_dir>/up.json` and holds an exclusive `flock` on it while it runs. A file without a lock was
+left by a killed process and is ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ UP_FILE_NAME = "up.json"
 SQL_SOCKET_NAME = "sql.sock"
 
 REMOTE_SCHEMES = ("hdfs", "s3a")
-# A directory of its own: the top of a file system holds what is other people's. Tables say where they are by the whole
-# URI, so it names its host. Hadoop does not decode names, and one that would need it is another in every client.
+# The path must not be the root of a file system, which others share. Hive tables store the complete URI, so the host is
+# required. Percent-encoding is refused: Hadoop does not decode it, and other clients do.
 REMOTE_URI = re.compile(r"(hdfs://[^/\s?#@%]+|s3a://[^/\s?#@%:]+)(/[^/\s?#%]+)+/?")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteDirectory:
-    """A directory that Spark's JVM reaches: `uri` is absolute and has no slash at its end."""
+    """A directory that Spark's JVM can access. `uri` is absolute and has no trailing slash."""
 
     uri: str
 
@@ -44,8 +43,11 @@ class RemoteDirectory:
 
 @dataclass(frozen=True, slots=True)
 class LiveAddresses:
-    """What a running `headrace up` serves. `registry` is a URL, `broker` and `sql` are host:port, `metastore` a
-    thrift:// URI, `sql_socket` the path that `headrace sql` asks; "" is what it does not serve."""
+    """Addresses of the services of a running `headrace up`; "" for a service that it does not run.
+
+    `registry` is a URL, `broker` and `sql` are host:port, `metastore` is a thrift:// URI, `sql_socket` is the path of
+    the Unix socket that `headrace sql` connects to.
+    """
 
     pid: int
     started_at: str
@@ -58,7 +60,7 @@ class LiveAddresses:
 
 
 def live_addresses(settings: Settings) -> LiveAddresses | None:
-    """The addresses of the `headrace up` that runs on this data directory, or None."""
+    """Returns the addresses of the `headrace up` that runs on this data directory, or None."""
     try:
         descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
     except OSError:
@@ -72,7 +74,7 @@ def live_addresses(settings: Settings) -> LiveAddresses | None:
 
 
 def resolve_registry_url(settings: Settings) -> str:
-    """The URL of the registry to use."""
+    """Returns the URL of the registry to use."""
     if settings.registry.url:
         return settings.registry.url.rstrip("/")
     live = live_addresses(settings)
@@ -81,7 +83,7 @@ def resolve_registry_url(settings: Settings) -> str:
 
 
 def resolve_bootstrap_servers(settings: Settings) -> str:
-    """host:port,… of the brokers to use."""
+    """Returns host:port,… of the brokers to use."""
     if settings.kafka.bootstrap_servers:
         return settings.kafka.bootstrap_servers
     live = live_addresses(settings)
@@ -89,7 +91,7 @@ def resolve_bootstrap_servers(settings: Settings) -> str:
 
 
 def resolve_metastore(settings: Settings) -> str | None:
-    """The thrift:// URI of the metastore to use, or None for the Derby metastore in the data directory."""
+    """Returns the thrift:// URI of the metastore to use, or None for the Derby metastore in the data directory."""
     if settings.hive.metastore:
         return settings.hive.metastore
     live = live_addresses(settings)
@@ -97,46 +99,46 @@ def resolve_metastore(settings: Settings) -> str | None:
 
 
 def sql_socket(settings: Settings) -> Path:
-    """Where the SQL of a `headrace up` on this data directory answers `headrace sql`."""
+    """Returns the path of the Unix socket on which `headrace up` serves `headrace sql`."""
     return settings.data_dir.resolve() / SQL_SOCKET_NAME
 
 
 def warehouse_location(settings: Settings) -> Path | RemoteDirectory:
-    """The directory of the tables' files.
+    """Returns the directory of the tables' files.
 
     Raises:
-        SettingsError: it is on a file system that this release does not write to.
+        SettingsError: the file system is not supported.
     """
     text = settings.loader.warehouse
-    return _directory("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()
+    return _parse_location("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()
 
 
-def state_directory(settings: Settings) -> Path | RemoteDirectory | None:
-    """The directory of the decision log, None where it is in the warehouse.
+def state_location(settings: Settings) -> Path | RemoteDirectory | None:
+    """Returns the directory of the commit log, or None if it is in the warehouse.
 
     Raises:
-        SettingsError: see `warehouse_location`.
+        SettingsError: the file system is not supported.
     """
-    return _directory("loader.state", settings.loader.state) if settings.loader.state else None
+    return _parse_location("loader.state", settings.loader.state) if settings.loader.state else None
 
 
-def warehouse_dir(settings: Settings) -> Path:
-    """The absolute directory of the tables' files, for what needs a local one.
+def local_warehouse_directory(settings: Settings) -> Path:
+    """Returns the absolute path of the tables' files, for callers that need a local directory.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: the warehouse is not local.
     """
     directory = warehouse_location(settings)
     if isinstance(directory, RemoteDirectory):
         found = mask_repr("loader.warehouse", directory.uri)
         raise SettingsError(
-            f"loader.warehouse: expected a local directory, found {found}; `headrace up` serves one machine, and "
-            "on a cluster `headrace load` runs by itself, from cron or Oozie"
+            f"loader.warehouse: expected a local directory, found {found}; `headrace up` serves one machine: "
+            "on a cluster, schedule `headrace load` with cron or Oozie"
         )
     return directory
 
 
-def _directory(key: str, text: str) -> Path | RemoteDirectory:
+def _parse_location(key: str, text: str) -> Path | RemoteDirectory:
     parts = urlsplit(text)
     if parts.scheme in REMOTE_SCHEMES:
         if not REMOTE_URI.fullmatch(text):
@@ -163,7 +165,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _parse(content: bytes) -> LiveAddresses | None:
-    """None while the starting `up` holds the lock but has not written its addresses yet."""
+    """Returns None while a starting `up` holds the lock and has not written its addresses."""
     try:
         document = json.loads(content)
     except ValueError:

@@ -1,26 +1,26 @@
-"""The one place where configuration is read.
+"""Reads settings from a TOML file, the environment and flags; later sources override earlier ones.
 
-`load_settings` folds defaults, a TOML file, the environment and flags into one frozen `Settings`, later ones
-winning. Rooms receive their section and never read the environment. Unknown keys are errors, so that a misspelt
-setting cannot be ignored in silence.
+`load_settings` returns one frozen `Settings`. Packages receive their section and never read the environment. Unknown
+keys are errors, so that a misspelt setting is not ignored silently.
 
-Keys are written `<section>.<key>`; in the environment `HEADRACE__<SECTION>__<KEY>`. Two underscores, because
-Kubernetes fills the environment with single-underscore names of its own.
+Keys are written `<section>.<key>`, in the environment `HEADRACE__<SECTION>__<KEY>`. The two underscores distinguish
+them from the variables that Kubernetes sets, such as `HEADRACE_BROKER_PORT`.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.settings.log_lines import FORMAT_VARIABLE, LEVEL_VARIABLE
+from headrace.settings.log_format import FORMAT_VARIABLE, LEVEL_VARIABLE
 from headrace.settings.masking import mask_repr
 from headrace.settings.sections import (
     AT_LEAST,
@@ -44,16 +44,35 @@ from headrace.settings.values import Address, Duration
 ENVIRONMENT_PREFIX = "HEADRACE__"
 CONFIG_FILE_NAME = "headrace.toml"
 CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
-VARIABLES = (CONFIG_PATH_VARIABLE, LEVEL_VARIABLE, FORMAT_VARIABLE)  # beside those of settings
-VARIABLE_NEARNESS = 0.85  # of difflib: some letters changed places, or one word more; HEADRACE_LOG_DIR is another name
-KUBERNETES_VARIABLE = re.compile(r"_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_[A-Z0-9_]+)?)$")  # of a service's name
+VARIABLES = (CONFIG_PATH_VARIABLE, LEVEL_VARIABLE, FORMAT_VARIABLE)  # variables that set no settings key
+# difflib's similarity ratio above which a variable counts as misspelt: transposed letters or one extra word.
+# HEADRACE_LOG_DIR is below it.
+VARIABLE_SIMILARITY_MIN = 0.85
+# Suffixes of the variables that Kubernetes sets for each service.
+KUBERNETES_VARIABLE = re.compile(r"_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_[A-Z0-9_]+)?)$")
 ENVIRONMENT = "the environment"
 COMMAND_LINE = "the command line"
 EXECUTORS = re.compile(r"spark|print|hive://[^/@:\s]+:\d{1,5}")
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the message names the key, where it was set and what was expected."""
+    """A setting is invalid; the message contains the key, the source of the value and the expected form."""
+
+
+def home_directory() -> Path | None:
+    """Returns the user's home directory, or None: a container may run with a user id that has no name and no HOME."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def user_state_directory() -> Path | None:
+    """Returns the directory for files of the user that survive the process: XDG_STATE_HOME or ~/.local/state."""
+    state, home = os.environ.get("XDG_STATE_HOME", ""), home_directory()
+    if state:
+        return Path(state)
+    return None if home is None else home / ".local" / "state"
 
 
 def load_settings(
@@ -64,18 +83,18 @@ def load_settings(
     working_dir: Path | None = None,
     home: Path | None = None,
 ) -> Settings:
-    """Returns the settings in force.
+    """Returns the effective settings.
 
     Args:
-        flags: dotted key to text, from the command line; they win over everything.
-        config: the file named by `--config`; it must exist. Without it the variable HEADRACE_CONFIG, then
-            `headrace.toml` in `working_dir`, then `~/.config/headrace/headrace.toml` are looked at.
+        flags: dotted key to text, from the command line; they override all other sources.
+        config: the file named by `--config`; it must exist. Without it the file is the one named by HEADRACE_CONFIG,
+            else `headrace.toml` in `working_dir`, else `~/.config/headrace/headrace.toml`.
         environment: usually `os.environ`.
         working_dir: usually the current directory.
         home: usually the user's home directory.
 
     Raises:
-        SettingsError: a file that cannot be read, an unknown key, a misspelt variable or a value that does not fit.
+        SettingsError: unreadable file, unknown key, misspelt variable or invalid value.
     """
     found = _find_values(flags or {}, config, environment or {}, working_dir or Path(), home)
     return _build(found)
@@ -89,23 +108,28 @@ def setting_origins(
     working_dir: Path | None = None,
     home: Path | None = None,
 ) -> Mapping[str, str]:
-    """Where each setting that was set comes from, for people, by its key; arguments as for `load_settings`.
+    """Returns the source of each explicitly set key, as text. Arguments as in `load_settings`.
 
     Raises:
-        SettingsError: a file that cannot be read, or a misspelt variable.
+        SettingsError: unreadable file or misspelt variable.
     """
     found = _find_values(flags or {}, config, environment or {}, working_dir or Path(), home)
     return {key: origin for key, (origin, _) in found.values.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Values by their keys, each with where it was found, and the file that was read; `of_directory` are the keys of a
-    file that was found in the working directory."""
+class _SourcedValues:
+    """Raw values with their sources.
+
+    Attributes:
+        values: source and raw value by key.
+        file: the settings file, if there is one.
+        from_working_directory: keys of a settings file that was found in the working directory.
+    """
 
     values: Mapping[str, tuple[str, Any]]
     file: Path | None
-    of_directory: frozenset[str]
+    from_working_directory: frozenset[str]
 
 
 def _find_values(
@@ -114,7 +138,7 @@ def _find_values(
     environment: Mapping[str, str],
     working_dir: Path,
     home: Path | None,
-) -> _Found:
+) -> _SourcedValues:
     _refuse_misspelt_variables(environment)
     layers: list[tuple[str, Mapping[str, Any]]] = []
     path = _find_config(config, environment, working_dir, home)
@@ -130,25 +154,28 @@ def _find_values(
     for origin, values in layers:
         for key, value in values.items():
             merged[key] = (origin, value)
-    # Whoever names a file answers for it, and the one at home is the user's own.
+    # A file that the user named and the file in the home directory are trusted; one found in the working directory is
+    # not.
     is_named = config is not None or bool(environment.get(CONFIG_PATH_VARIABLE))
-    is_found_here = not is_named and path == working_dir / CONFIG_FILE_NAME
-    of_directory = (key for key, (origin, _) in merged.items() if is_found_here and origin == str(path))
-    return _Found(merged, path, frozenset(of_directory))
+    is_in_working_directory = not is_named and path == working_dir / CONFIG_FILE_NAME
+    untrusted = (key for key, (origin, _) in merged.items() if is_in_working_directory and origin == str(path))
+    return _SourcedValues(merged, path, frozenset(untrusted))
 
 
 def _refuse_misspelt_variables(environment: Mapping[str, str]) -> None:
-    """Those that are not of `ENVIRONMENT_PREFIX`. Others may have names of their own that begin with ours, so only
-    what is near to one that is read is taken for it."""
-    of_settings = {
+    """Raises SettingsError for a HEADRACE_ variable that is similar to one that is read.
+
+    Other programs may use variables that begin with HEADRACE_, so dissimilar names are ignored.
+    """
+    correct_names = {
         f"HEADRACE_{key}".replace(".", "_").upper(): f"{ENVIRONMENT_PREFIX}{key.replace('.', '__').upper()}"
         for key in known_keys()
     }
     for name in environment:
         if name in VARIABLES or not name.startswith("HEADRACE_") or name.startswith(ENVIRONMENT_PREFIX):
             continue
-        near = of_settings.get(name.replace("__", "_")) or next(
-            iter(difflib.get_close_matches(name, VARIABLES, n=1, cutoff=VARIABLE_NEARNESS)), ""
+        near = correct_names.get(name.replace("__", "_")) or next(
+            iter(difflib.get_close_matches(name, VARIABLES, n=1, cutoff=VARIABLE_SIMILARITY_MIN)), ""
         )
         if near and not KUBERNETES_VARIABLE.search(name):
             raise SettingsError(f"unknown variable {name!r} in {ENVIRONMENT}; did you mean {near}?")
@@ -190,7 +217,7 @@ def _flatten(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flatten_names(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Spark's own property names have dots, which TOML reads as nested tables."""
+    """Joins nested tables to dotted names: TOML reads the dots in Spark's property names as nesting."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -212,23 +239,24 @@ _SECTIONS: Mapping[str, type] = {
 }
 
 
-def _build(found: _Found) -> Settings:
+def _build(found: _SourcedValues) -> Settings:
     chosen: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     spark: dict[str, str] = {"master": "local[*]"}
     data_dir, file, merged = Settings().data_dir, found.file, found.values
     if file is not None:
-        # A command means the same wherever it is started: what its file names, and what it leaves to us, is beside it.
+        # The default data_dir is relative to the settings file, so that a command does not depend on where it is
+        # started.
         merged = {"data_dir": (str(file), str(data_dir)), **merged}
     for key, (origin, value) in merged.items():
         section, _, name = key.partition(".")
         if key == "data_dir":
-            data_dir = _beside(file, origin, _text(key, origin, value))
+            data_dir = _resolve_path(file, origin, _text(key, origin, value))
         elif section == "spark" and name:
             spark[name] = _spark_text(value)
         elif section in _SECTIONS and name in _field_types(_SECTIONS[section]):
             if key in ("loader.warehouse", "loader.state") and value and "://" not in str(value):
-                value = str(_beside(file, origin, _text(key, origin, value)))
-            chosen[section][name] = _convert(key, origin, value, _field_types(_SECTIONS[section])[name])
+                value = str(_resolve_path(file, origin, _text(key, origin, value)))
+            chosen[section][name] = _parse_setting(key, origin, value, _field_types(_SECTIONS[section])[name])
         else:
             near = difflib.get_close_matches(key, known_keys(), n=1)
             hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known_keys())}"
@@ -237,22 +265,24 @@ def _build(found: _Found) -> Settings:
     return Settings(
         data_dir=data_dir,
         spark=types.MappingProxyType(spark),
-        keys_from_working_directory=found.of_directory,
+        keys_from_working_directory=found.from_working_directory,
         **sections,
     )
 
 
-def _beside(file: Path | None, origin: str, text: str) -> Path:
-    """A path of the settings file is taken from the file's directory, any other from where the command was started."""
+def _resolve_path(file: Path | None, origin: str, text: str) -> Path:
+    """Resolves a path of the settings file against the file's directory; other paths stay relative."""
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
-        raise SettingsError(f"{text!r} in {origin}: there is no home directory that ~ could stand for") from error
+        raise SettingsError(
+            f"{text!r} in {origin}: ~ cannot be expanded, because the user has no home directory; use an absolute path"
+        ) from error
     return path if file is None or origin != str(file) else file.resolve().parent / path
 
 
 def known_keys() -> Sequence[str]:
-    """Every key that a file may set, except those of `spark`, which are Spark's own."""
+    """Returns every key that a file may set; `spark.*` represents Spark's properties."""
     return ["data_dir", *(f"{name}.{key}" for name, cls in _SECTIONS.items() for key in _field_types(cls)), "spark.*"]
 
 
@@ -270,11 +300,11 @@ def _text(key: str, origin: str, value: Any) -> str:
     return value
 
 
-def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
-    if wanted == tuple[TopicTable, ...]:
+def _parse_setting(key: str, origin: str, value: Any, expected_type: Any) -> Any:
+    if expected_type == tuple[TopicTable, ...]:
         return _topic_tables(key, origin, value)
     try:
-        result = _converted(value, wanted)
+        result = _parse_value(value, expected_type)
     except ValueError as error:
         raise SettingsError(f"{key} in {origin}: {error}, found {mask_repr(key, value)}") from error
     if key in CHOICES and str(result) not in CHOICES[key]:
@@ -286,7 +316,7 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
     if key in AT_MOST and result > AT_MOST[key]:
         raise SettingsError(f"{key} in {origin}: expected at most {AT_MOST[key]}, found {mask_repr(key, value)}")
     if key == "loader.quarantine_ratio_max" and not 0.0 <= result <= 1.0:
-        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {mask_repr(key, value)}")
+        raise SettingsError(f"{key} in {origin}: expected a ratio between 0 and 1, found {mask_repr(key, value)}")
     if key == "hive.executor" and not EXECUTORS.fullmatch(result):
         raise SettingsError(
             f"{key} in {origin}: expected spark, print or hive://host:port, found {mask_repr(key, value)}"
@@ -313,7 +343,7 @@ def _check_pattern(key: str, origin: str, pattern: str) -> None:
 
 
 def _topic_tables(key: str, origin: str, value: Any) -> tuple[TopicTable, ...]:
-    """The tables of an array `[[loader.topic]]`; their keys are those of `loader` and mean the same."""
+    """Parses the array of tables `[[loader.topic]]` with keys of `loader`."""
     if not isinstance(value, list) or not all(isinstance(table, Mapping) for table in value):
         raise SettingsError(f"{key} in {origin}: expected tables [[{key}]] in a settings file, found {value!r}")
     types_of_keys = _field_types(LoaderSettings)
@@ -327,47 +357,70 @@ def _topic_tables(key: str, origin: str, value: Any) -> tuple[TopicTable, ...]:
         unknown = sorted(set(table) - {"pattern", *TOPIC_KEYS})
         if unknown:
             raise SettingsError(f"unknown setting {unknown[0]!r} in {where}; known: pattern, {', '.join(TOPIC_KEYS)}")
-        given = {
-            name: _convert(f"loader.{name}", where, item, types_of_keys[name])
+        values = {
+            name: _parse_setting(f"loader.{name}", where, item, types_of_keys[name])
             for name, item in table.items()
             if name != "pattern"
         }
-        tables.append(TopicTable(pattern, types.MappingProxyType(given)))
+        tables.append(TopicTable(pattern, types.MappingProxyType(values)))
     return tuple(tables)
 
 
-def _converted(value: Any, wanted: Any) -> Any:
-    if wanted == Address | None:
-        return None if value in ("", "off") else _converted(value, Address)
-    if wanted in (Address, Duration):
+def _parse_value(value: Any, expected_type: Any) -> Any:
+    if expected_type == Address | None:
+        return None if value in ("", "off") else _parse_value(value, Address)
+    if expected_type in (Address, Duration):
         if not isinstance(value, str):
             raise ValueError("expected text")
-        return wanted.parse(value)
-    if wanted is int:
+        return expected_type.parse(value)
+    if expected_type is int:
         if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value)):
             raise ValueError("expected a whole number")
         return int(value)
-    if wanted is float:
+    if expected_type is float:
         if isinstance(value, bool):
             raise ValueError("expected a number")
         return float(value)
-    if wanted == tuple[str, ...]:
+    if expected_type == tuple[str, ...]:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValueError("expected a list of texts")
+            raise ValueError("expected a list of strings")
         return tuple(item.strip() for item in items if item.strip())
-    if wanted is bool:
+    if expected_type is bool:
         if str(value).lower() not in ("true", "false"):
             raise ValueError("expected true or false")
         return str(value).lower() == "true"
-    if wanted == Mapping[str, str]:
+    if expected_type == Mapping[str, str]:
         if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
-            raise ValueError("expected a table of texts")
+            raise ValueError("expected a table of strings")
         return dict(value)
-    if wanted == tuple[Mapping[str, Any], ...]:
+    if expected_type == tuple[Mapping[str, Any], ...]:
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise ValueError("expected tables")
         return tuple(value)
     if not isinstance(value, str):
         raise ValueError("expected text")
+    return value
+
+
+def trusted_credentials(settings: Settings, keys: Iterable[str]) -> list[str]:
+    """Returns the `keys` that are set, but not by the settings file of the working directory.
+
+    That file may be untrusted: in CI it comes from the pull request. If it names a server, the credentials of the job
+    must not be sent there. A key that ends in `_file` counts as trusted unless its file is in the working directory.
+    """
+    return [key for key in keys if _setting(settings, key) and not _is_from_working_directory(settings, key)]
+
+
+def _is_from_working_directory(settings: Settings, key: str) -> bool:
+    if key not in settings.keys_from_working_directory:
+        return False
+    if not key.endswith("_file"):
+        return True
+    return Path(_setting(settings, key)).expanduser().resolve().is_relative_to(Path.cwd())
+
+
+def _setting(settings: Settings, key: str) -> str:
+    section, _, name = key.partition(".")
+    value: str = getattr(getattr(settings, section), name)
     return value

@@ -1,8 +1,8 @@
-"""What people are shown of settings, in `headrace config`, in `repr` and in messages about a value that is wrong.
+"""Masks secrets of settings in `headrace config`, in `repr` and in error messages. In doubt a value is masked.
 
-Rather too much is hidden than too little. Our own keys are known; Spark takes thousands, of whatever storage and server
-there is and in any case, so theirs are told by their words, as Spark (`spark.redaction.regex`) and Hadoop
-(`hadoop.security.sensitive-config-keys`) tell their own.
+Headrace's own secret keys are listed here. Spark accepts thousands of properties, in any letter case and for any
+storage or server, so a Spark property is secret if its name contains certain words. Spark (`spark.redaction.regex`) and
+Hadoop (`hadoop.security.sensitive-config-keys`) recognise their secrets in the same way.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-HIDDEN = "***"
+MASK = "***"
 URL_KEYS = frozenset({"registry.database_url", "registry.url"})
-"""Keys of URLs that may hold a password: shown without it."""
+"""Keys of URLs that may contain a password; only the password is masked."""
 SECRET_KEYS = frozenset({"registry.client_token"})
-"""Keys of our own that are secrets, besides those that say so in their name. A file's or an issuer's name is none."""
+"""Secret keys of Headrace without a word of `OWN_WORDS`. Names of files and issuers are not secret."""
 OWN_WORDS = ("password", "secret")
 WORDS = (
     *OWN_WORDS,
     *("passwd", "passphrase", "passcode", "token", "credential"),
     *("accesskey", "accountkey", "apikey", "encryptionkey", "privatekey"),
 )
-"""Anywhere in a key of `spark`, whatever stands between their parts: `access.key`, `accessKey`, `ACCESS_KEY`."""
+"""Words that make a `spark` key secret, anywhere in it and with any separator: `access.key`, `accessKey`,
+`ACCESS_KEY`.
+"""
 PARTS = frozenset({"key", "pass", "pwd", "sas"})
-"""Too short to look for but between dots: `sasl.enabled` and `bypass` are no secrets."""
+"""Words that make a key secret only as a complete part of it: `sasl.enabled` and `bypass` are not secret."""
 
-_USER_AND_PASSWORD = re.compile(r"//([^:/@]*):.*@", re.DOTALL)  # also where a password has an unescaped `@` or `/`
-# `…?password=x&user=y` of a JDBC URL or `-Djavax.net.ssl.trustStorePassword=x`, to a blank or to what is given next.
-_GIVEN = re.compile(r"""([\w.-]+)=((?:"[^"]*"|'[^']*'|(?![&;][\w.-]+=)\S)+)""")
+_USER_AND_PASSWORD = re.compile(r"//([^:/@]*):.*@", re.DOTALL)  # the password may contain an unescaped `@` or `/`
+# `name=value` in a JDBC URL (`…?password=x&user=y`) or in JVM options (`-Djavax.net.ssl.trustStorePassword=x`). A value
+# ends at a blank or before the next `&name=` or `;name=`.
+_ASSIGNMENT = re.compile(r"""([\w.-]+)=((?:"[^"]*"|'[^']*'|(?![&;][\w.-]+=)\S)+)""")
 
 
 def is_secret(key: str) -> bool:
-    """Whether nothing of the value of this key, `<section>.<key>`, is shown, or no more than a URL without its
-    password."""
+    """Returns whether the value of this key (`<section>.<key>`) is masked, completely or in the password of a URL."""
     section, _, name = key.partition(".")
     if section != "spark":
         return key in URL_KEYS | SECRET_KEYS or any(word in name for word in OWN_WORDS)
@@ -46,24 +48,24 @@ def is_secret(key: str) -> bool:
     )
 
 
-def masked(key: str, value: Any) -> str:
-    """The value of a key as text for people; "" where there is none."""
+def mask_value(key: str, value: Any) -> str:
+    """Returns the value of a key as text with secrets masked; "" for an empty value."""
     text = _text(value)
     if text and is_secret(key) and not (key in URL_KEYS and "://" in text):
-        return HIDDEN
+        return MASK
     return mask_passwords(text)
 
 
 def mask_repr(key: str, value: Any) -> str:
-    """A value that is wrong, for a message that says so."""
-    return HIDDEN if is_secret(key) else mask_passwords(repr(value))
+    """Returns the `repr` of an invalid value for an error message, with secrets masked."""
+    return MASK if is_secret(key) else mask_passwords(repr(value))
 
 
 def mask_passwords(text: str) -> str:
-    """Text with the passwords of its URLs hidden, and what is given to a name that speaks of secrets."""
+    """Masks passwords in URLs and values that are assigned to secret names."""
     parts = re.split(r",(?=\w+://)", text)
-    urls = ",".join(_USER_AND_PASSWORD.sub(rf"//\1:{HIDDEN}@", part) for part in parts)
-    return _GIVEN.sub(lambda given: f"{given[1]}={HIDDEN if is_secret(f'spark.{given[1]}') else given[2]}", urls)
+    urls = ",".join(_USER_AND_PASSWORD.sub(rf"//\1:{MASK}@", part) for part in parts)
+    return _ASSIGNMENT.sub(lambda match: f"{match[1]}={MASK if is_secret(f'spark.{match[1]}') else match[2]}", urls)
 
 
 def _text(value: Any) -> str:

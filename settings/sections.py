@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.settings.masking import masked
+from headrace.settings.masking import mask_value
 from headrace.settings.values import Address, Duration
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Section:
-    """The settings of a room; its name says which."""
+    """The settings of a package; its name says which."""
 
     def masked(self) -> dict[str, str]:
-        """All values as text for people, with passwords hidden."""
+        """Returns all values as text, with secrets masked."""
         section = type(self).__name__.removesuffix("Settings").lower()
-        return {key.name: masked(f"{section}.{key.name}", getattr(self, key.name)) for key in dataclasses.fields(self)}
+        return {
+            key.name: mask_value(f"{section}.{key.name}", getattr(self, key.name)) for key in dataclasses.fields(self)
+        }
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.masked()})"
@@ -31,93 +33,110 @@ class Section:
 class RegistrySettings(Section):
     listen: Address = Address("127.0.0.1", 8081)
     database_url: str = ""  # SQLAlchemy URL; "" is SQLite in data_dir/registry.db
-    database_connections: int = 10  # of each process to PostgreSQL at most; looks at revisions and ids take two more
-    url: str = ""  # for clients; several by comma, first preferred; "": a live `headrace up` on data_dir, else `listen`
-    client_user: str = ""  # with which producers, consumers, load and audit go to the registry; "": with none
-    client_password: str = ""  # of that user
-    client_token: str = ""  # bearer token, instead of a user
-    client_token_file: str = ""  # file that holds the bearer token and is read before every request
-    client_ca: str = ""  # PEM file of the authorities to trust on https; "": those of the system
-    client_certificate: str = ""  # PEM file of the certificate to show on https
-    client_key: str = ""  # PEM file of its key; "": the key is in `client_certificate`
-    client_key_password: str = ""  # of an encrypted key
-    client_hosts: tuple[
-        str, ...
-    ] = ()  # that may get these where only the working directory's headrace.toml names the URL
-    client_timeout: Duration = Duration(10_000)  # of a connection attempt and of each wait for an answer
-    compatibility: str = "BACKWARD"  # level of subjects that have none of their own
-    api_profile: int = 8  # release of the Confluent Schema Registry whose bodies are answered; 7 for clients before 7.0
-    rule_sets: str = (
-        "keep"  # keep | drop: rule sets in requests; dropped, as by the community edition, they change no id
-    )
-    mode_changes: str = "allow"  # allow | refuse: whether clients may change modes, as READONLY and IMPORT are
-    request_bytes_max: int = 4 * 1024 * 1024  # body of one request; its schema may have half as many characters
-    workers: int = 1  # processes that serve; more than the cores that they may use does not help
-    users: str = ""  # file of users and what each may do; "": whoever reaches the registry may do everything
-    allow_unauthenticated_from: str = "loopback"  # loopback | network: where a registry without `users` may listen
-    tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": plain HTTP
-    tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
-    tls_client_listen: str = ""  # host:port where clients show certificates, by which `users` knows them; "": nowhere
-    tls_client_ca: str = ""  # PEM file of the authorities whose client certificates are believed there
-    token_keys: str = ""  # file or URL of the JSON Web Key Set that bearer tokens are signed with; "": none are taken
-    token_issuer: str = ""  # claim `iss` that tokens must have
-    token_audience: str = ""  # that must be in their claim `aud`
-    user_claim: str = "sub"  # claim that names the user
-    roles_claim: str = "roles"  # claim with the roles that `users` grants something to; a.b is b within a
-    requests_per_second_max: int = 0  # of one client to one worker, ten seconds' worth at once; 0: any number
-    access_log: str = ""  # file that gets a line of JSON for each request; "-" is standard error, "" no log
-    audit_log: str = ""  # file that gets a line of JSON for each change and who made it; "-" and "" as before
+    database_connections: int = 10  # PostgreSQL connections per process; revision checks and id allocation use two more
+    # URL for clients; several separated by commas, the first preferred; "" is a running `headrace up` on data_dir,
+    # else `listen`
+    url: str = ""
+    # user name that producers, consumers, the loader and the audit send to the registry; "" sends no credentials
+    client_user: str = ""
+    client_password: str = ""  # password of `client_user`
+    client_token: str = ""  # bearer token, instead of user and password
+    client_token_file: str = ""  # file that holds the bearer token; read before every request
+    client_ca: str = ""  # PEM file of the certificate authorities to trust on https; "" is the system's trust store
+    client_certificate: str = ""  # PEM file of the client certificate for https
+    client_key: str = ""  # PEM file of its private key; "" if `client_certificate` contains the key
+    client_key_password: str = ""  # password of an encrypted private key
+    # hosts that may receive these credentials although only the headrace.toml of the working directory names the URL
+    client_hosts: tuple[str, ...] = ()
+    client_timeout: Duration = Duration(10_000)  # timeout of a connection attempt and of each wait for a response
+    compatibility: str = "BACKWARD"  # compatibility level of subjects without a level of their own
+    # response bodies follow this release of the Confluent Schema Registry; 7 suits clients older than 7.0
+    api_profile: int = 8
+    # keep | drop: whether rule sets of requests are stored; dropped rule sets do not affect ids, as in the community
+    # edition
+    rule_sets: str = "keep"
+    mode_changes: str = "allow"  # allow | refuse: whether clients may change modes (READONLY, IMPORT)
+    request_bytes_max: int = 4 * 1024 * 1024  # size of a request body; a schema may have half as many characters
+    workers: int = 1  # number of worker processes; more than the available cores does not help
+    users: str = ""  # file of users and their permissions; "" permits every request of every client of the registry
+    # loopback | network: addresses on which a registry without `users` may listen
+    allow_unauthenticated_from: str = "loopback"
+    tls_certificate: str = ""  # PEM file of the server certificate with its chain; "" serves plain HTTP
+    tls_key: str = ""  # PEM file of its unencrypted private key; "" if `tls_certificate` contains the key
+    # host:port of the listener that requires client certificates and takes the user from them; "" disables it
+    tls_client_listen: str = ""
+    # PEM file of the certificate authorities that issue the client certificates of that listener
+    tls_client_ca: str = ""
+    token_keys: str = ""  # file or URL of the JSON Web Key Set that verifies bearer tokens; "" rejects bearer tokens
+    token_issuer: str = ""  # required claim `iss` of tokens
+    token_audience: str = ""  # required entry of the claim `aud` of tokens
+    user_claim: str = "sub"  # claim with the user name
+    # claim with the roles that `users` grants permissions to; `a.b` is claim b inside claim a
+    roles_claim: str = "roles"
+    # rate limit of one client at one worker, with bursts of ten seconds' worth; 0 is unlimited
+    requests_per_second_max: int = 0
+    access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
+    # file that receives one JSON line per change, with its user; "-" is standard error, "" is no log
+    audit_log: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BrokerSettings(Section):
     listen: Address = Address("127.0.0.1", 9092)
-    advertised_host: str = ""  # name or address that clients are told; "": that of `listen`
-    advertised_port: int = 0  # port that clients are told; 0: the one that is listened on
-    tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": no TLS
-    tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
-    tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
-    metrics_listen: str = ""  # host:port where GET /metrics answers Prometheus, whoever asks; "": nowhere
-    users: str = ""  # file of users and what each may do; "": whoever reaches the broker may do everything
+    advertised_host: str = ""  # host name or address that clients connect to; "" is that of `listen`
+    advertised_port: int = 0  # port that clients connect to; 0 is the port of the listener
+    tls_certificate: str = ""  # PEM file of the server certificate with its chain; "" is no TLS
+    tls_key: str = ""  # PEM file of its unencrypted private key; "" if `tls_certificate` contains the key
+    # PEM file of the authorities of the client certificates that are then required; "" requires none
+    tls_client_ca: str = ""
+    metrics_listen: str = ""  # host:port that serves GET /metrics for Prometheus without authentication; "" disables it
+    users: str = ""  # file of users and their permissions; "" permits every request of every client of the broker
+    # loopback | network: addresses on which a broker with neither `users` nor `tls_client_ca` may listen
     allow_unauthenticated_from: str = (
         "loopback"  # loopback | network: where a broker with neither `users` nor `tls_client_ca` may listen
     )
-    connections_per_address_max: int = 0  # at once from one address; 0: any number
-    bytes_per_second_max: int = 0  # that one user, or without users one address, may send and be sent; 0: any number
-    partitions: int = 4  # of a topic created by its first message
-    retention: Duration = Duration(7 * 86_400_000)  # by record timestamp, like Kafka's retention.ms
-    segment_bytes_max: int = 1024 * 1024 * 1024  # of one log file; retention deletes whole files
-    message_bytes_max: int = 1_048_588  # one record batch, Kafka's default
-    fsync: str = "interval"  # none | interval | always: when appended batches are forced to disk
-    auto_create_topics: bool = True  # whether a topic that a client asks for by name is created
-    rebalance_delay: Duration = Duration(0)  # how long the first members of an empty group wait for others; Kafka: 3s
-    session_timeout_min: Duration = Duration(6000)  # that a member of a group may ask for
-    consumer_session_timeout: Duration = Duration(45_000)  # of members by group.protocol=consumer
-    consumer_heartbeat_interval: Duration = Duration(5000)  # of members by group.protocol=consumer, who learn by it
-    node_id: int = 1  # of the one broker, as clients see it
-    on_corruption: str = "fail"  # fail | rename: at startup, what to do with a corrupt segment that had been fsynced
+    connections_per_address_max: int = 0  # concurrent connections from one IP address; 0 is unlimited
+    # quota of one user (without users: one IP address) for sent and received bytes together; 0 is unlimited
+    bytes_per_second_max: int = 0
+    partitions: int = 4  # partitions of a topic that its first message creates
+    # age of the newest record timestamp at which a segment is deleted, like Kafka's retention.ms
+    retention: Duration = Duration(7 * 86_400_000)
+    segment_bytes_max: int = 1024 * 1024 * 1024  # size of one log segment; retention deletes whole segments
+    message_bytes_max: int = 1_048_588  # size of one record batch; the default is Kafka's
+    fsync: str = "interval"  # none | interval | always: when appended batches are fsynced
+    auto_create_topics: bool = True  # whether a metadata request that names a missing topic creates it
+    # wait of an empty group for more members before the first rebalance; Kafka's default is 3s
+    rebalance_delay: Duration = Duration(0)
+    session_timeout_min: Duration = Duration(6000)  # shortest session timeout that a group member may request
+    consumer_session_timeout: Duration = Duration(45_000)  # session timeout of members with group.protocol=consumer
+    # heartbeat interval of members with group.protocol=consumer, sent to them in responses
+    consumer_heartbeat_interval: Duration = Duration(5000)
+    node_id: int = 1  # node id of the broker in responses
+    # fail | rename: action of a start that finds corruption in fsynced data; rename moves the corrupt file to
+    # `.corrupt`
+    on_corruption: str = "fail"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KafkaSettings(Section):
-    bootstrap_servers: str = ""  # host:port,…; "" is a live `headrace up` on the same data_dir, else broker.listen
-    security_protocol: str = "PLAINTEXT"  # PLAINTEXT | SSL | SASL_PLAINTEXT | SASL_SSL, as Kafka calls them
-    ca: str = ""  # PEM file of the authorities to trust with TLS; "": those of the system
-    certificate: str = ""  # PEM file of the certificate to show with TLS
-    key: str = ""  # PEM file of its key; "": the key is in `certificate`
-    key_password: str = ""  # of an encrypted key
-    key_password_file: str = ""  # file that holds that password
+    bootstrap_servers: str = ""  # host:port,…; "" is a running `headrace up` on data_dir, else broker.listen
+    security_protocol: str = "PLAINTEXT"  # PLAINTEXT | SSL | SASL_PLAINTEXT | SASL_SSL, with Kafka's meanings
+    ca: str = ""  # PEM file of the certificate authorities to trust with TLS; "" is the system's trust store
+    certificate: str = ""  # PEM file of the client certificate
+    key: str = ""  # PEM file of its private key; "" if `certificate` contains the key
+    key_password: str = ""  # password of an encrypted private key
+    key_password_file: str = ""  # file that holds the password of the private key
     sasl_mechanism: str = ""  # PLAIN | SCRAM-SHA-256 | SCRAM-SHA-512 | OAUTHBEARER | GSSAPI
-    user: str = ""  # that logs in with PLAIN or SCRAM
-    password: str = ""  # of that user
-    password_file: str = ""  # file that holds the password
+    user: str = ""  # user name for PLAIN and SCRAM
+    password: str = ""  # password of `user`
+    password_file: str = ""  # file that holds the password of `user`
     token_file: str = ""  # file that holds the token for OAUTHBEARER
     kerberos_service: str = "kafka"  # first part of the brokers' principals, for GSSAPI
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """One `[[loader.topic]]`: for the topics whose whole name `pattern` matches, keys of `loader` by name."""
+    """One `[[loader.topic]]`: values of `loader` keys for topics with names that match `pattern` as a whole."""
 
     pattern: str
     given: Mapping[str, Any]
@@ -125,37 +144,48 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoaderSettings(Section):
-    warehouse: str = ""  # directory or file://, hdfs:// or s3a:// URI; "" is data_dir/warehouse
-    state: str = ""  # the same for the decision log; "" is _headrace in the warehouse
-    tasks: int = 0  # size of the fixed pool; 0 is the number of cores
-    interval: Duration = Duration(600_000)  # between the scheduled loads of `headrace up`, aligned to the clock
+    warehouse: str = ""  # directory or file://, hdfs:// or s3a:// URI of the tables' files; "" is data_dir/warehouse
+    state: str = ""  # directory or URI of the commit log; "" is _headrace in the warehouse
+    tasks: int = 0  # size of the fixed pool of tasks; 0 is the number of cores
+    interval: Duration = Duration(600_000)  # time between the scheduled loads of `headrace up`, aligned to the clock
+    # how long `up` keeps Spark running after a load for the next one; 0s stops it at once
     spark_idle_timeout: Duration = Duration(
         1_800_000
     )  # for how long `up` keeps the Spark of a load for the next; 0s: not
     partition_by: str = "hour"  # hour (dt and hr) | day (dt alone)
-    topics_include: tuple[str, ...] = (".*",)  # regular expressions matched against whole topic names
-    topics_exclude: tuple[str, ...] = ()  # applied after include; `__*` and `_schemas` are always left out
-    time_fields: tuple[str, ...] = ("header.time", "timestamp")  # the first that exists gives the message time
-    subject: str = "{topic}-value"  # registry's subject of a topic's values; {topic} is the topic's name
+    topics_include: tuple[str, ...] = (".*",)  # regular expressions that match whole topic names
+    # regular expressions of topics to leave out; `__*` and `_schemas` are always left out
+    topics_exclude: tuple[str, ...] = ()
+    # fields with the message time; the first that a record has counts
+    time_fields: tuple[str, ...] = ("header.time", "timestamp")
+    subject: str = "{topic}-value"  # registry subject of a topic's values; {topic} is the topic's name
     codec: str = "snappy"  # Avro codec of the files: null | deflate | snappy
-    file_bytes_target: int = 256 * 1024 * 1024  # a partition is split over tasks only above this
-    range_bytes_max: int = 4 * 1024 * 1024 * 1024  # cap of what one run reads from one partition
-    kafka_column: str = "position"  # none | position | full: what each row says of where it came from
-    quarantine_ratio_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
-    on_data_loss: str = "fail"  # fail | skip: when offsets vanished unread, or the log is not the one read
-    record_bytes_max: int = 64 * 1024 * 1024  # what one batch may unfold to; a larger one is taken for corrupt
-    corrupt_batches: str = "fail"  # fail | quarantine | skip: what becomes of a batch that cannot be read
-    future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
-    future_max: Duration = Duration(86_400_000)  # how far after its arrival a message may be dated before it is clamped
-    staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
-    retention_days: int = 0  # whole days that `retain` keeps of a topic after the end of a day; 0 keeps all
-    compact: bool = False  # whether `compact` without topics takes the topic
-    compact_after: Duration = Duration(21_600_000)  # how long after its end a bucket is left to late messages
-    run_log: str = ""  # file that gets a line of JSON for each load; "" is data_dir/logs/runs.jsonl, "off" no log
-    topic: tuple[TopicTable, ...] = ()  # tables of keys for some topics, see below
+    file_bytes_target: int = (
+        256 * 1024 * 1024
+    )  # only larger offset ranges are split over tasks; hence the target size of a data file
+    range_bytes_max: int = 4 * 1024 * 1024 * 1024  # estimated bytes that one load reads from one topic partition
+    kafka_column: str = "position"  # none | position | full: which Kafka metadata of a record its row contains
+    # share of bad messages among a topic's messages in a load; above it the load exits 1, with over 100 bad messages
+    # the topic is not loaded
+    quarantine_ratio_max: float = 0.1
+    # fail | skip: when a topic partition's offsets were deleted or replaced before they were read
+    on_data_loss: str = "fail"
+    record_bytes_max: int = 64 * 1024 * 1024  # size of an uncompressed record batch; a larger one counts as corrupt
+    corrupt_batches: str = "fail"  # fail | quarantine | skip: what to do with a corrupt record batch
+    future_records: str = "own_time"  # own_time | clamp: the time partition of a message dated in the future, see below
+    # how far the message time may be after the arrival before `clamp` applies
+    future_max: Duration = Duration(86_400_000)
+    # age at which uncommitted files in staging are deleted
+    staging_age: Duration = Duration(7 * 86_400_000)
+    retention_days: int = 0  # complete days that expiry keeps of a topic; 0 keeps all
+    compact: bool = False  # whether `compact` without topics includes the topic
+    # time after the end of a time partition in which compaction leaves it to late messages
+    compact_after: Duration = Duration(21_600_000)
+    run_log: str = ""  # file that receives one JSON line per load; "" is data_dir/logs/runs.jsonl, "off" is no log
+    topic: tuple[TopicTable, ...] = ()  # tables of settings for some topics, see below
 
     def of_topic(self, topic: str) -> LoaderSettings:
-        """The settings in force for one topic: of each key, what the first table says that matches and has it."""
+        """Returns the settings of one topic: for each key, the value of the first matching table that has the key."""
         given: dict[str, Any] = {}
         for table in self.topic:
             if re.fullmatch(table.pattern, topic):
@@ -163,57 +193,65 @@ class LoaderSettings(Section):
         return dataclasses.replace(self, **given) if given else self
 
     def subject_of(self, topic: str) -> str:
-        """The registry's subject of a topic's values."""
+        """Returns the registry subject of a topic's values."""
         return self.of_topic(topic).subject.replace("{topic}", topic)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HiveSettings(Section):
     database: str = "headrace"
-    metastore: str = ""  # thrift://host:port; "" is a live `headrace up` on the same data_dir, else Derby in data_dir
-    listen: Address = Address("127.0.0.1", 9083)  # metastore endpoint served by `headrace up`
-    memory: str = "1g"  # most that the JVM of this metastore takes for its objects, as Java's -Xmx is given
-    executor: str = "spark"  # spark: metastore client | hive://host:port: HiveServer2, Spark Thrift Server | print
-    server_auth: str = "NONE"  # of hive://…: NONE | NOSASL | LDAP | CUSTOM | KERBEROS, as the server has it
-    server_user: str = ""  # that logs in there; "" is the user of the process
-    server_password: str = ""  # of that user, for LDAP and CUSTOM
-    server_password_file: str = ""  # file that holds the password
+    metastore: str = ""  # thrift://host:port; "" is a running `headrace up` on data_dir, else Derby in data_dir
+    listen: Address = Address("127.0.0.1", 9083)  # address of the metastore that `headrace up` serves
+    memory: str = "1g"  # heap of that metastore's JVM, in the form of Java's -Xmx
+    # spark: metastore client | hive://host:port: HiveServer2 or Spark Thrift Server | print: only shows statements
+    executor: str = "spark"
+    # authentication of hive://…: NONE | NOSASL | LDAP | CUSTOM | KERBEROS, as configured on the server
+    server_auth: str = "NONE"
+    server_user: str = ""  # user name at hive://…; "" is the user of the process
+    server_password: str = ""  # password of `server_user`, for LDAP and CUSTOM
+    server_password_file: str = ""  # file that holds the password of `server_user`
     server_kerberos_service: str = "hive"  # first part of the server's principal, for KERBEROS
-    literal_chars_max: int = 30_000  # a longer table schema goes to avro.schema.url
-    latest_views: bool = False  # loads keep the view <table>_latest, the newest schema's fields alone, in Spark's SQL
-    column_comments: bool = True  # a field's doc is its column's comment; off where a metastore cannot hold all letters
+    # length of a table schema above which it is stored in a file (avro.schema.url), not in avro.schema.literal
+    literal_chars_max: int = 30_000
+    # whether loads create the view <table>_latest with only the newest schema's fields, in Spark SQL
+    latest_views: bool = False
+    # whether the doc of a field becomes the comment of its column; false for a metastore that cannot store all
+    # characters
+    column_comments: bool = True
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SqlSettings(Section):
-    listen: Address | None = (
-        None  # SQL endpoint served by `headrace up`; None is off, since whoever reaches it runs code
-    )
-    memory: str = "1g"  # for the queries of `headrace up` together; beyond it SQL alone ends, and starts again
+    # address of the SQL endpoint that `headrace up` serves; its clients can run code; None is off
+    listen: Address | None = None
+    memory: str = "1g"  # memory for all queries of `headrace up` together; above it only SQL stops, and restarts
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AuditSettings(Section):
-    grace: Duration = Duration(1_800_000)  # after a window's end before a missing count is called short
-    topic: str = "headrace.audit"  # where producers and consumers publish their counts
-    counted_topics: tuple[str, ...] = ()  # patterns of topics all of whose producers count: more than sent is surplus
-    findings_ttl: Duration = Duration(30 * 86_400_000)  # after the last count of a window a finding in it is past
+    grace: Duration = Duration(1_800_000)  # wait after the end of a window before missing messages are reported
+    topic: str = "headrace.audit"  # topic of the counts that producers and consumers publish
+    # patterns of topics on which every producer counts; more messages than counted are then `extra`
+    counted_topics: tuple[str, ...] = ()
+    # time after the last count of a window at which a finding in it is `past`
+    findings_ttl: Duration = Duration(30 * 86_400_000)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompatSettings(Section):
     schemas: tuple[str, ...] = ()  # files, patterns and directories that are checked when the command names none
-    types: tuple[str, ...] = ()  # files and directories of types that schemas use, which are not checked themselves
-    allow_comments: bool = False  # comments in schema files are read past, as Avro Java does
+    types: tuple[str, ...] = ()  # files and directories of types that schemas use; they are not checked themselves
+    allow_comments: bool = False  # whether comments in schema files are allowed, as in Avro Java
     against: tuple[str, ...] = ()  # baseline: git:REF[:path], git-tip:REF, registry, a URL, a directory, or files
-    level: str = ""  # a level for all; "": the subject's own in a registry, else BACKWARD
-    all_versions: bool = False  # compare with every earlier version, as the _TRANSITIVE levels do
-    require_subject: bool = False  # a schema without an earlier version fails
+    level: str = ""  # level of every schema; "" is the level of its subject in a registry, else BACKWARD
+    all_versions: bool = False  # whether to compare with every earlier version, as the _TRANSITIVE levels do
+    require_subject: bool = False  # whether a schema without an earlier version fails
     subject_strategy: str = "topic"  # topic | record | topic-record | file: how a file's subject is named
-    subjects: Mapping[str, str] = field(default_factory=dict)  # pattern of a path = subject, before the strategy
-    lints: tuple[str, ...] = ()  # rules beyond compatibility that are asked for, or all; NAME=error, =warning or =off
+    # pattern of a path = subject; takes precedence over the strategy
+    subjects: Mapping[str, str] = field(default_factory=dict)
+    lints: tuple[str, ...] = ()  # lint rules to check, or all; NAME=error, =warning or =off
     suppressions: tuple[Mapping[str, Any], ...] = ()  # tables of rule, path, subject, field, reason, expires
-    baseline: str = ""  # file of known findings that do not count
+    baseline: str = ""  # file of known findings, which do not fail the check
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +266,12 @@ class Settings:
     audit: AuditSettings = AuditSettings()
     compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
-    # `master`, and any spark.* property without its prefix, passed through to Spark
+    # `master` and any spark.* property without its prefix, passed through to Spark
     keys_from_working_directory: frozenset[str] = frozenset()
-    # Keys whose values come from the working directory's own file, which may be anybody's: a checkout has one.
+    # Keys set by the headrace.toml of the working directory, which may be untrusted, for example in a checkout.
 
     def masked(self) -> dict[str, dict[str, str] | str]:
-        """All values as text for people, with passwords hidden."""
+        """Returns all values as text, with secrets masked."""
         shown: dict[str, dict[str, str] | str] = {}
         for section in dataclasses.fields(self):
             if section.name == "keys_from_working_directory":
@@ -242,7 +280,9 @@ class Settings:
             if isinstance(value, Section):
                 shown[section.name] = value.masked()
             elif isinstance(value, Mapping):
-                shown[section.name] = {str(key): masked(f"{section.name}.{key}", item) for key, item in value.items()}
+                shown[section.name] = {
+                    str(key): mask_value(f"{section.name}.{key}", item) for key, item in value.items()
+                }
             else:
                 shown[section.name] = str(value)
         return shown
@@ -279,7 +319,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "hive.server_auth": ("NONE", "NOSASL", "LDAP", "CUSTOM", "KERBEROS"),
     "compat.subject_strategy": ("topic", "record", "topic-record", "file"),
 }
-"""Settings that take one of a few words."""
+"""The permitted values of enumerated settings."""
 
 TOPIC_KEYS = (
     "subject",
@@ -297,7 +337,7 @@ TOPIC_KEYS = (
     "compact",
     "compact_after",
 )
-"""Keys of `loader` that a `[[loader.topic]]` may give."""
+"""Keys of `loader` that a `[[loader.topic]]` may contain."""
 
 PATTERNS = frozenset({"loader.topics_include", "loader.topics_exclude", "audit.counted_topics"})
 """Settings that are regular expressions."""
@@ -324,11 +364,11 @@ AT_LEAST: Mapping[str, int | Duration] = {
 
 AT_MOST: Mapping[str, int | Duration] = {
     "broker.advertised_port": 65535,
-    "broker.node_id": (1 << 31) - 1,  # 32 bits in every answer
-    "broker.partitions": 10_000,  # what the broker lets a topic have
-    "broker.segment_bytes_max": (1 << 31) - 1,  # an index has 32 bits for a position
-    "broker.message_bytes_max": 64 * 1024 * 1024,  # as `max.message.bytes` of a topic
-    "broker.session_timeout_min": Duration(1_800_000),  # the longest that a member may ask for
-    "broker.consumer_session_timeout": Duration(24 * 86_400_000),  # 32 bits of milliseconds
+    "broker.node_id": (1 << 31) - 1,  # int32 in every response
+    "broker.partitions": 10_000,  # the broker's limit
+    "broker.segment_bytes_max": (1 << 31) - 1,  # an index entry has 32 bits for a file position
+    "broker.message_bytes_max": 64 * 1024 * 1024,  # the same as for `max.message.bytes` of a topic
+    "broker.session_timeout_min": Duration(1_800_000),  # the longest session timeout that a member may request
+    "broker.consumer_session_timeout": Duration(24 * 86_400_000),  # int32 milliseconds
     "broker.consumer_heartbeat_interval": Duration(24 * 86_400_000),
 }

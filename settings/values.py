@@ -1,4 +1,4 @@
-"""What settings are made of besides numbers and texts."""
+"""Value types of settings: addresses and durations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a TCP port; port 0 asks the system for a free one."""
+    """A host and a TCP port; with port 0 the operating system chooses a free one."""
 
     host: str
     port: int
@@ -23,7 +23,7 @@ class Address:
         """Reads `host:port`, `:port` (loopback) or `[v6]:port`.
 
         Raises:
-            ValueError: the text is none of these.
+            ValueError: the text has none of these forms.
         """
         match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})", text.strip())
         if match is None or int(match["port"]) > 65535:
@@ -33,7 +33,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A span of time; written `10m`, `90s`, `500ms`, `2h` or `7d`."""
+    """A time span in milliseconds; written `10m`, `90s`, `500ms`, `2h` or `7d`."""
 
     ms: int
 
@@ -51,10 +51,10 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Reads a number with one of the units ms, s, m, h, d.
+        """Reads a whole number with one of the units ms, s, m, h, d.
 
         Raises:
-            ValueError: the text is not such a duration.
+            ValueError: the text has another form.
         """
         match = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|h|d)", text.strip())
         if match is None:

@@ -1,25 +1,29 @@
-"""Writes docs/settings.md from settings/sections.py: `python tools/settings_page.py`. A test keeps the page current."""
+"""Generates docs/settings.md from settings/sections.py: `python tools/settings_page.py`. A test compares them."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
 from headrace.cli.command import FLAGS
 from headrace.settings import CHOICES, ENVIRONMENT_PREFIX, TOPIC_KEYS, Settings
-from headrace.settings.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LOG_DEFAULTS
+from headrace.settings.log_format import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LOG_DEFAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
 INTRODUCTION = f"""# Settings
 
-Defaults are overridden by `headrace.toml`, that by the environment, and that by flags. The file is the one named by
-`--config` or `HEADRACE_CONFIG`, else `headrace.toml` in the working directory, else `~/.config/headrace/headrace.toml`.
-In the environment a key is written `{ENVIRONMENT_PREFIX}<SECTION>__<KEY>`, for example
-`{ENVIRONMENT_PREFIX}LOADER__PARTITION_BY=day`. Durations are written `500ms`, `90s`, `10m`, `2h` or `7d`. Unknown keys
-are errors. A relative `data_dir`, `loader.warehouse` or `loader.state` of a file is taken from that file's directory,
-and so is the default of `data_dir` where there is a file; anything else from the directory where the command is started.
+Each source overrides the ones before it: defaults, settings file, environment, flags.
+
+- **File**: the one named by `--config` or `HEADRACE_CONFIG`, else `headrace.toml` in the working directory, else
+  `~/.config/headrace/headrace.toml`.
+- **Environment**: `{ENVIRONMENT_PREFIX}<SECTION>__<KEY>`, for example `{ENVIRONMENT_PREFIX}LOADER__PARTITION_BY=day`.
+- **Durations** are written `500ms`, `90s`, `10m`, `2h` or `7d`.
+- **Relative paths**: `data_dir`, `loader.warehouse` and `loader.state` of a file are relative to the file's directory,
+  and so is the default of `data_dir` if there is a file. All other paths are relative to the working directory.
+- **Unknown keys** are errors.
 
 | key | flag | default | meaning |
 |---|---|---|---|
@@ -30,26 +34,26 @@ SPARK_ROW = (
 )
 
 LOG = f"""
-## The log
+## Log format
 
-There is a log before settings are read, so two variables of the environment say how its lines look; nothing else does.
+Two environment variables configure the log, because logging starts before settings are read:
 
 | variable | default | meaning |
 |---|---|---|
-| `{LEVEL_VARIABLE}` | `{LOG_DEFAULTS[LEVEL_VARIABLE]}` | `DEBUG`, `INFO`, `WARNING` or `ERROR`: what is below stays out; on a terminal any of them asks for lines of the log too |
-| `{FORMAT_VARIABLE}` | `{LOG_DEFAULTS[FORMAT_VARIABLE]}` | one of {", ".join(FORMATS)}: `json` makes each line an object |
+| `{LEVEL_VARIABLE}` | `{LOG_DEFAULTS[LEVEL_VARIABLE]}` | lowest level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`; on a terminal log lines appear only if it is set |
+| `{FORMAT_VARIABLE}` | `{LOG_DEFAULTS[FORMAT_VARIABLE]}` | one of {", ".join(FORMATS)}; `json` writes one JSON object per line |
 
-Another value is as none. A name that is nearly one of these, or a setting's with too few underscores, is an error.
+Invalid values are ignored. A variable with a similar name, or a setting's variable with too few underscores, is an error.
 """  # noqa: E501  (lines of a table)
 
 TOPICS = f"""
-## Some topics otherwise than the others
+## Settings for some topics
 
-A settings file may have any number of tables `[[loader.topic]]`:
+A settings file may contain any number of `[[loader.topic]]` tables:
 
 ```toml
 [[loader.topic]]
-pattern = "clicks|page\\\\..*"          # a regular expression that a topic's whole name must match
+pattern = "clicks|page\\\\..*"          # regular expression that matches the whole topic name
 partition_by = "day"
 quarantine_ratio_max = 0.01
 
@@ -58,31 +62,33 @@ pattern = ".*"
 future_records = "clamp"
 ```
 
-Each gives some of these keys, which mean what the key of `[loader]` of that name means:
+A table may contain these keys, with the same meaning as in `[loader]`:
 {", ".join(f"`{key}`" for key in TOPIC_KEYS)}.
-For each key the first table in the file counts that matches the topic and has that key; a key that none of them has is
-the one of `[loader]`, wherever that was set. Tables are neither in the environment nor on the command line.
+For each key, the first table counts that matches the topic and contains the key. Without such a table the value of
+`[loader]` applies. Tables cannot be set in the environment or on the command line.
 
-`partition_by` is chosen when a topic's table is made; a table that is there keeps its own, and the load says so.
-`kafka_column` may be widened (`none`, `position`, `full`), and rows from before have null in what is new; it is never
-narrowed, since rows would lose what they have. The other keys count from the next load on. `time_fields` and `subject`
-are also what producers and consumers look at: give their machines the same file.
+Most keys take effect at the next load. Exceptions and details:
 
-`subject` is for serializers that name subjects after the record. `"shop.Order"` is the record name strategy, and
-several topics may have that subject; `"{{topic}}-shop.Order"` is the topic record name strategy. A topic has one table,
-of the versions of one subject: its messages of other registered schemas are rows of that table where Avro can resolve
-them to it, and quarantined where not. A table keeps the subject that it was made from: when the settings name another
-one, the load says so and leaves that topic alone.
-
-With `future_records = "clamp"` a message that is dated more than `future_max` after its arrival is filed under the time
-of its arrival, which is the record's timestamp unless that too lies ahead of the loader's clock, else the start of the
-load. The load notes how many there were. The audit counts them in their own window, and the columns of the row keep
-what the message says. Late messages are always filed under their own time.
+- `partition_by` is fixed when a topic's table is created. An existing table keeps its value, and the load reports the
+  difference.
+- `kafka_column` can be widened (`none`, `position`, `full`); existing rows then have null in the new fields. It is
+  never narrowed, because existing rows would lose data.
+- `time_fields` and `subject` are also used by producers and consumers. Give them the same settings file.
+- `subject` supports serializers that name subjects after records. `"shop.Order"` is the record name strategy, and
+  several topics may share this subject. `"{{topic}}-shop.Order"` is the topic record name strategy. A topic has one
+  table, built from the versions of one subject. Messages with other registered schemas become rows if Avro can resolve
+  them to the table's schema; otherwise they are quarantined. If the setting names another subject than the existing
+  table, the load reports this and does not load the topic.
+- `future_records = "clamp"` applies to a message that is dated more than `future_max` after its arrival: its time
+  partition is that of its arrival. The arrival is the record timestamp, or the start of the load if the record
+  timestamp is also ahead of the loader's clock. The load reports the number of such messages, the audit counts them in
+  a window of their own, and the row's columns keep the message's time. Late messages always keep their own time
+  partition.
 """
 
 
 def page() -> str:
-    rows = [row("data_dir", "./headrace-data", "directory of everything this installation keeps")]
+    rows = [row("data_dir", "./headrace-data", "directory of all files of this installation")]
     source = (ROOT / "settings" / "sections.py").read_text(encoding="utf-8")
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     lines = source.splitlines()
@@ -105,10 +111,11 @@ def row(key: str, default: str, text: str) -> str:
 
 
 def meaning(key: str, lines: list[str], node: ast.AnnAssign) -> str:
-    """The comment beside the field, else the one above it, else the help of its flag."""
-    beside = re.search(r"  # (.*)$", lines[(node.end_lineno or node.lineno) - 1])
-    above = re.match(r"\s*# (.*)$", lines[node.lineno - 2])
-    text = beside[1] if beside else above[1] if above else FLAGS[key].help if key in FLAGS else ""
+    """Returns the comment on the field's line, else the comment lines above it, else the help of its flag."""
+    same_line = re.search(r"  # (.*)$", lines[(node.end_lineno or node.lineno) - 1])
+    comments = itertools.takewhile(bool, (re.match(r"\s*# (.*)$", line) for line in reversed(lines[: node.lineno - 1])))
+    above = " ".join(reversed([comment[1] for comment in comments if comment]))
+    text = same_line[1] if same_line else above or (FLAGS[key].help if key in FLAGS else "")
     if key in CHOICES and not all(choice in text for choice in CHOICES[key]):
         text = f"{text}; one of {', '.join(CHOICES[key])}" if text else f"one of {', '.join(CHOICES[key])}"
     return text

@@ -14,11 +14,11 @@ from headrace.settings.addresses import (
     LiveAddresses,
     RemoteDirectory,
     live_addresses,
+    local_warehouse_directory,
     resolve_bootstrap_servers,
     resolve_metastore,
     resolve_registry_url,
-    state_directory,
-    warehouse_dir,
+    state_location,
     warehouse_location,
 )
 
@@ -34,7 +34,7 @@ LIVE = LiveAddresses(
 )
 
 
-def test_an_unlocked_file_is_stale(tmp_path: Path) -> None:
+def test_unlocked_up_file_is_ignored(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     (tmp_path / "up.json").write_text(json.dumps(dataclasses.asdict(LIVE)))
     assert live_addresses(settings) is None
@@ -42,12 +42,12 @@ def test_an_unlocked_file_is_stale(tmp_path: Path) -> None:
     assert resolve_metastore(settings) is None
 
 
-def test_a_registry_with_a_certificate_is_asked_over_https() -> None:
+def test_registry_url_is_https_with_tls_certificate() -> None:
     settings = load_settings(flags={"registry.tls_certificate": "registry.pem"})
     assert resolve_registry_url(settings) == "https://127.0.0.1:8081"
 
 
-def test_a_locked_file_wins_over_defaults_and_loses_to_settings(tmp_path: Path) -> None:
+def test_locked_up_file_overrides_defaults_but_not_settings(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     (tmp_path / "up.json").write_text(json.dumps(dataclasses.asdict(LIVE)))
     descriptor = os.open(tmp_path / "up.json", os.O_RDWR)
@@ -59,7 +59,7 @@ def test_a_locked_file_wins_over_defaults_and_loses_to_settings(tmp_path: Path) 
         assert resolve_metastore(settings) == LIVE.metastore
         named = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="kafka:9092"))
         assert resolve_bootstrap_servers(named) == "kafka:9092"
-        os.ftruncate(descriptor, 0)  # starting up: locked, but not ready
+        os.ftruncate(descriptor, 0)  # a starting `up` holds the lock and has not written its addresses
         assert live_addresses(settings) is None
     finally:
         os.close(descriptor)
@@ -78,25 +78,25 @@ def test_a_locked_file_wins_over_defaults_and_loses_to_settings(tmp_path: Path) 
         "hdfs://n/a%20",
     ],
 )
-def test_other_file_systems_are_refused(text: str) -> None:
+def test_unsupported_location_is_an_error_that_names_the_setting(text: str) -> None:
     for key in ("warehouse", "state"):
         settings = Settings(loader=LoaderSettings(**{key: text}))
         with pytest.raises(SettingsError, match=rf"loader\.{key}\b.*{re.escape(repr(text))}"):
-            warehouse_location(settings) if key == "warehouse" else state_directory(settings)
+            warehouse_location(settings) if key == "warehouse" else state_location(settings)
 
 
 @pytest.mark.parametrize("text", ["hdfs://nn:8020/warehouse", "hdfs://nameservice/w/x", "s3a://bucket/x"])
-def test_warehouse_and_state_may_be_on_a_cluster_or_in_a_bucket(text: str, tmp_path: Path) -> None:
+def test_warehouse_and_state_accept_hdfs_and_s3a_uris(text: str, tmp_path: Path) -> None:
     settings = Settings(loader=LoaderSettings(warehouse=f"{text}/", state=str(tmp_path)))
     assert warehouse_location(settings) == RemoteDirectory(text)
-    assert state_directory(settings) == tmp_path
-    assert state_directory(Settings(loader=LoaderSettings(state=text))) == RemoteDirectory(text)
-    assert state_directory(Settings()) is None
+    assert state_location(settings) == tmp_path
+    assert state_location(Settings(loader=LoaderSettings(state=text))) == RemoteDirectory(text)
+    assert state_location(Settings()) is None
     with pytest.raises(SettingsError, match=re.escape(text)):
-        warehouse_dir(settings)
+        local_warehouse_directory(settings)
 
 
-def test_the_warehouse_may_be_a_path_or_a_file_uri(tmp_path: Path) -> None:
+def test_warehouse_accepts_a_path_and_a_file_uri(tmp_path: Path) -> None:
     for text in (str(tmp_path / "a b"), (tmp_path / "a b").as_uri()):
-        assert warehouse_dir(Settings(loader=LoaderSettings(warehouse=text))) == tmp_path / "a b"
-    assert warehouse_dir(Settings(data_dir=tmp_path)) == tmp_path / "warehouse"
+        assert local_warehouse_directory(Settings(loader=LoaderSettings(warehouse=text))) == tmp_path / "a b"
+    assert local_warehouse_directory(Settings(data_dir=tmp_path)) == tmp_path / "warehouse"

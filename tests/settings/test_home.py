@@ -1,4 +1,4 @@
-"""A user without a home directory, as in containers that run as any number."""
+"""Settings of a user without a home directory, as in containers that run with an arbitrary user id."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from headrace.settings import SettingsError, home_directory, load_settings, state_directory
+from headrace.settings import SettingsError, home_directory, load_settings, user_state_directory
 from headrace.settings.loading import COMMAND_LINE
 
 
 @pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*args: object) -> Path:
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error(*args: object) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(Path, "home", none)
-    monkeypatch.setattr(Path, "expanduser", lambda path: none() if str(path).startswith("~") else path)
+    monkeypatch.setattr(Path, "home", raise_error)
+    monkeypatch.setattr(Path, "expanduser", lambda path: raise_error() if str(path).startswith("~") else path)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
 
-def test_who_has_a_home_keeps_things_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_user_state_directory_is_in_home_or_xdg_state_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert home_directory() == tmp_path
-    assert state_directory() == tmp_path / ".local" / "state"
+    assert user_state_directory() == tmp_path / ".local" / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert state_directory() == tmp_path / "state"
+    assert user_state_directory() == tmp_path / "state"
 
 
-@pytest.mark.usefixtures("nobody")
-def test_nobody_needs_a_home(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_home")
+def test_settings_load_without_a_home_directory(tmp_path: Path) -> None:
     assert home_directory() is None
-    assert state_directory() is None
+    assert user_state_directory() is None
     assert load_settings(working_dir=tmp_path, home=home_directory()).data_dir == Path("headrace-data")
 
 
-@pytest.mark.usefixtures("nobody")
-def test_a_path_at_home_is_refused_where_there_is_none() -> None:
+@pytest.mark.usefixtures("no_home")
+def test_path_with_tilde_is_an_error_without_a_home_directory() -> None:
     with pytest.raises(SettingsError, match=f"'~/x'.*{COMMAND_LINE}"):
         load_settings(flags={"data_dir": "~/x"})

@@ -11,7 +11,7 @@ from headrace.settings.addresses import warehouse_location
 from headrace.settings.loading import COMMAND_LINE
 
 
-def test_defaults_suit_a_laptop() -> None:
+def test_defaults_listen_on_loopback_and_run_spark_locally() -> None:
     settings = load_settings()
     assert settings == Settings()
     assert str(settings.registry.listen) == "127.0.0.1:8081"
@@ -20,7 +20,7 @@ def test_defaults_suit_a_laptop() -> None:
     assert settings.sql.listen is None
 
 
-def test_later_layers_win(tmp_path: Path) -> None:
+def test_flags_override_environment_and_environment_overrides_file(tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text(
         '[loader]\ntasks = 3\ninterval = "5m"\ntime_fields = ["at"]\n[hive]\ndatabase = "file"\n'
         '[spark]\nmaster = "local[1]"\n"sql.shuffle.partitions" = 2\nexecutor.memory = "1g"\n'
@@ -59,11 +59,11 @@ UNUSABLE = [
     ("loader.quarantine_ratio_max", "1.5", "'1.5'"),
     ("data_dir", "", "''"),
 ]
-"""A setting, a value that it cannot have, and what its error contains beside the setting and its origin: the nearest
-setting, the bound, the choices or the value."""
+"""Setting, invalid value, and text that the error contains besides setting and source: the nearest setting, the bound,
+the choices or the value."""
 
 
-def test_error_of_a_setting_names_it_its_origin_and_what_it_may_be() -> None:
+def test_error_names_the_setting_its_source_and_the_permitted_values() -> None:
     errors = [(key, value, expected, error_of(flags={key: value})) for key, value, expected in UNUSABLE]
     assert [
         (key, value, error)
@@ -73,7 +73,7 @@ def test_error_of_a_setting_names_it_its_origin_and_what_it_may_be() -> None:
 
 
 def error_of(**sources: Any) -> str:
-    """Returns the error of settings from these sources, or "" where there is none."""
+    """Returns the error message of settings from these sources, or ""."""
     try:
         load_settings(**sources)
     except SettingsError as error:
@@ -89,7 +89,7 @@ def test_config_file_must_exist_and_be_toml(tmp_path: Path) -> None:
         load_settings(environment={"HEADRACE_CONFIG": str(tmp_path / "broken.toml")})
 
 
-def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_path: Path) -> None:
+def test_first_matching_topic_table_with_a_key_sets_it(tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text(
         '[loader]\ncodec = "null"\n'
         '[[loader.topic]]\npattern = "clicks|page\\\\..*"\npartition_by = "day"\ntime_fields = ["at"]\n'
@@ -101,8 +101,8 @@ def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_pa
     assert (clicks.future_max, clicks.codec, clicks.tasks) == (Duration(7_200_000), "null", 3)
     assert loader.of_topic("page.views").on_data_loss == "skip"
     assert loader.of_topic("orders").partition_by == "hour"
-    for of_none in ("clicks2", "my clicks!", "pagex"):
-        assert loader.of_topic(of_none) == loader
+    for unmatched in ("clicks2", "my clicks!", "pagex"):
+        assert loader.of_topic(unmatched) == loader
     assert load_settings().loader.of_topic("clicks") == LoaderSettings()
 
 
@@ -114,16 +114,16 @@ UNUSABLE_TABLES = [
     ('pattern = "x"\ncodex = "null"', "'codex'", "codec"),
     ('pattern = "x"\ntasks = 3', "'tasks'"),
     ('pattern = "x"\ncodec = "zip"', "loader.codec", "'zip'"),
-    ('pattern = "x"\nquarantine_share_max = 2', "loader.quarantine_ratio_max"),
+    ('pattern = "x"\nquarantine_ratio_max = 2', "loader.quarantine_ratio_max"),
     ('pattern = "x"\ntime_fields = 3', "loader.time_fields"),
     ('pattern = "x"\nsubject = "{record}"', "loader.subject", "'{record}'"),
     ('pattern = "x"\nsubject = "a\\nb"', "loader.subject"),
     ('pattern = "x"\nsubject = ""', "loader.subject", "''"),
 ]
-"""A table [[loader.topic]] that is refused, and what its error names beside the table."""
+"""Invalid [[loader.topic]] table, and the texts that its error contains besides the table."""
 
 
-def test_error_in_a_table_of_a_topic_names_the_table_and_the_setting(tmp_path: Path) -> None:
+def test_error_in_a_topic_table_names_the_table_and_the_setting(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     wrong = []
     for table, *named in UNUSABLE_TABLES:
@@ -134,7 +134,7 @@ def test_error_in_a_table_of_a_topic_names_the_table_and_the_setting(tmp_path: P
     assert wrong == []
 
 
-def test_subjects_are_named_after_the_topic_or_as_a_table_says(tmp_path: Path) -> None:
+def test_subject_of_a_topic_comes_from_its_table_or_the_default_template(tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text(
         '[[loader.topic]]\npattern = "refunds|orders"\nsubject = "shop.Order"\n'
         '[[loader.topic]]\npattern = "eu\\\\..*"\nsubject = "{topic}-shop.Order"\n'
@@ -148,14 +148,14 @@ def test_subjects_are_named_after_the_topic_or_as_a_table_says(tmp_path: Path) -
     ]
 
 
-def test_tables_of_topics_are_tables_and_stand_in_a_file(tmp_path: Path) -> None:
+def test_topic_tables_are_only_accepted_as_array_of_tables_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text('[loader.topic]\npattern = "a"\n')
     for settings in ({"working_dir": tmp_path}, {"environment": {"HEADRACE__LOADER__TOPIC": "a"}}):
         with pytest.raises(SettingsError, match=r"\[\[loader\.topic\]\]"):
             load_settings(**settings)  # type: ignore[arg-type]
 
 
-def test_patterns_of_topics_are_read_at_once() -> None:
+def test_invalid_topic_pattern_is_an_error_when_settings_load() -> None:
     with pytest.raises(SettingsError, match=r"loader\.topics_include.*'\('"):
         load_settings(flags={"loader.topics_include": "ok,("})
 
@@ -170,7 +170,7 @@ def test_passwords_are_masked() -> None:
 
 
 def test_passwords_in_urls_are_masked() -> None:
-    """Where it is unclear what the password is, more is masked."""
+    """If the extent of the password is ambiguous, the longer text is masked."""
     expected = {
         "http://me:hunter2@a:1,https://me:hun,ter2@b:2": "http://me:***@a:1,https://me:***@b:2",
         "http://me:hunt/er@2@a:1": "http://me:***@a:1",
@@ -222,7 +222,7 @@ def test_secrets_of_spark_are_masked_in_any_case(tmp_path: Path) -> None:
     assert "hunter2" not in repr(settings)
 
 
-def test_settings_of_spark_that_are_no_secrets_are_shown() -> None:
+def test_spark_properties_without_secrets_are_not_masked() -> None:
     keys = (
         "kerberos.keytab",
         "ssl.keyStore",
@@ -257,7 +257,7 @@ def test_a_password_that_looks_like_an_address_is_masked() -> None:
     assert settings.masked()["loader"]["warehouse"] == "s3a://me:***@bucket"  # type: ignore[index]
 
 
-def test_where_secrets_are_and_whom_tokens_are_of_is_shown() -> None:
+def test_file_names_and_token_issuers_are_not_masked() -> None:
     keys = (
         "kafka.token_file",
         "registry.client_token_file",
@@ -271,7 +271,7 @@ def test_where_secrets_are_and_whom_tokens_are_of_is_shown() -> None:
         assert settings.masked()[section][name] == "/etc/seen"  # type: ignore[index]
 
 
-def test_a_section_hides_its_secrets_too() -> None:
+def test_repr_of_a_section_masks_secrets() -> None:
     settings = load_settings(flags={"kafka.password": "hunter2", "kafka.user": "me"})
     assert "hunter2" not in repr(settings.kafka)
     assert repr(settings.kafka).startswith("KafkaSettings({'bootstrap_servers': '',")
@@ -300,7 +300,7 @@ def test_error_of_a_warehouse_masks_its_password(uri: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_addresses_and_durations_read_and_print() -> None:
+def test_addresses_and_durations_parse_and_format() -> None:
     assert Address.parse(":0") == Address("127.0.0.1", 0)
     assert Address.parse("[::1]:9092") == Address("::1", 9092)
     assert str(Address("::1", 9092)) == "[::1]:9092"
@@ -313,14 +313,14 @@ def test_addresses_and_durations_read_and_print() -> None:
     ]
 
 
-def test_every_key_is_known_once() -> None:
+def test_known_keys_are_unique() -> None:
     keys = known_keys()
     assert len(keys) == len(set(keys))
     assert {"data_dir", "registry.listen", "loader.partition_by", "hive.metastore", "sql.listen"} <= set(keys)
 
 
-def test_paths_of_a_file_are_taken_from_its_directory(tmp_path: Path) -> None:
-    """The same command means the same wherever it is started."""
+def test_relative_paths_in_a_file_are_relative_to_its_directory(tmp_path: Path) -> None:
+    """A command therefore does not depend on the directory in which it is started."""
     file = tmp_path / "srv" / "headrace.toml"
     file.parent.mkdir()
     file.write_text("")
@@ -332,15 +332,15 @@ def test_paths_of_a_file_are_taken_from_its_directory(tmp_path: Path) -> None:
     file.write_text('data_dir = "/data"\n[loader]\nwarehouse = "file:///tables"\n')
     settings = load_settings(config=file)
     assert (str(settings.data_dir), settings.loader.warehouse) == ("/data", "file:///tables")
-    # What is typed is meant from where it is typed.
+    # Paths from flags and the environment are relative to the working directory.
     environment = {"HEADRACE__LOADER__WAREHOUSE": "typed"}
     settings = load_settings(config=file, flags={"data_dir": "here"}, environment=environment)
     assert (settings.data_dir, settings.loader.warehouse) == (Path("here"), "typed")
     assert load_settings(working_dir=tmp_path).data_dir == Path("headrace-data")
 
 
-def test_what_the_working_directory_says_is_known_as_its_own(tmp_path: Path) -> None:
-    """A checkout may be anybody's; a file that was named, or that is the user's own, is not."""
+def test_keys_from_a_file_found_in_the_working_directory_are_recorded(tmp_path: Path) -> None:
+    """A checkout may be untrusted; a file that the user named, or the one in the home directory, is trusted."""
     here, home = tmp_path / "here", tmp_path / "home"
     for file in (here / "headrace.toml", home / ".config" / "headrace" / "headrace.toml"):
         file.parent.mkdir(parents=True)
@@ -375,7 +375,7 @@ def test_error_of_a_misspelt_variable_suggests_the_right_one() -> None:
 def test_variables_of_other_programs_are_ignored() -> None:
     names = (
         *("HEADRACE_LOG_LEVEL", "HEADRACE_LOG_FORMAT", "HEADRACE_PACKAGE", "HEADRACE_HOME", "HEADRACE_TEST_SEED"),
-        # Of Kubernetes, for services called headrace-config, headrace-log-level and headrace-broker-advertised.
+        # Kubernetes sets these for services named headrace-config, headrace-log-level and headrace-broker-advertised.
         *("HEADRACE_CONFIG_PORT", "HEADRACE_CONFIG_SERVICE_PORT", "HEADRACE_LOG_LEVEL_PORT_80_TCP_ADDR"),
         "HEADRACE_BROKER_ADVERTISED_PORT",
     )

@@ -1,4 +1,4 @@
-"""Lines of the log, of a process of its own, which has no handlers of a test's."""
+"""Formats of the log, in a subprocess, because pytest installs log handlers in its own process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-SAID = """
+PROGRAM = """
 import logging
-from headrace.settings.log_lines import configure_logging
+from headrace.settings.log_format import configure_logging
 configure_logging()
 logging.getLogger("headrace.loader.run").info("load_started topic=%s", "bücher")
 try:
@@ -21,25 +21,25 @@ except ZeroDivisionError:
 """
 
 
-def said(**environment: str) -> list[str]:
-    ended = subprocess.run(
-        [sys.executable, "-c", SAID],
+def log_lines(**environment: str) -> list[str]:
+    completed = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
         env={"TZ": "UTC-2", "PYTHONUTF8": "1", **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert ended.stdout == ""
-    return ended.stderr.splitlines()
+    assert completed.stdout == ""
+    return completed.stderr.splitlines()
 
 
-def test_a_line_of_text_has_its_zone() -> None:
+def test_text_line_has_a_utc_offset() -> None:
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+02:00"
-    assert re.fullmatch(rf"{when} INFO headrace\.loader\.run: load_started topic=bücher", said()[0])
+    assert re.fullmatch(rf"{when} INFO headrace\.loader\.run: load_started topic=bücher", log_lines()[0])
 
 
-def test_each_line_is_an_object_where_that_is_asked_for() -> None:
-    first, second = (json.loads(line) for line in said(HEADRACE_LOG_FORMAT="json"))
+def test_json_format_writes_one_object_per_line() -> None:
+    first, second = (json.loads(line) for line in log_lines(HEADRACE_LOG_FORMAT="json"))
     when = first.pop("time")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+02:00", when)
     assert first == {"level": "INFO", "logger": "headrace.loader.run", "message": "load_started topic=bücher"}
@@ -48,9 +48,9 @@ def test_each_line_is_an_object_where_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("variables", [{"HEADRACE_LOG_LEVEL": "ERROR"}, {"HEADRACE_LOG_LEVEL": "error"}])
-def test_a_level_leaves_out_what_is_below(variables: dict[str, str]) -> None:
-    assert " ERROR headrace.x: broke" in said(**variables)[0]
+def test_log_level_suppresses_lower_levels(variables: dict[str, str]) -> None:
+    assert " ERROR headrace.x: broke" in log_lines(**variables)[0]
 
 
-def test_what_makes_no_sense_is_as_if_nothing_was_said() -> None:
-    assert " INFO " in said(HEADRACE_LOG_LEVEL="LOUD", HEADRACE_LOG_FORMAT="xml")[0]
+def test_invalid_log_variables_are_ignored() -> None:
+    assert " INFO " in log_lines(HEADRACE_LOG_LEVEL="LOUD", HEADRACE_LOG_FORMAT="xml")[0]

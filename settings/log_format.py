@@ -1,7 +1,8 @@
-"""How the lines of the log look, which go to standard error: as text, or each as one JSON object.
+"""Formats the log on standard error, as text or as one JSON object per line.
 
-Said by the environment, since there is a log before the settings are read: `HEADRACE_LOG_LEVEL` (a level of Python's
-logging, INFO by default) and `HEADRACE_LOG_FORMAT` (`text`, or `json` for what collects logs). Times have their zone.
+The environment configures it, because logging starts before settings are read: `HEADRACE_LOG_LEVEL` (a level of
+Python's logging, default INFO) and `HEADRACE_LOG_FORMAT` (`text`, or `json` for log collectors). Times have a UTC
+offset.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ LOG_DEFAULTS: Mapping[str, str] = {LEVEL_VARIABLE: "INFO", FORMAT_VARIABLE: FORM
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """`2026-01-31 07:20:04.512+00:00 INFO headrace.loader.run: load_started …`"""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  (of logging)
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  (overrides logging)
         return _time(record, " ")
 
 
-class JsonLines(logging.Formatter):
-    """One object a line: `time`, `level`, `logger`, `message`, and `trace` where something was raised."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: `time`, `level`, `logger`, `message`, and `trace` for an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -46,18 +47,18 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logging(environment: Mapping[str, str] = os.environ) -> None:
-    """Sends the log to standard error as the environment says; what it says amiss is as if it said nothing."""
-    said = log_variables(environment)
+    """Sends the log to standard error with the format and level of the environment; invalid values are ignored."""
+    variables = log_variables(environment)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if said.get(FORMAT_VARIABLE) == "json" else TextLines())
-    logging.basicConfig(level=said.get(LEVEL_VARIABLE, LOG_DEFAULTS[LEVEL_VARIABLE]), handlers=[handler])
+    handler.setFormatter(JsonFormatter() if variables.get(FORMAT_VARIABLE) == "json" else TextFormatter())
+    logging.basicConfig(level=variables.get(LEVEL_VARIABLE, LOG_DEFAULTS[LEVEL_VARIABLE]), handlers=[handler])
 
 
 def log_variables(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
-    """What the environment says of the log, as far as it makes sense."""
+    """Returns the valid log variables of the environment."""
     level, form = environment.get(LEVEL_VARIABLE, "").upper(), environment.get(FORMAT_VARIABLE, "").lower()
-    said = {LEVEL_VARIABLE: level} if level in logging.getLevelNamesMapping() else {}
-    return {**said, FORMAT_VARIABLE: form} if form in FORMATS else said
+    valid = {LEVEL_VARIABLE: level} if level in logging.getLevelNamesMapping() else {}
+    return {**valid, FORMAT_VARIABLE: form} if form in FORMATS else valid
 
 
 def _time(record: logging.LogRecord, separator: str) -> str:
