@@ -36,7 +36,7 @@ from headrace.loader.commit.commit_log import CHECKPOINT_EVERY, CommitLog, check
 from headrace.loader.commit.document import said_sha256, write_document
 from headrace.loader.commit.state import EMPTY, LoaderState, fold, place
 from headrace.loader.inspect.status import APPLIERS, load_status
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
@@ -76,7 +76,7 @@ def committed(run: int, topic: str, state: LoaderState) -> TopicCommit:
 
 
 def make_log(root: Path, runs: int) -> None:
-    """Writes the commit, archives and checkpoints of that many runs; in the first one all topics come to be."""
+    """Writes the commit numbers, archives and checkpoints of that many runs; in the first one all topics come to be."""
     storage = LocalCommitStorage(root)
     log = CommitLog(storage)
     log.open()
@@ -103,7 +103,7 @@ def make_log(root: Path, runs: int) -> None:
             pack = b""
         if run % CHECKPOINT_EVERY == 0 and runs - run < 2 * CHECKPOINT_EVERY:
             storage.replace(checkpoint_path(run), write_document(state))
-    storage.replace("head.json", json.dumps({"slot": runs}).encode())
+    storage.replace("head.json", json.dumps({"commit_number": runs}).encode())
     # As after the last of these runs: appliers that begin anew would read all of them.
     for name in APPLIERS:
         storage.replace(cursor_path(name), write_document(Cursor(runs, sha256=state.sha256)))
@@ -129,7 +129,7 @@ def measure(root: Path) -> dict[str, float]:
     checkpoints = sorted((root / "checkpoint").glob("*.json")) if (root / "checkpoint").exists() else []
     return {
         "start, s": read - started,
-        "followers with nothing to do, s": applied - read,
+        "appliers with nothing to do, s": applied - read,
         "cleaning, s": cleaned - applied,
         "status, s": asked - cleaned,
         "peak memory, MB": peak_memory_mb(),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.clients.producer import Producer
     from headrace.registry.client import BasicAuth, BearerAuth, RegistryClient, Tls
     from headrace.registry.errors import (
-        AccessRefused,
+        AccessDenied,
         CredentialsRefused,
         IncompatibleSchema,
         InvalidSchema,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.settings import KafkaSettings, RegistrySettings, Settings, SettingsError, load_settings
 
 __all__ = [
-    "AccessRefused",
+    "AccessDenied",
     "AsyncConsumer",
     "AsyncProducer",
     "BasicAuth",
@@ -112,7 +112,7 @@ _HOMES = {
     "headrace.clients.producer": ("Producer",),
     "headrace.registry.client": ("BasicAuth", "BearerAuth", "RegistryClient", "Tls"),
     "headrace.registry.errors": (
-        "AccessRefused",
+        "AccessDenied",
         "CredentialsRefused",
         "IncompatibleSchema",
         "InvalidSchema",

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.hive_ddl.errors import HiveDdlError
-from headrace.hive_ddl.executors.class_archive import PREFIX, archive_key, archive_name, whole_archive
+from headrace.hive_ddl.executors.class_archive import PREFIX, archive_key, archive_name, find_archive
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
-from headrace.settings.log_lines import configure_logging
+from headrace.settings.log_format import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def is_wanted() -> bool:
     try:
         key = archive_key()
         directory = next(one for one in key.parents if one.exists())
-        is_new = whole_archive(key) is None and not _failed(key).exists()
+        is_new = find_archive(key) is None and not _failed(key).exists()
         return is_new and os.access(directory, os.W_OK) and shutil.disk_usage(directory).free >= DISK_BYTES_MIN
     except OSError:
         return False

@@ -9,7 +9,7 @@ from headrace.hive_ddl.executors.hiveserver import KERBEROS, WITH_PASSWORD, Hive
 from headrace.settings import HiveSettings, Settings, SettingsError
 
 
-def hive_server(settings: Settings) -> HiveServerAddress:
+def hive_server_address(settings: Settings) -> HiveServerAddress:
     """
     Raises:
         SettingsError: the settings contradict each other, or the file of the password cannot be read.

@@ -49,7 +49,7 @@ from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 from headrace.pipeline.load_session import LoadSession
-from headrace.pipeline.storage import check_pair, warehouse_storage
+from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import LoaderSettings, Settings
 from headrace.settings.addresses import resolve_bootstrap_servers, warehouse_location
@@ -70,7 +70,7 @@ PRINT = "print"
 NO_RUN_LOG = "off"
 
 
-class SparkEdge:
+class SparkConnection:
     """Spark and whoever changes tables, for one load. Reading goes on without the metastore; changing tables does
     not.
 
@@ -166,12 +166,12 @@ class SparkEdge:
 
 
 def _hive_server(settings: Settings) -> HiveServerAddress | None:
-    """The server that changes tables; None where they are changed otherwise."""
+    """Returns the HiveServer2 that changes tables, or None where Spark does or statements are only printed."""
     if settings.hive.executor in (SPARK, PRINT):
         return None
-    from headrace.pipeline.hive_server import hive_server
+    from headrace.pipeline.hive_server import hive_server_address
 
-    return hive_server(settings)
+    return hive_server_address(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def commit_log(settings: Settings, *, looks_only: bool = False) -> CommitLog:
         StorageError: the warehouse has another one.
     """
     storage = warehouse_storage(settings)
-    check_pair(settings, storage, is_dry=True)
+    check_warehouse_and_log(settings, storage, is_dry=True)
     return CommitLog(storage.commits, looks_only=looks_only)
 
 
@@ -209,7 +209,7 @@ def run_log_path(settings: Settings) -> Path | None:
     return Path(named) if named else settings.data_dir / "logs" / "runs.jsonl"
 
 
-def refuse_second_warehouse(settings: Settings, log: CommitLog) -> None:
+def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
     """A command started in another directory, or without its settings, would else read everything again into a
     warehouse that nobody looks at.
 
@@ -238,7 +238,7 @@ def refuse_second_warehouse(settings: Settings, log: CommitLog) -> None:
         )
 
 
-def counted_positions(settings: Settings) -> Mapping[str, Position]:
+def audit_positions(settings: Settings) -> Mapping[str, Position]:
     """Up to where the audit has the counts of each topic's commits.
 
     Raises:
@@ -266,14 +266,14 @@ def open_load(
     Args:
         only: names of the topics to load, none for all.
         may_begin: see `RunSettings`.
-        session: see `SparkEdge`.
+        session: see `SparkConnection`.
         log: opened, unless `is_dry` says that the load will only be planned.
         output: where an executor that only prints writes its statements.
     """
     with ExitStack() as stack:
         storage = warehouse_storage(settings)
-        check_pair(settings, storage, is_dry=is_dry)
-        spark = SparkEdge(settings, storage, output, session)
+        check_warehouse_and_log(settings, storage, is_dry=is_dry)
+        spark = SparkConnection(settings, storage, output, session)
         stack.callback(spark.close)
         cluster = stack.enter_context(kafka_cluster(settings))
         registry = stack.enter_context(registry_client(settings))
@@ -350,7 +350,7 @@ def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: boo
         deep: whether to look into the directories too.
     """
     storage = warehouse_storage(settings)
-    spark = SparkEdge(settings, storage, output)
+    spark = SparkConnection(settings, storage, output)
     try:
         yield Repair(log, spark.executor, table_settings(settings, storage), new_run_id, deep)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.pipeline.serving import jvm_properties
+from headrace.pipeline.jvm_server import jvm_properties
 from headrace.pipeline.storage import prepare_environment, session_arguments
 from headrace.settings import Settings
 from headrace.settings.addresses import resolve_metastore
@@ -25,7 +25,7 @@ WORKER_DAEMON = "headrace.pipeline.worker_daemon"
 """A name, since that module is for the workers' process alone."""
 
 
-def may_be_kept(settings: Settings) -> bool:
+def may_outlive_load(settings: Settings) -> bool:
     """Whether a session may idle: on a cluster it would hold executors, and of an embedded metastore it is the owner,
     which keeps everybody else out. Not when the next load comes after it has been given up."""
     loader = settings.loader
@@ -46,7 +46,7 @@ class LoadSession:
         self.outlives_load = outlives_load
         self._session: SparkSession | None = None
         self._is_reached = False
-        self.times_reached = 0
+        self.metastore_uses = 0
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +64,7 @@ class LoadSession:
         Raises:
             MetastoreUnavailable, SessionFailed.
         """
-        from headrace.hive_ddl.executors.session import await_metastore, open_session
+        from headrace.hive_ddl.executors.session import check_metastore_reachable, open_session
 
         metastore = resolve_metastore(settings)
         if self._session is None:
@@ -73,8 +73,8 @@ class LoadSession:
             self._session = open_session(**self._arguments(settings, metastore), short_lived=True)
             self._is_reached = True
         elif metastore is not None:
-            await_metastore(metastore)
-        self.times_reached += 1
+            check_metastore_reachable(metastore)
+        self.metastore_uses += 1
         return self._session
 
     def any(self, settings: Settings) -> SparkSession:
@@ -84,10 +84,12 @@ class LoadSession:
             SessionFailed.
         """
         if self._session is None:
-            from headrace.hive_ddl.executors.session import open_unreached, session_properties
+            from headrace.hive_ddl.executors.session import open_session_without_metastore, session_properties
 
             prepare_environment(settings)
-            self._session = open_unreached(settings.data_dir, session_properties(**self._arguments(settings, None)))
+            self._session = open_session_without_metastore(
+                settings.data_dir, session_properties(**self._arguments(settings, None))
+            )
         return self._session
 
     def tidy(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.serving import ServingError, free_port, jvm_properties, run_server, wait_for_end
+from headrace.pipeline.jvm_server import JvmServerError, free_port, jvm_properties, run_server, wait_for_end
 from headrace.settings import Address, Settings
 
 logger = logging.getLogger(__name__)
@@ -48,15 +48,15 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     """Serves until `stop` is set.
 
     Raises:
-        ServingError: the address is taken, or the JVM ended.
+        JvmServerError: the address is taken, or the JVM ended.
         HiveDdlError: the JVM did not start, or somebody else has the database open.
     """
-    from headrace.hive_ddl.executors.derby import await_derby
+    from headrace.hive_ddl.executors.derby import wait_for_derby
     from headrace.hive_ddl.executors.metastore import hive_conf_of
     from headrace.hive_ddl.executors.session import METASTORE_DIRECTORY, close_jvm, open_jvm, session_properties
     from headrace.hive_ddl.table import local_location
 
-    await_derby(options.data_dir / METASTORE_DIRECTORY)  # of one just killed, whose JVM has the port as well
+    wait_for_derby(options.data_dir / METASTORE_DIRECTORY)  # of one just killed, whose JVM has the port as well
     free_port(options.listen, "metastore", "hive.listen")
     properties = session_properties(
         app_name="headrace metastore",
@@ -84,17 +84,17 @@ def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
     """Serves the metastore's thrift API on `listen` while the context is open; yields the address with its port."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    from headrace.hive_ddl.executors.failures import root_cause
+    from headrace.hive_ddl.executors.jvm_errors import root_cause
 
     thrift, hive = jvm.org.apache.thrift, jvm.org.apache.hadoop.hive.metastore
     try:
         handler = hive.RetryingHMSHandler.getProxy(conf, hive.HiveMetaStore.HMSHandler("headrace", conf, False), False)
     except Py4JJavaError as error:
-        raise ServingError(f"the metastore's database cannot be opened: {root_cause(error)}") from error
+        raise JvmServerError(f"the metastore's database cannot be opened: {root_cause(error)}") from error
     try:
         server_socket = thrift.transport.TServerSocket(jvm.java.net.InetSocketAddress(listen.host, listen.port))
     except Py4JJavaError as error:
-        raise ServingError(f"the metastore cannot listen on {listen}: {root_cause(error)}") from error
+        raise JvmServerError(f"the metastore cannot listen on {listen}: {root_cause(error)}") from error
     args = getattr(thrift.server, "TThreadPoolServer$Args")(server_socket)
     args.processor(hive.TSetIpAddressProcessor(handler))
     args.transportFactory(thrift.transport.TTransportFactory())

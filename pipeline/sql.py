@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from headrace.hive_ddl.executors.failures import one_line, root_cause
+from headrace.hive_ddl.executors.jvm_errors import one_line, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +113,7 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
     except (PySparkException, Py4JError) as error:
         if "PARSE_SYNTAX_ERROR" in str(error) and _ends_before(statement, str(error)):
             raise QueryFailed("one query at a time: there is more text after a semicolon") from error
-        raise QueryFailed(failure_line(error)) from error
+        raise QueryFailed(error_line(error)) from error
 
 
 def _ends_before(statement: str, failure: str) -> bool:
@@ -126,7 +126,7 @@ def _ends_before(statement: str, failure: str) -> bool:
     return "\n".join(before).rstrip().endswith(";")
 
 
-def failure_line(error: PySparkException | Py4JError) -> str:
+def error_line(error: PySparkException | Py4JError) -> str:
     """What Spark says of a failure, in one line and without its stack."""
     if isinstance(error, Py4JError):
         return root_cause(error)

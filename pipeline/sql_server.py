@@ -23,35 +23,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.serving import (
-    ServingError,
+from headrace.pipeline.jvm_server import (
+    JvmServerError,
     free_port,
-    jvm_end,
+    jvm_end_reason,
     jvm_properties,
     run_server,
     wait_for_end,
 )
 from headrace.pipeline.sql import QueryFailed, check_statement, run_query
-from headrace.pipeline.sql_socket import (
-    BEGUN,
-    NOBODY,
+from headrace.pipeline.sql_protocol import (
+    NOT_STARTED,
     QUERY_BYTES_MAX,
-    Question,
-    answer_bytes,
+    STARTED,
+    SqlRequest,
+    error_bytes,
     listening,
-    read_question,
+    read_request,
     read_to_end,
-    refusal_bytes,
+    response_bytes,
 )
 from headrace.settings import Address, Settings
 
 logger = logging.getLogger(__name__)
 
 QUERIES_MAX = 4  # run at once; others wait
-ASKING_MAX = 64  # connections at once; a further one is refused
-HEAR_TIMEOUT_S = 10.0  # for the whole of a question
+CONNECTIONS_MAX = 64  # connections at once; a further one is refused
+REQUEST_TIMEOUT_S = 10.0  # for the whole of a question
 POLL_S = 0.2
-HEARD_S = 0.5  # until whoever waited for the socket has said what he wants
+RESPONSE_GRACE_S = 0.5  # until whoever waited for the socket has said what he wants
 JVM_END_S = 5.0  # between a call that failed for its JVM's end and that end
 WORDS_OF_THE_END = ("Py4J", "py4j", "Connection", "Answer from Java", "OutOfMemory", "cancelled")
 METASTORE_TRIES = 30  # a second apart: one that died is started again meanwhile
@@ -81,7 +81,7 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
     """Serves until `stop` is set.
 
     Raises:
-        ServingError: an address is taken, or the JVM ended.
+        JvmServerError: an address is taken, or the JVM ended.
         HiveDdlError: there is no metastore, or Spark did not start.
     """
     from headrace.hive_ddl.executors.session import close_session, open_session
@@ -108,20 +108,20 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
         if options.listen is not None:
             _start_thrift(session, options.listen)
         with listening(options.socket) as listener:
-            desk = _Desk(session, options.memory)
-            threading.Thread(target=desk.take_questions, args=(listener,), name="sql", daemon=True).start()
+            desk = _QueryServer(session, options.memory)
+            threading.Thread(target=desk.accept_queries, args=(listener,), name="sql", daemon=True).start()
             print("ready", *words, flush=True)
             threading.Thread(target=desk.warm_up, name="warm-up", daemon=True).start()
             try:
                 wait_for_end(gateway, stop, "sql.memory", options.memory)
             finally:
-                desk.let_answers_out()
+                desk.finish_responses()
     finally:
         logger.info("sql_stopping")
         close_session(session)
 
 
-class _Desk:
+class _QueryServer:
     """Takes questions from the socket, each in a thread of its own, with a Spark session of its own."""
 
     def __init__(self, session: Any, memory: str) -> None:
@@ -135,27 +135,27 @@ class _Desk:
     def warm_up(self) -> None:
         """A first query loads classes for seconds: one of ours, once nobody waits any more who asked while SQL started.
         His may be one that needs less, and what is done beside it comes off the same cores."""
-        time.sleep(HEARD_S)
+        time.sleep(RESPONSE_GRACE_S)
         for thread in list(self._asking):
             thread.join()
-        self._answer(Question("SELECT 1 AS one", "default", with_values=True), "headrace-sql-warm-up")
+        self._answer(SqlRequest("SELECT 1 AS one", "default", with_values=True), "headrace-sql-warm-up")
 
-    def take_questions(self, listener: socket.socket) -> None:
+    def accept_queries(self, listener: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
             except OSError:  # closed: the server ends
                 return
             self._asking = {thread for thread in self._asking if thread.is_alive()}
-            if len(self._asking) >= ASKING_MAX:
-                _say(connection, refusal_bytes(f"{ASKING_MAX} queries are being answered already; try again later"))
+            if len(self._asking) >= CONNECTIONS_MAX:
+                _say(connection, error_bytes(f"{CONNECTIONS_MAX} queries are being answered already; try again later"))
                 connection.close()
                 continue
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             thread.start()
             self._asking.add(thread)  # of which all can be waited for
 
-    def let_answers_out(self) -> None:
+    def finish_responses(self) -> None:
         """Those who asked are told what happened before the process ends."""
         for thread in list(self._asking):
             thread.join(POLL_S)
@@ -163,22 +163,22 @@ class _Desk:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                connection.settimeout(HEAR_TIMEOUT_S)
-                question = read_question(read_to_end(connection, QUERY_BYTES_MAX))
+                connection.settimeout(REQUEST_TIMEOUT_S)
+                question = read_request(read_to_end(connection, QUERY_BYTES_MAX))
             except (OSError, ValueError) as error:
-                _say(connection, refusal_bytes(f"not a question: {error}"))
+                _say(connection, error_bytes(f"not a question: {error}"))
                 return
             connection.settimeout(None)
             with self._turns:
                 if self._jvm is not None and self._jvm.poll() is not None:
-                    _say(connection, NOBODY)
+                    _say(connection, NOT_STARTED)
                     return
                 # From here on the question is not asked again: it may be what ends the JVM.
-                _say(connection, BEGUN)
-                answer = self._answer_while_heard(connection, question)
+                _say(connection, STARTED)
+                answer = self._run_until_hangup(connection, question)
             _say(connection, answer)
 
-    def _answer_while_heard(self, connection: socket.socket, question: Question) -> bytes:
+    def _run_until_hangup(self, connection: socket.socket, question: SqlRequest) -> bytes:
         """The answer; Spark is told to let the query be when nobody is left to hear it."""
         group = f"headrace-sql-{next(self._numbers)}"
         answers: list[bytes] = []
@@ -194,18 +194,18 @@ class _Desk:
                 self._session.sparkContext.cancelJobGroup(group)
         return answers[0] if answers else b""
 
-    def _answer(self, question: Question, group: str) -> bytes:
+    def _answer(self, question: SqlRequest, group: str) -> bytes:
         context = self._session.sparkContext
         try:
             context.setJobGroup(group, question.statement[:100], interruptOnCancel=True)
             statement = check_statement(question.statement)
             session = self._session.newSession()
-            return answer_bytes(run_query(session, statement, question.database, with_values=question.with_values))
+            return response_bytes(run_query(session, statement, question.database, with_values=question.with_values))
         except QueryFailed as error:
-            return refusal_bytes(self._reason(str(error)))
+            return error_bytes(self._reason(str(error)))
         except Exception as error:  # py4j raises what it likes when its JVM is gone; somebody waits for the answer
             logger.warning("query_failed reason=%s", error)
-            return refusal_bytes(self._reason(f"{type(error).__name__}: {error}"))
+            return error_bytes(self._reason(f"{type(error).__name__}: {error}"))
 
     def _reason(self, otherwise: str) -> str:
         """Why there is no answer: the end of the JVM, if that is why."""
@@ -215,7 +215,7 @@ class _Desk:
             code = self._jvm.wait(JVM_END_S)
         except subprocess.TimeoutExpired:  # it lives, so it was something else
             return otherwise
-        return f"the query ended with all of SQL, which is started again: {jvm_end(code, 'sql.memory', self._memory)}"
+        return f"the query ended with all of SQL, which is started again: {jvm_end_reason(code, 'sql.memory', self._memory)}"
 
 
 def _say(connection: socket.socket, answer: bytes) -> None:
@@ -228,13 +228,13 @@ def _say(connection: socket.socket, answer: bytes) -> None:
 def _start_thrift(session: Any, listen: Address) -> None:
     from py4j.protocol import Py4JJavaError
 
-    from headrace.hive_ddl.executors.failures import root_cause
+    from headrace.hive_ddl.executors.jvm_errors import root_cause
 
     try:
         server = session._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
         server.startWithContext(session._jsparkSession.sqlContext())
     except Py4JJavaError as error:
-        raise ServingError(f"the SQL endpoint cannot listen on {listen}: {root_cause(error)}") from error
+        raise JvmServerError(f"the SQL endpoint cannot listen on {listen}: {root_cause(error)}") from error
 
 
 def _parse(argv: Sequence[str] | None, settings: Settings) -> SqlOptions:

@@ -17,11 +17,11 @@ from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.of_settings import secrets_in_environment
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.local import LOG_DIRECTORY, local_storage
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.protocols import CommitStorage, Storage
 from headrace.pipeline.java import ensure_java
 from headrace.settings import Settings
-from headrace.settings.addresses import RemoteDirectory, resolve_metastore, state_directory, warehouse_location
+from headrace.settings.addresses import RemoteDirectory, resolve_metastore, state_location, warehouse_location
 
 if TYPE_CHECKING:
     from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
@@ -37,7 +37,7 @@ WAREHOUSE_NAME = "warehouse.json"
 
 def warehouse_storage(settings: Settings) -> Storage:
     """The storage of the settings; nothing is made or looked at yet."""
-    directory, state = warehouse_location(settings), state_directory(settings)
+    directory, state = warehouse_location(settings), state_location(settings)
     if isinstance(directory, RemoteDirectory):
         from headrace.loader.storage.hadoop import hadoop_storage
 
@@ -52,7 +52,7 @@ def warehouse_storage(settings: Settings) -> Storage:
 def _commits(settings: Settings, directory: Path | RemoteDirectory) -> CommitStorage:
     if not isinstance(directory, RemoteDirectory):
         return LocalCommitStorage(directory)
-    from headrace.loader.storage.hadoop.commits import HadoopCommitStorage
+    from headrace.loader.storage.hadoop.commit_storage import HadoopCommitStorage
 
     return HadoopCommitStorage(_file_system(settings, directory), directory.uri)
 
@@ -71,31 +71,27 @@ def _gateway(settings: Settings) -> Any:
     return shared_jvm(settings.data_dir, properties)
 
 
-def check_pair(settings: Settings, storage: Storage, *, is_dry: bool) -> None:
+def check_warehouse_and_log(settings: Settings, storage: Storage, *, is_dry: bool) -> None:
     """Makes sure that this commit log and this warehouse belong together, where one is not in the other: with another
     log everything would be loaded a second time into the same tables.
 
     Raises:
         StorageError: they do not.
     """
-    state, warehouse = state_directory(settings), location_of(warehouse_location(settings))
+    state, warehouse = state_location(settings), location_of(warehouse_location(settings))
     wanted = warehouse if state is None else location_of(state)
     told = _told(storage, STATE_NAME)
     if state is None:
         if told:
-            raise StorageError(f"the decisions of the warehouse {warehouse} are in {told}: set loader.state to that")
+            raise StorageError(f"the commits of the warehouse {warehouse} are in {told}: set loader.state to that")
         return
     if storage.files.length(f"{LOG_DIRECTORY}/format.json") is not None:
-        raise StorageError(
-            f"the warehouse {warehouse} has decisions of its own, and loader.state is {wanted}: unset it"
-        )
+        raise StorageError(f"the warehouse {warehouse} has commits of its own, and loader.state is {wanted}: unset it")
     if told not in ("", wanted):
-        raise StorageError(f"the decisions of the warehouse {warehouse} are in {told}, and loader.state is {wanted}")
+        raise StorageError(f"the commits of the warehouse {warehouse} are in {told}, and loader.state is {wanted}")
     held = json.loads(storage.commits.read(WAREHOUSE_NAME) or b'""')
     if held not in ("", warehouse):
-        raise StorageError(
-            f"the decisions in {wanted} are of the warehouse {held}, and loader.warehouse is {warehouse}"
-        )
+        raise StorageError(f"the commits in {wanted} are of the warehouse {held}, and loader.warehouse is {warehouse}")
     if not is_dry:
         storage.commits.put_if_absent(WAREHOUSE_NAME, json.dumps(warehouse).encode())
         storage.files.put(STATE_NAME, json.dumps(wanted).encode())
@@ -116,7 +112,7 @@ def location_of(directory: Path | RemoteDirectory) -> str:
 def lease_path(settings: Settings) -> Path:
     """A lock file on this machine: beside the log, since that is what the load works on; for one that is elsewhere, in
     the data directory, under a name of its own."""
-    directory = state_directory(settings) or warehouse_location(settings)
+    directory = state_location(settings) or warehouse_location(settings)
     if isinstance(directory, RemoteDirectory):
         path = settings.data_dir / f"lease-{hashlib.sha256(directory.uri.encode()).hexdigest()[:16]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

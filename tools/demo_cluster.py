@@ -30,11 +30,11 @@ from py4j.protocol import Py4JError  # noqa: E402
 from pyhive import hive  # noqa: E402
 from thrift.Thrift import TException  # noqa: E402
 
-from headrace.hive_ddl.executors.failures import one_line, root_cause  # noqa: E402
-from headrace.pipeline.demo.answers import Table, differences  # noqa: E402
+from headrace.hive_ddl.executors.jvm_errors import one_line, root_cause  # noqa: E402
 from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
-from headrace.pipeline.demo.place import Ask, Command, Detail  # noqa: E402
-from headrace.pipeline.demo.run import DemoError, prepare_directory, run_demo_at  # noqa: E402
+from headrace.pipeline.demo.environment import PrintDetail, RunnableCommand, RunQuery  # noqa: E402
+from headrace.pipeline.demo.queries import Table, differences  # noqa: E402
+from headrace.pipeline.demo.run import DemoError, prepare_directory, run_demo_in  # noqa: E402
 from headrace.settings import Settings, load_settings  # noqa: E402
 from support.hive.hive_jdbc import HiveJdbc  # noqa: E402
 from support.hive.hive_server import HiveServer  # noqa: E402
@@ -74,7 +74,7 @@ COUNTED = "SELECT carrier, count(*) FROM flights GROUP BY carrier ORDER BY carri
 
 
 class Cluster:
-    """A place for the demo, see `headrace.pipeline.demo.place.Place`."""
+    """A place for the demo, see `headrace.pipeline.demo.environment.DemoEnvironment`."""
 
     settings: Settings
 
@@ -82,7 +82,7 @@ class Cluster:
         self._directory = directory
         self._servers = ExitStack()
 
-    def start(self, detail: Detail) -> None:
+    def start(self, detail: PrintDetail) -> None:
         directory = self._directory
         postgres = PostgresServer()
         self._servers.callback(postgres.remove)
@@ -147,19 +147,19 @@ class Cluster:
         (units / name).write_text(text, encoding="utf-8")
         return service_of(text, home)
 
-    def command(self, *arguments: str) -> Command:
+    def command(self, *arguments: str) -> RunnableCommand:
         """A load is what its unit starts; other commands are typed, in a shell as docs/cluster.md has it."""
         if arguments == ("load",):
-            return Command(self._load.start, self._load.environment, self._load.directory)
+            return RunnableCommand(self._load.start, self._load.environment, self._load.directory)
         typed = [sys.executable, "-P", "-m", "headrace", *arguments]
         said = {"HEADRACE_CONFIG": str(self._config), "HADOOP_CONF_DIR": self._load.environment["HADOOP_CONF_DIR"]}
-        return Command(typed, {**os.environ, **said})
+        return RunnableCommand(typed, {**os.environ, **said})
 
     def stop(self) -> None:
         self._servers.close()
 
     @contextmanager
-    def engine(self, detail: Detail) -> Iterator[Ask]:
+    def engine(self, detail: PrintDetail) -> Iterator[RunQuery]:
         host, _, port = self._hive.address.rpartition(":")
         with answering(self._hive.log):
             connection = hive.connect(host, int(port), auth="NOSASL", database=DATABASE)
@@ -251,7 +251,7 @@ def main() -> int:
     directory = parser.parse_args().data_dir.resolve()
     try:
         prepare_directory(directory)
-        verdict = run_demo_at(Cluster(directory), find_data(), directory / "logs", sys.stdout)
+        verdict = run_demo_in(Cluster(directory), find_data(), directory / "logs", sys.stdout)
     except CANNOT_RUN as error:
         print(f"demo-cluster: {error}", file=sys.stderr)
         return 2

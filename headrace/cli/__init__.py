@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser
 from headrace.settings import SettingsError
-from headrace.settings.log_lines import configure_logging
+from headrace.settings.log_format import configure_logging
 from headrace.version import VERSION
 
 SUBCOMMANDS = {
@@ -28,14 +28,14 @@ SUBCOMMANDS = {
     "load": "load every topic into its Hive table; plan and status of loads",
     "files": "which files a topic's rows are in, for readers of paths",
     "locate": "where the message of one offset is",
-    "verify": "compare files with decisions and brokers",
+    "verify": "compare files with commits and brokers",
     "backfill": "make files again from what the brokers still hold",
     "compact": "make few files of many small ones",
     "expire": "remove days that are older than they are kept",
     "accept-missing": "accept that published files are gone",
     "hive": "compare tables with what is loaded, and mend them",
     "quarantine": "messages that could not be loaded",
-    "offsets": "where every partition goes on, and decisions of operators about it",
+    "offsets": "where every partition goes on, and commits of operators about it",
     "audit": "prove that nothing was lost or doubled",
     "sql": "query the tables",
     "up": "run everything on this machine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.command import CommandError, examples
-from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, rewriting, show_report
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_ports, show_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,11 +14,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "with a disk. Files that are there stay. What is forgotten is not loaded again: restore the files if you can."
     )
     parser.epilog = (
-        examples("accept-missing orders --dry-run", "accept-missing orders --bucket dt=2026-01-31/hr=07") + EXIT_CODES
+        examples("accept-missing orders --dry-run", "accept-missing orders --time-partition dt=2026-01-31/hr=07")
+        + EXIT_CODES
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are gone")
     parser.add_argument(
-        "--bucket", default="", metavar="TIME_PARTITION", help="only this one, such as dt=2026-01-31/hr=07"
+        "--time-partition", default="", metavar="TIME_PARTITION", help="only this one, such as dt=2026-01-31/hr=07"
     )
     parser.add_argument("--quarantine", action="store_true", help="of the topic's quarantine instead of its rows")
     add_rewrite_flags(parser)
@@ -29,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from headrace.loader.work_unit import FileKind
 
     kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
-    with rewriting(args) as (_, ports):
-        known_topics(ports, [args.topic])
+    with open_rewrite_ports(args) as (_, ports):
+        checked_topics(ports, [args.topic])
         time_partitions = {
             time_partition
             for day in ports.index.days(args.topic, kind)
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         }
         if args.time_partition and args.time_partition not in time_partitions:
             raise CommandError(
-                f"--bucket: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` names them"
+                f"--time-partition: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` names them"
             )
         report = accept_missing(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
     return show_report(args, report, "forgotten", "nothing is missing")

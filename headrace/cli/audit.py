@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -284,7 +284,7 @@ def _print_text(verdicts: Sequence[TopicVerdict], ingested: Ingested) -> None:
     print()
     for verdict in verdicts:
         for line in topic_lines(verdict):
-            say(line)
+            print_report_line(line)
     print()
     for column, meaning in MEANINGS.items():
         print(f"{column}: {meaning}")

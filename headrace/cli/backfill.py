@@ -8,9 +8,15 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json, print_table
-from headrace.cli.rewriting import EXIT_CODES, TIME_PARTITIONS_SHOWN, add_rewrite_flags, known_topics, opened
+from headrace.cli.rewrite_command import (
+    EXIT_CODES,
+    TIME_PARTITIONS_SHOWN,
+    add_rewrite_flags,
+    checked_topics,
+    open_rewrite_load,
+)
 from headrace.cli.terminal import print_line
 
 if TYPE_CHECKING:
@@ -40,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="first",
         metavar="TIME_PARTITION",
         required=True,
-        help="the first bucket: dt=2026-01-31/hr=07, or a day",
+        help="the first time partition: dt=2026-01-31/hr=07, or a day",
     )
     parser.add_argument(
         "--to",
@@ -59,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
     for flag, time_partition in (("--from", args.first), ("--to", args.last)):
         if not TIME_PARTITION.fullmatch(time_partition):
             raise CommandError(
-                f"{flag}: expected a bucket such as dt=2026-01-31/hr=07 or dt=2026-01-31, found {time_partition}"
+                f"{flag}: expected a time partition such as dt=2026-01-31/hr=07 or dt=2026-01-31, found {time_partition}"
             )
     if args.first > args.last and not args.first.startswith(f"{args.last}/"):
         raise CommandError(f"--to: {args.last} is before --from {args.first}")
     output = sys.stderr if args.format == "json" else sys.stdout
-    with opened(args) as (_, load):
-        known_topics(load.rewrites, [args.topic])
+    with open_rewrite_load(args) as (_, load):
+        checked_topics(load.rewrites, [args.topic])
         known = load.rewrites.log.state.topics[args.topic]
         if known.partition_by == "day" and "/" in args.first + args.last:
             raise CommandError(f"--from, --to: the table of {args.topic} has days and no hours, such as dt=2026-01-31")
@@ -91,15 +97,15 @@ def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
         for one in report.time_partitions
     ]
     if rows:
-        print_table(("kind", "bucket", "files", "rows", "MB"), rows[:TIME_PARTITIONS_SHOWN], right=(2, 3, 4))
+        print_table(("kind", "time partition", "files", "rows", "MB"), rows[:TIME_PARTITIONS_SHOWN], right=(2, 3, 4))
     if len(rows) > TIME_PARTITIONS_SHOWN:
         print(f"… and {len(rows) - TIME_PARTITIONS_SHOWN:,} more")
     for one in report.offsets:
         print(f"partition {one.partition}: {one.offsets:,} offsets from {one.first} to {one.last}")
     for problem in report.problems:
-        say(f"PROBLEM: {topic}: {problem}")
+        print_report_line(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")
     files = sum(one.files for one in report.time_partitions)
     if files:
         done = _done(report, files, is_dry)
@@ -114,9 +120,9 @@ def _done(report: BackfillReport, files: int, is_dry: bool) -> str:
     if is_dry:
         return f"{files:,} would be replaced"
     by = (
-        f"decision {report.commits[0]}"
+        f"commit {report.commits[0]}"
         if len(report.commits) == 1
-        else f"decisions {report.commits[0]} to {report.commits[-1]}"
+        else f"commits {report.commits[0]} to {report.commits[-1]}"
     )
     quarantined = f" and {report.quarantined:,} quarantined messages" if report.quarantined else ""
     return f"{files:,} were replaced by {report.files_made:,} with {report.rows:,} rows{quarantined} ({by})"

@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.cli import broker_admin, broker_log_directories
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
-from headrace.cli.registry_access import asked_password, is_loopback
+from headrace.cli.registry_access import is_loopback, read_password
 from headrace.settings import Address, BrokerSettings, Settings
 
 logger = logging.getLogger(__name__)
@@ -68,10 +68,10 @@ def print_user(args: argparse.Namespace) -> int:
     from headrace.broker.access.scram import HASHES, SALT_BYTES, Verifier
     from headrace.broker.access.users import user_line
 
-    password = asked_password()
+    password = read_password()
     if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX or "\0" in password:
         raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
-    verifiers = {name: Verifier.of(name, password, secrets.token_bytes(SALT_BYTES)) for name in HASHES}
+    verifiers = {name: Verifier.derive(name, password, secrets.token_bytes(SALT_BYTES)) for name in HASHES}
     try:
         print(user_line(args.name, verifiers))
     except ValueError as error:
@@ -167,7 +167,7 @@ async def _serve(settings: Settings) -> None:
             bytes_per_second_max=settings.broker.bytes_per_second_max,
             node_id=settings.broker.node_id,
             partitions=settings.broker.partitions,
-            creates_topics=settings.broker.auto_create_topics,
+            auto_create_topics=settings.broker.auto_create_topics,
             rebalance_delay_ms=settings.broker.rebalance_delay.ms,
             session_timeout_ms_min=settings.broker.session_timeout_min.ms,
             consumer_session_timeout_ms=settings.broker.consumer_session_timeout.ms,
@@ -176,7 +176,7 @@ async def _serve(settings: Settings) -> None:
             segment_bytes_max=settings.broker.segment_bytes_max,
             message_bytes_max=settings.broker.message_bytes_max,
             fsync=FsyncMode(settings.broker.fsync),
-            sets_damaged_aside=settings.broker.on_corruption == "rename",
+            repairs_corrupt_logs=settings.broker.on_corruption == "rename",
         )
     )
     loop = asyncio.get_running_loop()

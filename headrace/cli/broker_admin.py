@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import painted, say
+from headrace.cli.colour import print_report_line, styled
 from headrace.cli.command import (
     EXIT_OK,
     CommandError,
@@ -192,7 +192,7 @@ def _print_topics(rows: Iterable[TopicRow]) -> None:
 def _print_partitions(row: TopicRow) -> None:
     facts = [f"{name}={value}" for name, value in sorted(row.configs.items())]
     kind = ", of the brokers" if row.is_internal else ""
-    print(painted(f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{kind}", "head"))
+    print(styled(f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{kind}", "head"))
     print(f"configuration: {' '.join(facts) or 'as the brokers have it'}")
     print_table(
         ("partition", "leader", "start", "end", "offsets", "MB"),
@@ -292,7 +292,7 @@ def _print_groups(groups: Iterable[Group], lags: Mapping[str, list[LagRow]]) -> 
 
 def _print_group(group: Group, rows: Iterable[LagRow]) -> None:
     facts = f"{group.state or '-'}, {group.protocol or 'no protocol'}, by {group.coordinator}"
-    print(f"{painted(f'group {group.group_id}', 'head')}: {facts}")
+    print(f"{styled(f'group {group.group_id}', 'head')}: {facts}")
     if group.members:
         print_table(
             ("member", "instance", "client", "host", "partitions"),
@@ -370,4 +370,4 @@ def _megabytes(number: int | None) -> str:
 
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")

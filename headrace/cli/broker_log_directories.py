@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -26,7 +26,7 @@ from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
     from headrace.broker.inspect.dump import Dumped, DumpedBatch, DumpedRecord
-    from headrace.broker.inspect.verify import Verified
+    from headrace.broker.inspect.verify import PartitionReport
 
 FINDINGS_SHOWN_MAX = 20  # of a partition; json has more
 KEY_CHARS_MAX = 60
@@ -171,8 +171,8 @@ def _dumped_lines(found: Dumped) -> Iterator[str]:
         facts.append(f"producer {header.producer_id}:{header.producer_epoch} sequence {header.base_sequence}")
     facts += [*_marks(found), f"epoch {header.leader_epoch}", f"{found.file}:{found.position}"]
     yield f"{header.base_offset}-{header.last_offset}  " + "  ".join(facts)
-    if found.unopened:
-        yield f"  its records are not shown: {found.unopened}"
+    if found.undecoded_reason:
+        yield f"  its records are not shown: {found.undecoded_reason}"
     for record in found.records or ():
         yield _record_line(record)
 
@@ -252,8 +252,8 @@ def _dumped_json(found: Dumped) -> dict[str, Any]:
         "base_sequence": header.base_sequence,
         "marks": _marks(found),
     }
-    if found.unopened:
-        row["unopened"] = found.unopened
+    if found.undecoded_reason:
+        row["unopened"] = found.undecoded_reason
     if found.records is not None:
         row["content"] = [
             {
@@ -277,14 +277,14 @@ def _key_json(key: bytes) -> str | dict[str, str]:
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    from headrace.broker.data_directory import kept_from_brokers
+    from headrace.broker.data_directory import exclude_brokers
     from headrace.broker.errors import BrokerError, DataDirectoryInUse
     from headrace.broker.inspect.verify import verify
 
     directory = _directory(args)
     verified = []
     try:
-        with kept_from_brokers(directory), steps_shown() as show:
+        with exclude_brokers(directory), steps_shown() as show:
             for one in verify(directory, lambda where: show(f"reading {where}")):
                 verified.append(one)
     except DataDirectoryInUse as error:
@@ -299,19 +299,19 @@ def run_verify(args: argparse.Namespace) -> int:
         print_json({"directory": str(directory), "partitions": [_verified_json(one) for one in verified]})
     else:
         _print_verified(directory, verified)
-    return EXIT_OK if all(one.is_sound for one in verified) else EXIT_FINDINGS
+    return EXIT_OK if all(one.is_intact for one in verified) else EXIT_FINDINGS
 
 
-def _print_verified(directory: Path, verified: list[Verified]) -> None:
+def _print_verified(directory: Path, verified: list[PartitionReport]) -> None:
     for one in verified:
         for finding in one.findings[:FINDINGS_SHOWN_MAX]:
             kind = "note" if finding.is_note else "FINDING"
-            say(f"{kind}: {one.name}: {finding.check}: {finding.where}: {finding.message}")
-        more = one.more + max(len(one.findings) - FINDINGS_SHOWN_MAX, 0)
+            print_report_line(f"{kind}: {one.name}: {finding.check}: {finding.where}: {finding.message}")
+        more = one.omitted + max(len(one.findings) - FINDINGS_SHOWN_MAX, 0)
         if more:
-            say(f"FINDING: {one.name}: and {more:,} more")
+            print_report_line(f"FINDING: {one.name}: and {more:,} more")
     partitions = verified[1:]
-    findings = sum(one.more + sum(not finding.is_note for finding in one.findings) for one in verified)
+    findings = sum(one.omitted + sum(not finding.is_note for finding in one.findings) for one in verified)
     print(
         f"{directory}: {len(partitions):,} partitions, {sum(one.segments for one in partitions):,} segments, "
         f"{sum(one.batches for one in partitions):,} batches, {sum(one.records for one in partitions):,} records, "
@@ -319,7 +319,7 @@ def _print_verified(directory: Path, verified: list[Verified]) -> None:
     )
 
 
-def _verified_json(one: Verified) -> dict[str, Any]:
+def _verified_json(one: PartitionReport) -> dict[str, Any]:
     return {
         "partition": one.name,
         "segments": one.segments,
@@ -332,5 +332,5 @@ def _verified_json(one: Verified) -> dict[str, Any]:
             {"check": each.check, "where": each.where, "message": each.message, "is_note": each.is_note}
             for each in one.findings
         ],
-        "more_findings": one.more,
+        "more_findings": one.omitted,
     }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headrace.cli.colour import painted, painted_table
+from headrace.cli.colour import styled, styled_table
 from headrace.pipeline.text_table import table_lines
 from headrace.settings import Settings, home_directory, load_settings, setting_origins
 
@@ -56,7 +56,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         out = file or sys.stdout
-        self._print_message(_HEADING.sub(lambda found: painted(found[0], "head", out), self.format_help()), out)
+        self._print_message(_HEADING.sub(lambda found: styled(found[0], "head", out), self.format_help()), out)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_FAILED, f"{self.prog}: {message}; see: {self.prog} --help\n")
@@ -205,5 +205,5 @@ def print_json(value: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Prints aligned columns; the column indexes in `right` are aligned to the right."""
-    for line in painted_table(table_lines(header, rows, right)):
+    for line in styled_table(table_lines(header, rows, right)):
         sys.stdout.write(line + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.command import CommandError, examples
-from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, rewriting, show_report
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_ports, show_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +27,11 @@ def run(args: argparse.Namespace) -> int:
     from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, merged_reports
     from headrace.loader.work_unit import BLOCK_BYTES
 
-    with rewriting(args) as (settings, ports):
+    with open_rewrite_ports(args) as (settings, ports):
         loader = settings.loader
-        topics = [topic for topic in known_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact]
+        topics = [
+            topic for topic in checked_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact
+        ]
         if not topics:
             raise CommandError("no topic is to be compacted: name one, or set loader.compact, also in [[loader.topic]]")
         by_closing: dict[int, list[str]] = {}

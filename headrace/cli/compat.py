@@ -12,27 +12,27 @@ import datetime
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.cli.colour import painted
+from headrace.cli.colour import styled
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, print_table, settings_from
 from headrace.cli.compat_diff import configure_diff
 from headrace.compat import CompatibilityLevel
-from headrace.compat.baseline_file import baseline_text
+from headrace.compat.baseline_file import render_baseline
+from headrace.compat.check_result import CheckResult, pluralize
 from headrace.compat.checking.baselines.base import BaselineFailed
 from headrace.compat.checking.baselines.files import FilesBaseline
 from headrace.compat.checking.options import (
     add_source_flags,
-    baseline_from,
-    choice_from,
-    leniency_from,
-    lints_from,
-    naming_from,
-    sources_from,
+    load_sources,
+    open_baseline,
+    parse_exemptions,
+    parse_level_choice,
+    parse_lint_options,
+    parse_naming,
 )
-from headrace.compat.checking.output import parse_outputs, print_outcome, write_outputs
-from headrace.compat.checking.run import CheckOptions, check, with_leniency
+from headrace.compat.checking.output import parse_outputs, print_result, write_outputs
+from headrace.compat.checking.run import CheckOptions, apply_exemptions, check
 from headrace.compat.finding import Severity
 from headrace.compat.formats import FORMATS
-from headrace.compat.outcome import Outcome, count_words
 from headrace.version import VERSION
 
 EXAMPLES = examples(
@@ -166,33 +166,33 @@ def run(args: argparse.Namespace) -> int:
 def run_check(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     outputs = parse_outputs(args.output)
-    baseline = baseline_from(args, settings)
-    choice = choice_from(args, settings.compat)
-    naming = naming_from(args, settings.compat)
-    leniency = leniency_from(args, settings.compat)
-    lints = lints_from(args, settings.compat)
+    baseline = open_baseline(args, settings)
+    choice = parse_level_choice(args, settings.compat)
+    naming = parse_naming(args, settings.compat)
+    exemptions = parse_exemptions(args, settings.compat)
+    lints = parse_lint_options(args, settings.compat)
     try:
-        sources = sources_from(args, settings.compat)
+        sources = load_sources(args, settings.compat)
     except BaselineFailed as error:
-        outcome = Outcome((), error.failures, tool_version=VERSION)
+        result = CheckResult((), error.failures, tool_version=VERSION)
     else:
         require = args.require_subject or settings.compat.require_subject
         options = CheckOptions(require, args.skip_invalid, args.jobs, lints, deleted=True)
-        outcome = check(sources, naming, baseline, choice, options)
-        outcome = with_leniency(outcome, leniency, datetime.date.today())
+        result = check(sources, naming, baseline, choice, options)
+        result = apply_exemptions(result, exemptions, datetime.date.today())
     if isinstance(baseline, FilesBaseline):
-        outcome = _with_note_on_older_files(outcome)
-    write_outputs(outcome, outputs)
-    print_outcome(outcome, args.format, verbose=args.verbose, quiet=args.quiet)
+        result = _with_note_on_older_files(result)
+    write_outputs(result, outputs)
+    print_result(result, args.format, verbose=args.verbose, quiet=args.quiet)
     if args.write_baseline:
-        return _write_baseline(args.write_baseline, outcome)
-    return EXIT_OK if args.exit_zero and outcome.exit_code == 1 else outcome.exit_code
+        return _write_baseline(args.write_baseline, result)
+    return EXIT_OK if args.exit_zero and result.exit_code == 1 else result.exit_code
 
 
 def run_explain(args: argparse.Namespace) -> int:
     """What a rule or lint asks for and why, or the list of all."""
-    from headrace.compat.catalogue import CATALOGUE, find_described
-    from headrace.compat.lints import BY_DEFAULT
+    from headrace.compat.catalogue import CATALOGUE, find_catalogue_entry
+    from headrace.compat.lints import DEFAULT_LINTS
 
     if args.rule is None:
         rows = [
@@ -200,12 +200,12 @@ def run_explain(args: argparse.Namespace) -> int:
         ]
         print_table(("NAME", "KIND", "SEVERITY", "WHAT IT ASKS"), rows)
         return EXIT_OK
-    row = find_described(args.rule)
+    row = find_catalogue_entry(args.rule)
     if row is None:
         raise CommandError(f"{args.rule!r} is no rule or lint; expected one of {', '.join(CATALOGUE)}")
-    severity = painted(row.severity.value, "bad" if row.severity is Severity.ERROR else "warn")
-    print(f"{painted(row.id, 'head')} ({severity}): {row.purpose}\n\n{row.why}")
-    if row.id in BY_DEFAULT:
+    severity = styled(row.severity.value, "bad" if row.severity is Severity.ERROR else "warn")
+    print(f"{styled(row.id, 'head')} ({severity}): {row.purpose}\n\n{row.why}")
+    if row.id in DEFAULT_LINTS:
         print(
             f"\nIt is looked at by default, as a warning; --lint {row.id}=error makes it fail, {row.id}=off is silent."
         )
@@ -214,24 +214,24 @@ def run_explain(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _with_note_on_older_files(outcome: Outcome) -> Outcome:
+def _with_note_on_older_files(result: CheckResult) -> CheckResult:
     """Comparing with the latest only surprises people who have just named several files."""
-    for checked in outcome.checked[:1]:
-        older = checked.known - len(checked.compared)
+    for checked in result.checked[:1]:
+        older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:
             others = "the older file was" if older == 1 else f"the {older} older files were"
             note = f"{others} not compared; --level {checked.level.value}_TRANSITIVE compares every one"
-            return replace(outcome, notes=(*outcome.notes, note))
-    return outcome
+            return replace(result, notes=(*result.notes, note))
+    return result
 
 
-def _write_baseline(path: str, outcome: Outcome) -> int:
+def _write_baseline(path: str, result: CheckResult) -> int:
     """Writes what is found as known; schemas that could not be judged keep their exit code."""
-    text = baseline_text(outcome.checked)
+    text = render_baseline(result.checked)
     try:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise CommandError(f"--write-baseline: {path} cannot be written: {error.strerror}") from None
     count = text.count('"fingerprint"')
-    print(f"wrote {count_words(count, 'known finding')} to {path}; check with --baseline {path}")
-    return EXIT_OK if outcome.exit_code == 1 else outcome.exit_code
+    print(f"wrote {pluralize(count, 'known finding')} to {path}; check with --baseline {path}")
+    return EXIT_OK if result.exit_code == 1 else result.exit_code

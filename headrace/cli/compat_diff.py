@@ -7,16 +7,22 @@ import sys
 from typing import Any
 
 from headrace.avro_schema import Schema, SchemaParseError
-from headrace.cli.colour import painted
+from headrace.cli.colour import styled
 from headrace.cli.command import add_format_flag, add_settings_flags, print_json, settings_from
 from headrace.compat import CompatError, Direction, VersionedSchema
-from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
-from headrace.compat.checking.options import add_source_flags, baseline_from, choice_from, naming_from, sources_from
-from headrace.compat.checking.output import let_everything_through
-from headrace.compat.checking.run import wanted_of
-from headrace.compat.diff import Change, changes
+from headrace.compat.check_result import CheckResult, Failure, FailureKind, mask_unprintable
+from headrace.compat.checking.baselines.base import BaselineFailed, Candidate, LevelChoice, VersionHistory
+from headrace.compat.checking.options import (
+    add_source_flags,
+    load_sources,
+    open_baseline,
+    parse_level_choice,
+    parse_naming,
+)
+from headrace.compat.checking.output import escape_unencodable
+from headrace.compat.checking.run import list_candidates
+from headrace.compat.diff import SchemaChange, diff_schemas
 from headrace.compat.levels import compare
-from headrace.compat.outcome import Failure, FailureKind, Outcome, printable
 
 
 def configure_diff(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +35,14 @@ def configure_diff(parser: argparse.ArgumentParser) -> None:
 
 def run_diff(args: argparse.Namespace) -> int:
     """Exit 0 when every schema could be compared, whatever changed; else the code of what is wrong."""
-    let_everything_through(sys.stdout)
-    let_everything_through(sys.stderr)
+    escape_unencodable(sys.stdout)
+    escape_unencodable(sys.stderr)
     settings = settings_from(args)
-    baseline = baseline_from(args, settings)
-    choice = LevelChoice(choice_from(args, settings.compat).level)
+    baseline = open_baseline(args, settings)
+    choice = LevelChoice(parse_level_choice(args, settings.compat).level)
     try:
-        sources = sources_from(args, settings.compat)
-        wanted, failures = wanted_of(sources, naming_from(args, settings.compat))
+        sources = load_sources(args, settings.compat)
+        wanted, failures = list_candidates(sources, parse_naming(args, settings.compat))
         failures = [*sources.failures, *failures]
         histories = baseline.histories(wanted, choice) if wanted else []
     except BaselineFailed as error:
@@ -52,7 +58,7 @@ def run_diff(args: argparse.Namespace) -> int:
     return _end(args, rows, failures)
 
 
-def _row(wanted: Wanted, history: History, candidate: Schema) -> dict[str, Any]:
+def _row(wanted: Candidate, history: VersionHistory, candidate: Schema) -> dict[str, Any]:
     row: dict[str, Any] = {"file": wanted.file.path, "subject": wanted.subject}
     if not history.versions:
         return {**row, "earlier": None, "changes": [], "backward": True, "forward": True}
@@ -61,13 +67,13 @@ def _row(wanted: Wanted, history: History, candidate: Schema) -> dict[str, Any]:
     return {
         **row,
         "earlier": latest.label,
-        "changes": [_change(change) for change in changes(earlier.schema, candidate)],
+        "changes": [_change(change) for change in diff_schemas(earlier.schema, candidate)],
         "backward": not compare(candidate, earlier, Direction.BACKWARD),
         "forward": not compare(candidate, earlier, Direction.FORWARD),
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: SchemaChange) -> dict[str, Any]:
     return {
         "kind": change.kind.value,
         "name": change.name,
@@ -76,7 +82,7 @@ def _change(change: Change) -> dict[str, Any]:
         "after": change.after or None,
         "line": change.position.line,
         "column": change.position.column,
-        "words": change.words(),
+        "words": change.describe(),
     }
 
 
@@ -90,21 +96,21 @@ def _end(args: argparse.Namespace, rows: list[dict[str, Any]], failures: list[Fa
     sys.stdout.flush()
     for failure in failures:
         print(failure.text(), file=sys.stderr)
-    return Outcome((), tuple(failures)).exit_code
+    return CheckResult((), tuple(failures)).exit_code
 
 
 def _print_row(row: dict[str, Any]) -> None:
-    file = painted(printable(row["file"]), "head")
+    file = styled(mask_unprintable(row["file"]), "head")
     if row["earlier"] is None:
         print(f"{file}: new")
         return
-    earlier = printable(row["earlier"])
+    earlier = mask_unprintable(row["earlier"])
     if not row["changes"]:
         print(f"{file}: the same as {earlier}")
         return
     print(f"{file} against {earlier}")
     for change in row["changes"]:
-        print(f"  {printable(change['words'])}")
+        print(f"  {mask_unprintable(change['words'])}")
     fits = {"BACKWARD": row["backward"], "FORWARD": row["forward"], "FULL": row["backward"] and row["forward"]}
-    words = {True: painted("yes", "good"), False: painted("no", "warn")}
+    words = {True: styled("yes", "good"), False: styled("no", "warn")}
     print("  " + ", ".join(f"{level}: {words[fit]}" for level, fit in fits.items()))

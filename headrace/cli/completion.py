@@ -52,32 +52,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.cli import HELP_WORD, SUBCOMMANDS, command_parser
 
-    places = {"": Place((*SUBCOMMANDS, HELP_WORD, "--help", "--version"), {})}
+    points = {"": CompletionPoint((*SUBCOMMANDS, HELP_WORD, "--help", "--version"), {})}
     for name in SUBCOMMANDS:
-        places |= dict(_places(f" {name}", command_parser(name)))
+        points |= dict(_completion_points(f" {name}", command_parser(name)))
     script = BASH.format(
         shell=args.shell,
-        paths="|".join(f'"{path}"' for path in places if path),
+        paths="|".join(f'"{path}"' for path in points if path),
         choices="\n".join(
             f'    "{path} {option}") words="{" ".join(values)}" ;;'
-            for path, place in places.items()
-            for option, values in place.choices.items()
+            for path, point in points.items()
+            for option, values in point.choices.items()
         ),
-        words="\n".join(f'        "{path}") words="{" ".join(place.words)}" ;;' for path, place in places.items()),
+        words="\n".join(f'        "{path}") words="{" ".join(point.words)}" ;;' for path, point in points.items()),
     )
     print((ZSH if args.shell == "zsh" else "") + script, end="")
     return EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CompletionPoint:
     """What may come after the words of a command: `choices` are the values of an option that has a few."""
 
     words: tuple[str, ...]
     choices: Mapping[str, tuple[str, ...]]
 
 
-def _places(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, Place]]:
+def _completion_points(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, CompletionPoint]]:
     verbs = {
         name: verb
         for action in parser._actions
@@ -96,6 +96,6 @@ def _places(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, P
         for option, action in parser._option_string_actions.items()
         if action.choices is not None
     }
-    yield path, Place((*verbs, *values, *options), choices)
+    yield path, CompletionPoint((*verbs, *values, *options), choices)
     for name, verb in verbs.items():
-        yield from _places(f"{path} {name}", verb)
+        yield from _completion_points(f"{path} {name}", verb)

@@ -18,7 +18,7 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.settings import ENVIRONMENT, Settings
-from headrace.settings.log_lines import LOG_DEFAULTS, log_variables
+from headrace.settings.log_format import LOG_DEFAULTS, log_variables
 
 DEFAULT = "default"
 

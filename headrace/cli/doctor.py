@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -30,12 +30,12 @@ from headrace.cli.command import (
     print_json,
     settings_from,
 )
-from headrace.cli.requirements import Requirement, admits, lacking_by_extra
+from headrace.cli.requirements import Requirement, missing_by_extra, satisfies
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java, java_version
-from headrace.pipeline.load import commit_log, kafka_cluster, refuse_second_warehouse
+from headrace.pipeline.load import commit_log, kafka_cluster, reject_second_warehouse
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import DatabaseOutdated, DatabaseUnusable, RegistryError
 from headrace.registry.storage.database import Database, sqlite_url
@@ -53,14 +53,14 @@ FREE_BYTES_MIN = 1024 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 SPARKS = ">=3.5,<5"  # of clusters, whose pyspark may stand in for ours (docs/cluster.md, "Another Spark")
 ALL = "all"  # the extra
-HARD_LINKS = "hard links, for decisions"
+HARD_LINKS = "hard links, for commits"
 LOADS = "loads go on"
 REGISTRY_DATABASE = "registry's database"
 INSTALL_AGAIN = "install Headrace again, from where it came and with its extras (docs/install.md)"
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class CheckResult:
     """One need. `cure` is what to do, "" where it is met."""
 
     need: str
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     for each in _diagnoses(settings_from(args)):
         found.append(each)
         if args.format == "text":
-            say(f"{'ok     ' if each.is_well else 'PROBLEM'} {each.need}: {each.found}", flush=True)
+            print_report_line(f"{'ok     ' if each.is_well else 'PROBLEM'} {each.need}: {each.found}", flush=True)
             if each.cure:
                 print(f"        {each.cure}", flush=True)
     if args.format == "json":
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK if all(each.is_well for each in found) else EXIT_FINDINGS
 
 
-def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
+def _diagnoses(settings: Settings) -> Iterator[CheckResult]:
     """Each as soon as it is known; those that wait for somebody come last."""
     live = live_addresses(settings)
     yield _versions()
@@ -106,7 +106,7 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     yield _directory("data directory", settings.data_dir.resolve(), "data_dir")
     warehouse = warehouse_location(settings)
     if isinstance(warehouse, RemoteDirectory):
-        yield Diagnosis("warehouse", f"{warehouse}, reached through Spark's JVM; see `{LOADS}`")
+        yield CheckResult("warehouse", f"{warehouse}, reached through Spark's JVM; see `{LOADS}`")
     else:
         yield _directory("warehouse", warehouse, "loader.warehouse")
         yield _links(warehouse)
@@ -117,16 +117,16 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     yield _loads(settings, asks_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
 
 
-def _versions() -> Diagnosis:
+def _versions() -> CheckResult:
     """Of Python and of the libraries, by what this installation's own metadata asks for."""
     python = platform.python_version()
     try:
         installed = importlib.metadata.distribution("headrace")
     except importlib.metadata.PackageNotFoundError:
-        return Diagnosis("versions", f"Headrace {VERSION} as it lies there, not installed; Python {python}")
+        return CheckResult("versions", f"Headrace {VERSION} as it lies there, not installed; Python {python}")
     required = [Requirement.parse(line) for line in installed.requires or ()]
     versions = {"Python": python, **_installed({each.name for each in required})}
-    lacking = lacking_by_extra(required, versions)
+    lacking = missing_by_extra(required, versions)
     extras = [extra for extra, missing in lacking.items() if not missing]
     without = ", ".join(lacking.get(ALL, ()))
     found = (
@@ -140,9 +140,9 @@ def _versions() -> Diagnosis:
     amiss = [
         f"{name} {versions[name]} is not {bounds}"
         for name, bounds in sorted(asked.items())
-        if not admits(versions[name], bounds)
+        if not satisfies(versions[name], bounds)
     ]
-    return Diagnosis("versions", "; ".join((found, *amiss)), INSTALL_AGAIN if amiss else "")
+    return CheckResult("versions", "; ".join((found, *amiss)), INSTALL_AGAIN if amiss else "")
 
 
 def _installed(names: Iterable[str]) -> dict[str, str]:
@@ -154,26 +154,26 @@ def _installed(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _java(settings: Settings) -> Diagnosis:
+def _java(settings: Settings) -> CheckResult:
     try:
         home = ensure_java(settings.data_dir, dict(os.environ))
     except JavaNotFoundError as error:
         found, _, cure = str(error).partition(". ")
-        return Diagnosis("Java", found, cure)
-    return Diagnosis("Java", f"Java {java_version(home / 'bin' / 'java')} in {home}")
+        return CheckResult("Java", found, cure)
+    return CheckResult("Java", f"Java {java_version(home / 'bin' / 'java')} in {home}")
 
 
-def _directory(need: str, directory: Path, key: str) -> Diagnosis:
+def _directory(need: str, directory: Path, key: str) -> CheckResult:
     """Of a directory that may not be there yet: what is, is what it will be made in."""
     there = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        return Diagnosis(need, f"{there} cannot be written to", f"make it writable, or set {key}")
+        return CheckResult(need, f"{there} cannot be written to", f"make it writable, or set {key}")
     free = shutil.disk_usage(there).free
     found = f"{directory}{'' if there == directory else ' (not made yet)'}, {free / 1024**3:,.1f} GiB free"
-    return Diagnosis(need, found, "" if free >= FREE_BYTES_MIN else "make room there: loads stop when it is full")
+    return CheckResult(need, found, "" if free >= FREE_BYTES_MIN else "make room there: loads stop when it is full")
 
 
-def _links(warehouse: Path) -> Diagnosis:
+def _links(warehouse: Path) -> CheckResult:
     there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
     need = HARD_LINKS
     try:
@@ -183,17 +183,17 @@ def _links(warehouse: Path) -> Diagnosis:
             os.link(first, Path(directory) / "b")
     except OSError as error:
         cure = "put loader.warehouse on a file system with hard links (ext4, xfs, btrfs, zfs, apfs, nfs)"
-        return Diagnosis(need, f"none below {there}: {error.strerror}", cure)
-    return Diagnosis(need, "there")
+        return CheckResult(need, f"none below {there}: {error.strerror}", cure)
+    return CheckResult(need, "there")
 
 
-def _up(settings: Settings, live: LiveAddresses | None) -> Diagnosis:
+def _up(settings: Settings, live: LiveAddresses | None) -> CheckResult:
     if live is None:
-        return Diagnosis("headrace up", f"does not run on {settings.data_dir}")
-    return Diagnosis("headrace up", f"runs as process {live.pid} since {live.started_at}")
+        return CheckResult("headrace up", f"does not run on {settings.data_dir}")
+    return CheckResult("headrace up", f"runs as process {live.pid} since {live.started_at}")
 
 
-def _ports(settings: Settings) -> Iterator[Diagnosis]:
+def _ports(settings: Settings) -> Iterator[CheckResult]:
     """Where `up` would listen."""
     for name, listen, elsewhere in (
         ("registry", settings.registry.listen, settings.registry.url),
@@ -206,17 +206,17 @@ def _ports(settings: Settings) -> Iterator[Diagnosis]:
         yield _port("sql.listen", settings.sql.listen)
 
 
-def _port(key: str, listen: Address) -> Diagnosis:
+def _port(key: str, listen: Address) -> CheckResult:
     try:
         with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((listen.host, listen.port))
     except OSError as error:
-        return Diagnosis(key, f"{listen}: {error.strerror}", f"stop what listens there, or set {key} before `up`")
-    return Diagnosis(key, f"{listen} is free")
+        return CheckResult(key, f"{listen}: {error.strerror}", f"stop what listens there, or set {key} before `up`")
+    return CheckResult(key, f"{listen} is free")
 
 
-def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[Diagnosis]:
+def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[CheckResult]:
     """Those that run, or that the settings name; where neither is so, `up` will bring them."""
     if live is not None or settings.registry.url:
         yield _told("registry", "registry.url", lambda: _registry(settings))
@@ -228,11 +228,11 @@ def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[Diagno
         yield _told("metastore", "hive.metastore", lambda: _metastore(str(resolve_metastore(settings))))
 
 
-def _told(need: str, key: str, look: Callable[[], str]) -> Diagnosis:
+def _told(need: str, key: str, look: Callable[[], str]) -> CheckResult:
     try:
-        return Diagnosis(need, look())
+        return CheckResult(need, look())
     except (RegistryError, KafkaError, LoaderError, OSError) as error:
-        return Diagnosis(need, str(error), f"start it, or mend {key}")
+        return CheckResult(need, str(error), f"start it, or mend {key}")
 
 
 def _registry(settings: Settings) -> str:
@@ -241,23 +241,23 @@ def _registry(settings: Settings) -> str:
         return f"{client.url} answers, with {len(subjects):,} subjects"
 
 
-def _database(settings: Settings) -> Diagnosis:
+def _database(settings: Settings) -> CheckResult:
     need = REGISTRY_DATABASE
     try:
         database = Database(settings.registry.database_url or sqlite_url(settings.data_dir / "registry.db"))
     except RegistryError as error:
-        return Diagnosis(need, str(error), "mend registry.database_url")
+        return CheckResult(need, str(error), "mend registry.database_url")
     try:
         database.check()
     except DatabaseUnusable as error:
         if isinstance(error, DatabaseOutdated) and database.is_sqlite:
-            return Diagnosis(need, f"{error.problem}, to which the next start of `up` or `registry serve` brings it")
-        return Diagnosis(need, error.problem, error.remedy or "start it, or mend registry.database_url")
+            return CheckResult(need, f"{error.problem}, to which the next start of `up` or `registry serve` brings it")
+        return CheckResult(need, error.problem, error.remedy or "start it, or mend registry.database_url")
     except RegistryError as error:
-        return Diagnosis(need, str(error), "start it, or mend registry.database_url")
+        return CheckResult(need, str(error), "start it, or mend registry.database_url")
     finally:
         database.close()
-    return Diagnosis(need, f"{database.name} is up to date")
+    return CheckResult(need, f"{database.name} is up to date")
 
 
 def _brokers(settings: Settings) -> str:
@@ -277,20 +277,20 @@ def _metastore(uri: str) -> str:
     raise OSError(f"nobody accepts connections at {uri}")
 
 
-def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
+def _loads(settings: Settings, *, asks_brokers: bool) -> CheckResult:
     need = LOADS
     try:
         log = commit_log(settings, looks_only=True)
         log.check_format(writing=False)
         commit_number = log.read_state().commit_number
         if not commit_number and asks_brokers:
-            refuse_second_warehouse(settings, log)
+            reject_second_warehouse(settings, log)
     except LoaderError as error:
         found, _, cure = str(error).partition("; ")
-        return Diagnosis(need, found, cure or "mend it before the next load")
+        return CheckResult(need, found, cure or "mend it before the next load")
     except (OSError, HiveDdlError) as error:  # of a warehouse on HDFS or S3
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return Diagnosis(need, reason, "see whether it runs and answers this machine, or mend loader.warehouse")
+        return CheckResult(need, reason, "see whether it runs and answers this machine, or mend loader.warehouse")
     except KafkaError:  # which is told above
-        return Diagnosis(need, "nothing was loaded yet")
-    return Diagnosis(need, f"after decision {commit_number:,}" if commit_number else "nothing was loaded yet")
+        return CheckResult(need, "nothing was loaded yet")
+    return CheckResult(need, f"after commit {commit_number:,}" if commit_number else "nothing was loaded yet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.command import CommandError, examples
-from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, rewriting, show_report
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_ports, show_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.days is not None and (args.days < 1 or not args.topics):
         raise CommandError("--days: expected the topics by name, and at least 1 day to keep")
-    with rewriting(args) as (settings, ports):
+    with open_rewrite_ports(args) as (settings, ports):
         days = {
             topic: args.days or settings.loader.of_topic(topic).retention_days
-            for topic in known_topics(ports, args.topics)
+            for topic in checked_topics(ports, args.topics)
         }
         keep = {topic: kept for topic, kept in days.items() if kept}
         if not keep:

@@ -15,7 +15,7 @@ from headrace.cli.command import (
     print_json,
     print_table,
 )
-from headrace.cli.decided import Decided, decided
+from headrace.cli.loaded_state import LoadedState, open_loaded_state
 
 if TYPE_CHECKING:
     from headrace.loader.inspect.placed_files import PlacedFile
@@ -27,20 +27,26 @@ LIMIT = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows the files that hold the rows of a topic, as far as they are in place: neither such as were replaced "
-        "by others, nor what no decision put there. Paths of whole directories show both."
+        "by others, nor what no commit put there. Paths of whole directories show both."
     )
     parser.epilog = examples(
         "files orders",
-        "files orders --bucket dt=2026-01-31/hr=07",
+        "files orders --time-partition dt=2026-01-31/hr=07",
         "files orders --from 2026-01-01 --to 2026-02-01 --format paths",
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are shown")
     parser.add_argument(
-        "--bucket", metavar="TIME_PARTITION", default="", help="only dt=2026-01-31/hr=07, or all of a dt"
+        "--time-partition", metavar="TIME_PARTITION", default="", help="only dt=2026-01-31/hr=07, or all of a dt"
     )
-    parser.add_argument("--from", dest="since", metavar="TIME", default="", help="buckets from this day or hour on")
     parser.add_argument(
-        "--to", dest="until", metavar="TIME", default="", help="buckets before this day or hour: 2026-01-31T07, in UTC"
+        "--from", dest="since", metavar="TIME", default="", help="time partitions from this day or hour on"
+    )
+    parser.add_argument(
+        "--to",
+        dest="until",
+        metavar="TIME",
+        default="",
+        help="time partitions before this day or hour: 2026-01-31T07, in UTC",
     )
     parser.add_argument("--quarantine", action="store_true", help="the files of messages that could not be loaded")
     add_settings_flags(parser, ("loader.warehouse",))
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.loader.work_unit import FileKind
 
     _check(args)
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         newest = known.topic(args.topic).commit_number
         commit_number = applied_commit_number(known.log, args.topic)
         kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
@@ -64,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(
             {
                 "topic": args.topic,
-                "slot": commit_number,
-                "newest_slot": newest,
+                "commit_number": commit_number,
+                "newest_commit_number": newest,
                 "files": [_json(known, f) for f in files],
             }
         )
@@ -76,23 +82,25 @@ def run(args: argparse.Namespace) -> int:
         _print(known, files)
         if commit_number < newest:
             print(
-                f"as of decision {commit_number}: what {newest} decided is not in place yet; the next load brings it there"
+                f"as of commit {commit_number}: what {newest} committed is not in place yet; the next load brings it there"
             )
     return EXIT_OK
 
 
 def _check(args: argparse.Namespace) -> None:
     if args.time_partition and not TIME_PARTITION.fullmatch(args.time_partition):
-        raise CommandError(f"--bucket: expected dt=2026-01-31/hr=07 or dt=2026-01-31, found {args.time_partition}")
+        raise CommandError(
+            f"--time-partition: expected dt=2026-01-31/hr=07 or dt=2026-01-31, found {args.time_partition}"
+        )
     for flag, value in (("--from", args.since), ("--to", args.until)):
         if value and not LIMIT.fullmatch(value):
             raise CommandError(f"{flag}: expected a day 2026-01-31 or an hour 2026-01-31T07, found {value}")
 
 
-def _print(known: Decided, files: list[PlacedFile]) -> None:
+def _print(known: LoadedState, files: list[PlacedFile]) -> None:
     if files:
         print_table(
-            ("bucket", "rows", "bytes", "decision", "path"),
+            ("time partition", "rows", "bytes", "commit", "path"),
             [
                 (
                     one.time_partition,
@@ -109,14 +117,14 @@ def _print(known: Decided, files: list[PlacedFile]) -> None:
     print(f"{len(files):,} files, {rows:,} rows, {size / 1e6:,.1f} MB")
 
 
-def _json(known: Decided, one: PlacedFile) -> dict[str, Any]:
+def _json(known: LoadedState, one: PlacedFile) -> dict[str, Any]:
     return {
-        "bucket": one.time_partition,
+        "time_partition": one.time_partition,
         "path": known.storage.files.describe(one.path),
         "rows": one.file.records,
         "bytes": one.file.length,
         "checksum": one.file.checksum,
-        "decision": one.file.since,
+        "commit_number": one.file.since,
         "offsets": [
             {"partition": span.partition, "first": span.first, "last": span.last, "rows": span.records}
             for span in one.file.ranges

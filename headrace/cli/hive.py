@@ -1,4 +1,4 @@
-"""`headrace hive`: the tables beside what is decided; what would be changed, and why columns look as they do."""
+"""`headrace hive`: the tables beside what is committed; what would be changed, and why columns look as they do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import painted, say
+from headrace.cli.colour import print_report_line, styled
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -24,7 +24,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.cli.decided import Decided, decided, failures_told
+from headrace.cli.loaded_state import LoadedState, loader_errors_as_command_errors, open_loaded_state
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ FINDINGS_SHOWN_MAX = 40  # of a topic; json has them all
 EXIT_CODES = """
 
 exit codes:
-  0  tables, partitions and files are as decided, or are so now
+  0  tables, partitions and files are as committed, or are so now
   1  something differs, and is named; or of some topics it cannot be told, and they are named
-  2  could not tell: the metastore, the decisions or the warehouse cannot be read
+  2  could not tell: the metastore, the commits or the warehouse cannot be read
 """
 
 
@@ -131,7 +131,7 @@ def explain(args: argparse.Namespace) -> int:
     from headrace.loader.load_schema import LoadState
     from headrace.loader.load_schema import explain as rules_of
 
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         (topic,) = args.topics
         loaded = known.topic(topic).load_schema
     fold = LoadState.from_json(json.loads(loaded.fold))
@@ -151,12 +151,12 @@ def explain(args: argparse.Namespace) -> int:
         )
     versions = ", ".join(map(str, fold.versions))
     count = f"{len(rules):,} rule{'' if len(rules) == 1 else 's'}"
-    name = painted(topic, "head")
+    name = styled(topic, "head")
     print(f"{name}: subject {loaded.subject}, versions {versions}; {count} beyond taking fields as they are")
     return EXIT_OK
 
 
-def _topic_of(known: Decided, name: str) -> str:
+def _topic_of(known: LoadedState, name: str) -> str:
     """The topic of this name, or whose table has it."""
     topics = known.log.state.topics
     return name if name in topics else next((one for one, state in topics.items() if state.table == name), name)
@@ -168,7 +168,7 @@ def latest(args: argparse.Namespace) -> int:
     from headrace.loader.plan.kept_schemas import KeptSchemas
     from headrace.registry.client.of_settings import registry_client
 
-    with decided(args) as known, failures_told():
+    with open_loaded_state(args) as known, loader_errors_as_command_errors():
         (name,) = args.topics
         topic = _topic_of(known, name)
         state = known.topic(topic)
@@ -193,7 +193,7 @@ def latest(args: argparse.Namespace) -> int:
 def history(args: argparse.Namespace) -> int:
     from headrace.loader.inspect.history import table_history
 
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         (name,) = args.topics
         topic = _topic_of(known, name)
         table = known.topic(topic).table
@@ -203,7 +203,7 @@ def history(args: argparse.Namespace) -> int:
         return EXIT_OK
     for one in changes:
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one.committed_at_ms / 1000))
-        print(painted(f"{when}  decision {one.commit_number}  {one.subject} version {one.version}", "head"))
+        print(styled(f"{when}  commit {one.commit_number}  {one.subject} version {one.version}", "head"))
         for change in one.changes or ("no column is another",):
             print(f"  {change}")
     print(f"{table}: {len(changes):,} change{'' if len(changes) == 1 else 's'} of topic {topic}")
@@ -224,7 +224,7 @@ class Verb:
 VERBS = (
     Verb(
         "plan",
-        "print the statements that would bring tables to what is decided",
+        "print the statements that would bring tables to what is committed",
         "Prints, as HiveQL, what apply would do to tables and partitions, and changes nothing. With --hive-executor "
         "print no metastore is asked, and everything is printed.",
         ("hive plan", "hive plan orders --hive-executor print"),
@@ -233,17 +233,17 @@ VERBS = (
     ),
     Verb(
         "apply",
-        "make and alter tables, and add and move partitions, as decided",
-        "Makes and alters tables, and adds and moves partitions, as decided. Properties of others are kept.",
+        "make and alter tables, and add and move partitions, as committed",
+        "Makes and alters tables, and adds and moves partitions, as committed. Properties of others are kept.",
         ("hive apply", "hive apply orders --hive-executor hive://hive.example.org:10000"),
         lambda args: mend(args, deep=False),
     ),
     Verb(
         "repair",
-        "as apply, and take out what nothing decided",
-        "Does what apply does, and looks into every directory: partitions that nothing decided leave the table, "
+        "as apply, and take out what nothing committed",
+        "Does what apply does, and looks into every directory: partitions that nothing committed leave the table, "
         "foreign "
-        "files and directories go to the directory _foreign of the topic, and decided files that are gone are named. "
+        "files and directories go to the directory _foreign of the topic, and committed files that are gone are named. "
         "Nothing "
         "is deleted.",
         ("hive repair --dry-run", "hive repair orders"),
@@ -270,7 +270,7 @@ VERBS = (
     Verb(
         "history",
         "say when the columns of a table changed, and how",
-        "Says when the columns of a table changed, how, and with which version of the schema: from all decisions on "
+        "Says when the columns of a table changed, how, and with which version of the schema: from all commits on "
         "it. Takes the name of the topic or of the table, and needs no metastore.",
         ("hive history orders", "hive history orders --format json"),
         history,
@@ -297,7 +297,7 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
 
     settings = settings_from(args)
     output = sys.stderr if args.format == "json" else sys.stdout
-    with failures_told():
+    with loader_errors_as_command_errors():
         log = commit_log(settings)
         log.check_format(writing=not args.dry_run)
         known = log.read_state().topics
@@ -355,7 +355,7 @@ def _print_mended(args: argparse.Namespace, found: Found) -> None:
         for number, one in enumerate(differences):
             word = "NOT MENDED" if not one.is_mendable else "would be mended" if args.dry_run else "mended"
             if number < FINDINGS_SHOWN_MAX:
-                say(f"{word}: {one.topic}: {one.where}: {one.message}")
+                print_report_line(f"{word}: {one.topic}: {one.where}: {one.message}")
         if len(differences) > FINDINGS_SHOWN_MAX:
             print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has them all")
         mended += sum(one.is_mendable for one in differences)

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -25,8 +25,8 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.cli.decided import failures_told
-from headrace.cli.load_serving import serve
+from headrace.cli.load_server import serve
+from headrace.cli.loaded_state import loader_errors_as_command_errors
 from headrace.cli.terminal import steps_shown
 from headrace.settings import Settings
 
@@ -71,7 +71,7 @@ STATUS_HEADER = (
     "MB/file",
     "quarantined",
     "version",
-    "decision",
+    "commit",
     "complete until",
     "pending",
 )
@@ -122,8 +122,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "status",
         help="show where every topic stands",
         description="Per topic next offsets, lag (in messages, where the brokers answer), files with their mean size, "
-        "up to when the table is complete, and followers that are behind; and the newest loads. Exit 1: something "
-        "decided is not yet in its table.",
+        "up to when the table is complete, and appliers that are behind; and the newest loads. Exit 1: something "
+        "committed is not yet in its table.",
         epilog=examples("load status", "load status --format json"),
     )
     _add_flags(status)
@@ -138,7 +138,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         epilog=examples("load serve"),
     )
     add_settings_flags(serving, KEYS)
-    serving.set_defaults(run_verb=serve)
+    serving.set_defaults(run_verb=serve_loads)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +155,7 @@ def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
     settings = settings_from(args)
-    with failures_told():
+    with loader_errors_as_command_errors():
         return int(args.run_verb(args, settings))
 
 
@@ -163,7 +163,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
     """One load, with its line in the log of runs, also where it could not run.
 
     Args:
-        session: see `pipeline.load.SparkEdge`.
+        session: see `pipeline.load.SparkConnection`.
     """
     from headrace.loader.run_log import RunLine, append_line, line_of
     from headrace.pipeline.load import now_ms, run_log_path
@@ -200,16 +200,20 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+def serve_loads(args: argparse.Namespace, settings: Settings) -> int:
+    return serve(args, settings, run_once)
+
+
 def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None) -> RunReport | None:
     """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
-    from headrace.pipeline.load import commit_log, now_ms, open_load, refuse_second_warehouse
+    from headrace.pipeline.load import commit_log, now_ms, open_load, reject_second_warehouse
     from headrace.pipeline.storage import lease_path
 
     log = commit_log(settings)
     if not args.new_warehouse:
-        refuse_second_warehouse(settings, log)
+        reject_second_warehouse(settings, log)
     log.open()
     lease = Lease(lease_path(settings))
     holder = None if args.no_lease else lease.acquire(now_ms())
@@ -265,7 +269,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
     from headrace.loader.run_log import newest_lines
-    from headrace.pipeline.load import commit_log, counted_positions, kafka_cluster, run_log_path
+    from headrace.pipeline.load import audit_positions, commit_log, kafka_cluster, run_log_path
 
     log = commit_log(settings, looks_only=True)
     log.check_format(writing=False)
@@ -277,7 +281,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
         note = f"no lag: {error}"
     path = run_log_path(settings)
     runs = newest_lines(path, RUNS_SHOWN) if path is not None else ()
-    status = load_status(log, discovery, counted_positions(settings), note, runs, why_slow())
+    status = load_status(log, discovery, audit_positions(settings), note, runs, why_slow())
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:
@@ -305,11 +309,11 @@ def print_report(report: RunReport) -> None:
         print_table(header, rows, right=range(2, len(header)))
     for one in report.loaded:
         if one.schema_changed:
-            say(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column is another'}")
+            print_report_line(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column is another'}")
     _print_reasons("waiting", report.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in report.problems.items() for text in texts))
     for note in report.notes:
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")
     print(_summary(report))
 
 
@@ -321,9 +325,9 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
         place = _PLACE.match(text)
         held.setdefault(text[place.end() :] if place else text, []).append((topic, place[0] if place else ""))
     for reason, found in itertools.islice(held.items(), REASONS_SHOWN_MAX):
-        say(f"{word}: {_who(found)}{reason}")
+        print_report_line(f"{word}: {_who(found)}{reason}")
     if len(held) > REASONS_SHOWN_MAX:
-        say(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has them all")
+        print_report_line(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has them all")
 
 
 def _who(found: Sequence[tuple[str, str]]) -> str:
@@ -355,7 +359,7 @@ def _summary(report: RunReport) -> str:
     rate = rows * 1000 // max(1, report.read_ms)
     held = f"; {_counted(report.held_back, 'message')} held back" if report.held_back else ""
     return (
-        f"decision {report.commit_number}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
+        f"commit {report.commit_number}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
         f"of {_counted(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
         f"by {_counted(report.tasks, 'task')}{_slowest(report)}"
         f"{held}"
@@ -392,19 +396,21 @@ def print_plan(plan: LoadPlan) -> None:
         if work.known is None:
             print(f"new: {topic}: table {work.table}")
         elif work.schemas.is_changed:
-            say(f"schema changes: {topic}: table {work.table}: {', '.join(work.column_changes) or 'no column'}")
+            print_report_line(
+                f"schema changes: {topic}: table {work.table}: {', '.join(work.column_changes) or 'no column'}"
+            )
     _print_reasons("waiting", plan.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in plan.problems.items() for text in texts))
     for note in plan.notes:
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
     most = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
-    print(f"after decision {plan.commit_number}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
+    print(f"after commit {plan.commit_number}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
 
 
 def plan_json(plan: LoadPlan) -> dict[str, Any]:
     return {
-        "after_slot": plan.commit_number,
+        "after_commit_number": plan.commit_number,
         "tasks": [
             {
                 "task": unit.task,
@@ -454,7 +460,7 @@ def print_runs(runs: Sequence[RunLine]) -> None:
         for one in runs
     ]
     if rows:
-        header = ("load", "outcome", "exit", "decision", "topics", "rows", "seconds", "slowest task / mean", "note")
+        header = ("load", "outcome", "exit", "commit", "topics", "rows", "seconds", "slowest task / mean", "note")
         print_table(header, rows, right=range(2, 8))
 
 
@@ -486,15 +492,13 @@ def print_status(status: LoadStatus) -> None:
     for topic in status.waiting[:REASONS_SHOWN_MAX]:
         print(f"not loaded yet: {topic}")
     for note in (*filter(None, [status.note]), *status.notes):
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")
     if not status.commit_number:
-        print("nothing has been decided yet")
+        print("nothing has been committed yet")
         return
     behind = ", ".join(
         f"{name} at {commit_number}"
         for name, commit_number in status.cursors.items()
         if commit_number < status.commit_number
     )
-    print(
-        f"newest decision {status.commit_number} at {_instant(status.committed_at_ms)}; behind: {behind or 'nothing'}"
-    )
+    print(f"newest commit {status.commit_number} at {_instant(status.committed_at_ms)}; behind: {behind or 'nothing'}")

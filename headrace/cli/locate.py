@@ -7,9 +7,9 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import painted
+from headrace.cli.colour import styled
 from headrace.cli.command import EXIT_OK, CommandError, add_format_flag, add_settings_flags, examples, print_json
-from headrace.cli.decided import Decided, decided
+from headrace.cli.loaded_state import LoadedState, open_loaded_state
 
 if TYPE_CHECKING:
     from headrace.loader.inspect.locate import Located
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Says which file holds the message of an offset, or that it is in quarantine, a gap, a message without a row "
-        "(tombstone, transaction marker, aborted), or not loaded yet; and by which decision."
+        "(tombstone, transaction marker, aborted), or not loaded yet; and by which commit."
     )
     parser.epilog = (
         examples("locate orders 0 12345", "locate orders 0 12345 --format json")
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("partition", "offset"):
         if getattr(args, name) < 0:
             raise CommandError(f"{name.upper()}: expected a number from 0, found {getattr(args, name)}")
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         known.topic(args.topic)
         index = FileIndex(known.log)
         try:
@@ -55,17 +55,17 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print(found: Located, known: Decided) -> None:
+def _print(found: Located, known: LoadedState) -> None:
     detail = f" ({found.detail})" if found.detail else ""
-    place = painted(f"{found.topic}-{found.partition} offset {found.offset}", "head")
+    place = styled(f"{found.topic}-{found.partition} offset {found.offset}", "head")
     style = "good" if found.fate.name == "ROW" else "warn"
-    print(f"{place}: {painted(found.fate.value, style)}{detail}")
+    print(f"{place}: {styled(found.fate.value, style)}{detail}")
     for path in found.files:
         print(f"  {known.storage.files.describe(path)}")
     if found.commit_number:
         decided_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.committed_at_ms / 1000))
         print(
-            f"  loaded by decision {found.commit_number} at {decided_at} with offsets {found.start} to before "
+            f"  loaded by commit {found.commit_number} at {decided_at} with offsets {found.start} to before "
             f"{found.end} "
             f"(work {found.run_id})"
         )

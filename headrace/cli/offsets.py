@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import painted, say
+from headrace.cli.colour import print_report_line, styled
 from headrace.cli.command import (
     EXIT_OK,
     CommandError,
@@ -35,14 +35,14 @@ LEFT_SHOWN_MAX = 20  # partitions that stay as they are; json has them all
 EXIT_CODES = """
 
 exit codes:
-  0  decided, or nothing to decide
+  0  committed, or nothing to commit
   2  refused, with the reason; nothing has changed
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows where the next load of every partition goes on, and changes it: what an operator says is a decision "
+        "Shows where the next load of every partition goes on, and changes it: what an operator says is a commit "
         "like that of a load, kept for ever with its reason, and safe beside loads that run."
     )
     parser.epilog = examples(
@@ -82,7 +82,7 @@ def _configure_skip(verbs: Verbs[argparse.ArgumentParser]) -> None:
     )
     _add_place(skip, "the partition's next offset, the first that is passed over")
     skip.add_argument("--to", type=int, metavar="OFFSET", help="where loads go on (default: one after OFFSET)")
-    skip.add_argument("--reason", required=True, metavar="TEXT", help="why; the decision keeps it")
+    skip.add_argument("--reason", required=True, metavar="TEXT", help="why; the commit keeps it")
     _add_decision_flags(skip, run_skip)
 
 
@@ -95,7 +95,7 @@ def _configure_set(verbs: Verbs[argparse.ArgumentParser]) -> None:
         epilog=examples("offsets set orders 0 1000000", "offsets set orders 0 1000000 --dry-run") + EXIT_CODES,
     )
     _add_place(choose, "where the next load goes on")
-    choose.add_argument("--reason", default="headrace offsets set", metavar="TEXT", help="why; the decision keeps it")
+    choose.add_argument("--reason", default="headrace offsets set", metavar="TEXT", help="why; the commit keeps it")
     _add_decision_flags(choose, run_set)
 
 
@@ -151,7 +151,7 @@ def _add_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Nam
 def _add_decision_flags(
     parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Namespace, Settings], int]
 ) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would be decided and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be committed and change nothing")
     _add_flags(parser, run_verb)
 
 
@@ -182,7 +182,7 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
     if args.format == "json":
         print_json(
             {
-                "slot": log.read_state().commit_number,
+                "commit_number": log.read_state().commit_number,
                 "note": note,
                 "partitions": [dataclasses.asdict(one) for one in found],
             }
@@ -335,7 +335,9 @@ def _decide(args: argparse.Namespace, settings: Settings, choose: Callable[[Load
             raise CommandError(f"a load was faster: {conflict}; look with headrace offsets show, and say it again")
         commit_number = commit_result.commit.commit_number
     if args.format == "json":
-        print_json({**dataclasses.asdict(choice), "dry_run": args.dry_run, "slot": commit_number, "note": note})
+        print_json(
+            {**dataclasses.asdict(choice), "dry_run": args.dry_run, "commit_number": commit_number, "note": note}
+        )
     else:
         _print_choice(choice, commit_number, note, is_dry=args.dry_run)
     return EXIT_OK
@@ -346,24 +348,26 @@ def _print_choice(choice: Choice, commit_number: int, note: str, *, is_dry: bool
         assert move.before is not None
         print(
             f"{_place(move)}: {move.after - move.before:,} offsets, {move.before} to {move.after - 1}, are "
-            f"{painted('passed over', 'warn')}; loads go on at {move.after}"
+            f"{styled('passed over', 'warn')}; loads go on at {move.after}"
         )
     for move in choice.starts:
         print(f"{_place(move)}: its first load begins at {move.after}")
     for sentence in choice.left[:LEFT_SHOWN_MAX]:
-        say(f"left as it is: {sentence}")
+        print_report_line(f"left as it is: {sentence}")
     if len(choice.left) > LEFT_SHOWN_MAX:
-        say(f"left as it is: {len(choice.left) - LEFT_SHOWN_MAX:,} partitions more; --format json has them all")
+        print_report_line(
+            f"left as it is: {len(choice.left) - LEFT_SHOWN_MAX:,} partitions more; --format json has them all"
+        )
     if note:
-        say(f"note: {note}", sys.stderr)
+        print_report_line(f"note: {note}", sys.stderr)
     if not choice.moved:
-        print("nothing to decide")
+        print("nothing to commit")
     else:
-        print("dry run: nothing was decided" if is_dry else f"decision {commit_number}: {choice.reason}")
+        print("dry run: nothing was committed" if is_dry else f"commit {commit_number}: {choice.reason}")
 
 
 def _place(move: Moved) -> str:
-    return painted(f"{move.topic} partition {move.partition}", "head")
+    return styled(f"{move.topic} partition {move.partition}", "head")
 
 
 def _print_statuses(found: Iterable[PartitionStatus], note: str) -> None:
@@ -384,4 +388,4 @@ def _print_statuses(found: Iterable[PartitionStatus], note: str) -> None:
     header = ("topic", "partition", "next offset", "so far", "epoch", "log start", "log end", "lag")
     print_table(header, rows, right=(1, 2, 4, 5, 6, 7))
     if note:
-        say(f"note: {note}", sys.stderr)
+        print_report_line(f"note: {note}", sys.stderr)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import painted, say
+from headrace.cli.colour import print_report_line, styled
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -22,8 +22,8 @@ from headrace.cli.command import (
     print_json,
     print_table,
 )
-from headrace.cli.decided import decided
-from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, opened
+from headrace.cli.loaded_state import open_loaded_state
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
         "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(verb.reasons)}"
     )
     if verb.asks_why:
-        parser.add_argument("--because", required=True, metavar="TEXT", help="why; the decision keeps it")
+        parser.add_argument("--because", required=True, metavar="TEXT", help="why; the commit keeps it")
     add_rewrite_flags(parser, verb.settings)
     parser.set_defaults(run=verb.run)
 
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.limit < 0:
         raise CommandError(f"--limit: expected a number of messages, found {args.limit}")
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         if args.topic is not None:
             known.topic(args.topic)
         files = committed_files(known.log, args.topic)
@@ -145,7 +145,7 @@ def run_show(args: argparse.Namespace) -> int:
         if getattr(args, flag) < 0:
             raise CommandError(f"--{flag}: expected a number from 0, found {getattr(args, flag)}")
     _refuse_other_reasons(args.reason, REASONS)
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         known.topic(args.topic)
         files = committed_files(known.log, args.topic)
     wanted = (row for _, row in _rows(files, known.storage.files) if not args.reason or row.code == args.reason)
@@ -166,8 +166,8 @@ def run_replay(args: argparse.Namespace) -> int:
 
     _refuse_other_reasons(args.reason, REPLAYED)
     codes = frozenset({QuarantineCode(args.reason)}) if args.reason else REPLAYABLE
-    with opened(args) as (settings, load):
-        known_topics(load.rewrites, [args.topic])
+    with open_rewrite_load(args) as (settings, load):
+        checked_topics(load.rewrites, [args.topic])
         policy = topic_policy(settings.loader.of_topic(args.topic))
         sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
         report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
@@ -182,8 +182,8 @@ def run_discard(args: argparse.Namespace) -> int:
     if not args.because.strip():
         raise CommandError("--because: expected why nobody wants these messages, found nothing")
     codes = {args.reason} if args.reason else frozenset()
-    with opened(args) as (settings, load):
-        known_topics(load.rewrites, [args.topic])
+    with open_rewrite_load(args) as (settings, load):
+        checked_topics(load.rewrites, [args.topic])
         codec, task = settings.loader.of_topic(args.topic).codec, load.settings.task
         shape = FileShape("", codec, task.block_bytes, task.file_bytes_target)
         report = discard(load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run)
@@ -223,7 +223,7 @@ REWRITES = (
         "discard",
         "take messages away that nobody wants",
         "Takes quarantined messages of a topic away for good, first from the table and a day later from the disk. The "
-        "decision keeps why; the audit goes on counting them as quarantined.",
+        "commit keeps why; the audit goes on counting them as quarantined.",
         (
             "quarantine discard orders --because 'tests of the new producer' --dry-run",
             "quarantine discard orders --reason framing --because 'JSON sent by mistake, ticket 4711'",
@@ -262,18 +262,18 @@ def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, done: Mappi
         rows = [(code, f"{done.get(code, 0):,}", f"{report.left.get(code, 0):,}") for code in codes]
         print_table(("quarantined for", word, "stay"), rows, right=(1, 2))
     for problem in report.problems:
-        say(f"PROBLEM: {topic}: {problem}")
+        print_report_line(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
-        say(f"note: {note}")
-    by = f" by decision {report.commit_number}" if report.commit_number else ""
+        print_report_line(f"note: {note}")
+    by = f" by commit {report.commit_number}" if report.commit_number else ""
     print(f"{sum(done.values()):,} messages {word}{by}")
 
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
     schema = "" if row.schema_id is None else f", schema {row.schema_id}"
-    print(painted(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}", "head"))
+    print(styled(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}", "head"))
     code, colon, reason = _what_is_wrong(row).partition(":")
-    print(f"  {painted(code, 'warn')}{colon}{reason}")
+    print(f"  {styled(code, 'warn')}{colon}{reason}")
     for name, data in (("key", row.key), ("value", row.value), *((f"header {key}", data) for key, data in row.headers)):
         print(f"  {_printable(name)}: {_shown(data, bytes_max)}")
 
@@ -316,8 +316,8 @@ def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterato
 
     for file in files:
         try:
-            with warehouse.open(file.name) as opened:
-                rows = list(read_rows(opened))
+            with warehouse.open(file.name) as stream:
+                rows = list(read_rows(stream))
         except FileNotFoundError:
             # Decided, and its applier has not brought it there yet; the next load does.
             continue

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli import registry_access, registry_replication, registry_transfer
-from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
+from headrace.cli import registry_access, registry_database, registry_replication, registry_transfer
+from headrace.cli.command import CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import RegistrySettings, Settings
 from headrace.version import VERSION
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from headrace.registry.access.authenticator import UsersFile
-    from headrace.registry.api.asgi_front import Front
+    from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.operation.shared_counts import SharedCounts
     from headrace.registry.storage.database import Database
 
@@ -33,16 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers", "registry.users"))
     serve.set_defaults(run_verb=serve_registry)
-    database = verbs.add_parser("db", help="make or migrate its database", description="The registry's database.")
-    database_verbs = database.add_subparsers(metavar="VERB", required=True)
-    upgrade = database_verbs.add_parser(
-        "upgrade",
-        help="bring the tables to this version's",
-        description="Creates or migrates the registry's tables. `serve` does the same for SQLite when it starts.",
-        epilog=examples("registry db upgrade --database-url postgresql://headrace@db.example.com/registry"),
-    )
-    add_settings_flags(upgrade, ("registry.database_url",))
-    upgrade.set_defaults(run_verb=upgrade_database)
+    registry_database.add_verbs(verbs)
     registry_transfer.add_verbs(verbs)
     registry_replication.add_verbs(verbs)
     registry_access.add_verbs(verbs)
@@ -63,16 +53,16 @@ def serve_registry(args: argparse.Namespace) -> int:
     from headrace.registry.operation.metrics import new_counts
     from headrace.registry.storage.database import Database
 
-    url = database_url(settings)
+    url = registry_database.database_url(settings)
     address = settings.registry.listen
     tls = registry_access.tls_of(settings.registry)
-    certified = registry_access.mtls_listener(settings.registry, tls)
+    mtls = registry_access.mtls_listener(settings.registry, tls)
     if settings.registry.workers < 1:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
-        taken = ReservedPort(address.host, address.port)
+        reserved = ReservedPort(address.host, address.port)
         # Nobody else is to listen there either, for as long as this serves.
-        beside = None if certified is None else ReservedPort(certified.host, certified.port)
+        beside = None if mtls is None else ReservedPort(mtls.host, mtls.port)
     except OSError as error:
         raise CommandError(
             f"registry cannot listen on {address}: {error.strerror or error}; "
@@ -88,17 +78,17 @@ def serve_registry(args: argparse.Namespace) -> int:
     workers = settings.registry.workers
     counts = new_counts(workers)
     try:
-        return serve(taken, lambda: _front(settings, url, counts), workers=workers, tls=tls, certified=certified)
+        return serve(reserved, lambda: _front(settings, url, counts), workers=workers, tls=tls, mtls=mtls)
     finally:
         if beside is not None:
             beside.close()
 
 
-def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
+def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
     """What one worker process serves."""
+    from headrace.registry.api.asgi_front import AsgiFront
+    from headrace.registry.api.client_queues import RUNNING_MAX
     from headrace.registry.api.compute_pool import ComputePool
-    from headrace.registry.api.client_queues import PLACES
-    from headrace.registry.api.asgi_front import Front
     from headrace.registry.api.request_rates import RequestRates
     from headrace.registry.operation.observer import make_request_recorder
     from headrace.registry.storage.database import Database
@@ -107,14 +97,14 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     database = Database(url, connections=settings.registry.database_connections)
     users = registry_access.users_of(settings.registry)
     rate = settings.registry.requests_per_second_max
-    return Front(
+    return AsgiFront(
         _application(settings.registry, database, users, counts),
         open_revision_reader(url),
         request_bytes_max=settings.registry.request_bytes_max,
         authenticator=users,
         observer=make_request_recorder(counts, settings.registry.access_log),
         rates=RequestRates(rate) if rate else None,
-        checkers=ComputePool(partial(_checking, settings.registry, url), PLACES),
+        compute_pool=ComputePool(partial(_checking, settings.registry, url), RUNNING_MAX),
         on_end=database.close,
     )
 
@@ -139,41 +129,9 @@ def _application(
         request_bytes_max=settings.request_bytes_max,
         version=VERSION,
         profile=settings.api_profile,
-        keeps_rules=settings.rule_sets == "keep",
+        stores_rules=settings.rule_sets == "keep",
         mutable_modes=settings.mode_changes == "allow",
         users=users,
         counts=counts,
         audit_log=AuditLog(settings.audit_log) if settings.audit_log else None,
     )
-
-
-def upgrade_database(args: argparse.Namespace) -> int:
-    from headrace.registry.errors import RegistryError
-    from headrace.registry.storage.database import Database
-
-    settings = settings_from(args)
-    try:
-        database = Database(database_url(settings))
-        database.upgrade()
-    except RegistryError as error:
-        raise CommandError(str(error)) from error
-    print(f"database {database.name} is up to date")
-    return EXIT_OK
-
-
-def database_url(settings: Settings) -> str:
-    """The URL in the settings, or the SQLite file in the data directory, which is made when it is missing.
-
-    Raises:
-        CommandError: the directory cannot be made.
-    """
-    from headrace.registry.storage.database import sqlite_url
-
-    if settings.registry.database_url:
-        return settings.registry.database_url
-    directory = Path(settings.data_dir).resolve()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"data_dir {directory} cannot be made: {error.strerror}") from error
-    return sqlite_url(directory / "registry.db")

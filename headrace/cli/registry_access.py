@@ -18,7 +18,7 @@ from headrace.settings import RegistrySettings
 if TYPE_CHECKING:
     from headrace.registry.access.authenticator import UsersFile
     from headrace.registry.api.mtls import MtlsListener
-    from headrace.registry.api.server import Tls
+    from headrace.registry.api.server import ServerCertificate
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def print_user(args: argparse.Namespace) -> int:
     from headrace.registry.access.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
     from headrace.registry.access.users import user_line
 
-    password = asked_password()
+    password = read_password()
     if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX:
         raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
     try:
@@ -91,7 +91,7 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
         UsersFileUnusable, TokenKeysUnusable: a file cannot be used.
     """
     from headrace.registry.access.authenticator import UsersFile
-    from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
+    from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
 
     if settings.token_keys and not settings.users:
         raise CommandError("registry.token_keys needs registry.users, whose grants say what roles and users may do")
@@ -103,11 +103,11 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
     if not settings.users:
         return None
     rules = TokenRules(settings.token_issuer, settings.token_audience, settings.user_claim, settings.roles_claim)
-    tokens = Tokens(TokenKeys(settings.token_keys), rules) if settings.token_keys else None
+    tokens = TokenVerifier(TokenKeys(settings.token_keys), rules) if settings.token_keys else None
     return UsersFile(Path(settings.users), tokens=tokens)
 
 
-def mtls_listener(settings: RegistrySettings, tls: Tls | None) -> MtlsListener | None:
+def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> MtlsListener | None:
     """Where clients show certificates.
 
     Raises:
@@ -136,17 +136,17 @@ def mtls_listener(settings: RegistrySettings, tls: Tls | None) -> MtlsListener |
     return port
 
 
-def tls_of(settings: RegistrySettings) -> Tls | None:
+def tls_of(settings: RegistrySettings) -> ServerCertificate | None:
     """
     Raises:
         CommandError: the certificate or its key cannot be used.
     """
-    from headrace.registry.api.server import Tls
+    from headrace.registry.api.server import ServerCertificate
 
     if not settings.tls_certificate:
         return None
     certificate, key = settings.tls_certificate, settings.tls_key or settings.tls_certificate
-    tls = Tls(Path(certificate), Path(key))
+    tls = ServerCertificate(Path(certificate), Path(key))
     try:
         tls.check()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -158,7 +158,7 @@ def tls_of(settings: RegistrySettings) -> Tls | None:
     return tls
 
 
-def asked_password() -> str:
+def read_password() -> str:
     """A password from a terminal, asked for twice, or the first line of standard input.
 
     Raises:

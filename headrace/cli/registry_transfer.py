@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
-from headrace.cli.colour import painted, say
+from headrace.cli.colour import print_report_line, styled
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -27,8 +27,8 @@ from headrace.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from headrace.registry.transfer.plan import Action, Problem
-    from headrace.registry.transfer.remote import Remote
+    from headrace.registry.transfer.plan import ImportAction, ImportProblem
+    from headrace.registry.transfer.remote import RemoteRegistry
     from headrace.registry.transfer.snapshot import Selection, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ exit codes:
 """
 
 ACTION_WORDS: Final = {
-    "Register": "registered",
+    "RegisterVersion": "registered",
     "SoftDeleteVersion": "deleted",
     "SetConfig": "configurations",
     "SetMode": "modes",
@@ -131,7 +131,7 @@ def run_export(args: argparse.Namespace) -> int:
     from headrace.registry.transfer.export_file import write_snapshot
 
     try:
-        with _remote(args) as remote, Progress() as progress:
+        with _remote(args) as remote, TransferProgress() as progress:
             snapshot = read_registry(remote, _selection(args), progress.show)
     except RegistryError as error:
         raise CommandError(f"nothing was exported: {error}") from error
@@ -152,11 +152,11 @@ def run_import(args: argparse.Namespace) -> int:
     from headrace.registry.transfer.execution import plan_importable, read_target
     from headrace.registry.transfer.plan import plan_import
 
-    snapshot = _selection(args).part_of(_read(args.file))
-    left_out: list[Problem] = []
+    snapshot = _selection(args).select_from(_read(args.file))
+    left_out: list[ImportProblem] = []
     with _remote(args) as remote:
         try:
-            with Progress() as progress:
+            with TransferProgress() as progress:
                 target = read_target(remote, snapshot, progress.show)
         except RegistryError as error:
             raise CommandError(f"nothing was imported: {error}") from error
@@ -171,13 +171,17 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 def _carry_out(
-    args: argparse.Namespace, remote: Remote, snapshot: Snapshot, actions: Sequence[Action], left_out: list[Problem]
+    args: argparse.Namespace,
+    remote: RemoteRegistry,
+    snapshot: Snapshot,
+    actions: Sequence[ImportAction],
+    left_out: list[ImportProblem],
 ) -> int:
     from headrace.registry.errors import RegistryError
     from headrace.registry.transfer.execution import execute_actions, find_missing_versions
 
     try:
-        with Progress() as progress:
+        with TransferProgress() as progress:
             outcome = execute_actions(remote, actions, progress.show, skip_refused=args.skip_refused)
             refused = [*left_out, *outcome.refused]
             wrong = (
@@ -205,17 +209,17 @@ def _carry_out(
     return EXIT_OK
 
 
-def _report_problems(args: argparse.Namespace, problems: Sequence[Problem]) -> int:
+def _report_problems(args: argparse.Namespace, problems: Sequence[ImportProblem]) -> int:
     if args.format == "json":
         print_json({"problems": [problem.sentence for problem in problems]})
     else:
         for problem in problems:
-            print(painted(problem.sentence, "bad"))
+            print(styled(problem.sentence, "bad"))
     advice = "; --skip-refused leaves them out" if all(problem.can_be_left_out for problem in problems) else ""
     raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
 
 
-def _report_plan(args: argparse.Namespace, actions: Sequence[Action], left_out: Sequence[Problem]) -> int:
+def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], left_out: Sequence[ImportProblem]) -> int:
     facts = _action_facts(actions)
     if args.format == "json":
         print_json(
@@ -223,29 +227,33 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[Action], left_out: 
         )
         return EXIT_OK
     for problem in left_out:
-        say(f"left out: {problem.sentence}")
+        print_report_line(f"left out: {problem.sentence}")
     for action in actions:
         of, colon, what = str(action).partition(": ")
-        print(f"{painted(of, 'head')}{colon}{what}")
+        print(f"{styled(of, 'head')}{colon}{what}")
     print(f"would do: {_in_words(facts)}; nothing was written" if actions else "nothing to do")
     return EXIT_OK
 
 
 def _report_outcome(
-    args: argparse.Namespace, facts: dict[str, int], refused: Sequence[Problem], wrong: Sequence[str], finished: bool
+    args: argparse.Namespace,
+    facts: dict[str, int],
+    refused: Sequence[ImportProblem],
+    wrong: Sequence[str],
+    finished: bool,
 ) -> None:
     if args.format == "json":
         print_json({"dry_run": False, **facts, "finished": finished, "left_out": _sentences(refused), "wrong": wrong})
         return
     for problem in refused:
-        say(f"left out: {problem.sentence}")
+        print_report_line(f"left out: {problem.sentence}")
     for sentence in wrong:
-        print(painted(sentence, "bad"))
+        print(styled(sentence, "bad"))
     done = f"imported: {_in_words(facts)}" if any(facts.values()) else "nothing to do: all of it is there"
     print(done)
 
 
-def _sentences(problems: Sequence[Problem]) -> list[str]:
+def _sentences(problems: Sequence[ImportProblem]) -> list[str]:
     return [problem.sentence for problem in problems]
 
 
@@ -260,7 +268,7 @@ def _content_facts(snapshot: Snapshot) -> dict[str, int]:
     }
 
 
-def _action_facts(actions: Sequence[Action]) -> dict[str, int]:
+def _action_facts(actions: Sequence[ImportAction]) -> dict[str, int]:
     counts = Counter(ACTION_WORDS[type(action).__name__] for action in actions)
     return {word: counts[word] for word in ACTION_WORDS.values()}
 
@@ -286,17 +294,17 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 
 @contextlib.contextmanager
-def _remote(args: argparse.Namespace) -> Iterator[Remote]:
+def _remote(args: argparse.Namespace) -> Iterator[RemoteRegistry]:
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
-    from headrace.registry.transfer.remote import Remote
+    from headrace.registry.transfer.remote import RemoteRegistry
 
     try:
         client = registry_client(settings_from(args))
     except RegistryError as error:
         raise CommandError(str(error)) from error
     with client:
-        yield Remote(client)
+        yield RemoteRegistry(client)
 
 
 def _read(file: str) -> Snapshot:
@@ -345,7 +353,7 @@ def _umask() -> int:
     return mask
 
 
-class Progress:
+class TransferProgress:
     """A bar on a terminal, a log line now and then elsewhere."""
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -353,7 +361,7 @@ class Progress:
         self._draws = self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._shown_at = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> TransferProgress:
         return self
 
     def __exit__(self, *_: Any) -> None:

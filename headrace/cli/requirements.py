@@ -40,11 +40,11 @@ class Requirement:
         found = _LINE.fullmatch(line)
         if found is None:
             raise ValueError(f"{line!r} is not of the form NAME BOUNDS; extra == 'EXTRA'")
-        admits("0", found[2])
+        satisfies("0", found[2])
         return cls(found[1], found[2], found[3] or "")
 
 
-def admits(version: str, bounds: str) -> bool:
+def satisfies(version: str, bounds: str) -> bool:
     """Whether a version is within bounds such as `>=3.1,<4`; of a pre-release, the release that it comes before is.
 
     Raises:
@@ -60,7 +60,7 @@ def admits(version: str, bounds: str) -> bool:
     return True
 
 
-def lacking_by_extra(required: Iterable[Requirement], versions: Mapping[str, str]) -> dict[str, list[str]]:
+def missing_by_extra(required: Iterable[Requirement], versions: Mapping[str, str]) -> dict[str, list[str]]:
     """What each extra lacks, by its name: nothing of one that is installed.
 
     Args:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import painted
+from headrace.cli.colour import styled
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -24,16 +24,16 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.compat.check_result import EXIT_CODES, CheckResult, Failure, FailureKind, pluralize
 from headrace.compat.checking.baselines.base import BaselineFailed, LevelChoice
-from headrace.compat.checking.options import add_source_flags, client_from, naming_from, sources_from
-from headrace.compat.checking.output import let_everything_through, print_outcome
-from headrace.compat.checking.run import check, invalid_of
-from headrace.compat.outcome import EXIT_CODES, Failure, FailureKind, Outcome, count_words
+from headrace.compat.checking.options import add_source_flags, load_sources, open_client, parse_naming
+from headrace.compat.checking.output import escape_unencodable, print_result
+from headrace.compat.checking.run import check, find_invalid
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from headrace.compat.checking.registering import Registered, Registration
-    from headrace.compat.checking.run import Sources
+    from headrace.compat.checking.registering import PlannedRegistration, RegistrationResult
+    from headrace.compat.checking.sources import Sources
     from headrace.registry.client import RegistryClient
 
 LOCK_FILE = "headrace.lock"
@@ -124,35 +124,35 @@ def _add_registry_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
 
-    let_everything_through(sys.stdout)
-    let_everything_through(sys.stderr)
+    escape_unencodable(sys.stdout)
+    escape_unencodable(sys.stderr)
     return int(args.run_verb(args))
 
 
 def run_validate(args: argparse.Namespace) -> int:
     sources = _sources(args, settings_from(args))
-    broken = [failure for file in sources.files if (failure := invalid_of(sources.types, file.path)) is not None]
+    broken = [failure for file in sources.files if (failure := find_invalid(sources.types, file.path)) is not None]
     if sources.failures or broken:
-        return _refused(Outcome((), (*sources.failures, *broken)))
-    print(painted(count_words(len(sources.files), "valid schema"), "good"))
+        return _refused(CheckResult((), (*sources.failures, *broken)))
+    print(styled(pluralize(len(sources.files), "valid schema"), "good"))
     return EXIT_OK
 
 
 def run_register(args: argparse.Namespace) -> int:
     from headrace.compat.checking.baselines.registry import RegistryBaseline
-    from headrace.compat.checking.registering import plan_registrations, register_all, with_files
+    from headrace.compat.checking.registering import plan_registrations, register_all, with_planned_files
 
     settings = settings_from(args)
-    naming = naming_from(args, settings.compat)
+    naming = parse_naming(args, settings.compat)
     sources = _sources(args, settings)
     plan, failures = plan_registrations(sources, naming)
     if failures:
-        return _refused(Outcome((), failures))
-    with client_from(settings, "") as client:
-        outcome = check(with_files(sources, plan), naming, RegistryBaseline(client), LevelChoice())
-        if not outcome.is_compatible:
-            return _refused(outcome)
-        done: list[Registered] = []
+        return _refused(CheckResult((), failures))
+    with open_client(settings, "") as client:
+        result = check(with_planned_files(sources, plan), naming, RegistryBaseline(client), LevelChoice())
+        if not result.is_compatible:
+            return _refused(result)
+        done: list[RegistrationResult] = []
         try:
             with _registry_errors():
                 for item in register_all(plan, client, dry_run=args.dry_run):
@@ -164,15 +164,15 @@ def run_register(args: argparse.Namespace) -> int:
 
 def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
     try:
-        return sources_from(args, settings.compat)
+        return load_sources(args, settings.compat)
     except BaselineFailed as error:
         raise CommandError(str(error)) from None
 
 
-def _refused(outcome: Outcome) -> int:
+def _refused(result: CheckResult) -> int:
     """What is wrong, as `compat check` tells it; nothing was registered."""
-    print_outcome(outcome, "text", quiet=True)
-    return outcome.exit_code
+    print_result(result, "text", quiet=True)
+    return result.exit_code
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def _registry_errors() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-def _print_registered(args: argparse.Namespace, done: Sequence[Registered]) -> None:
+def _print_registered(args: argparse.Namespace, done: Sequence[RegistrationResult]) -> None:
     rows = [
         {
             "file": item.registration.file,
@@ -226,12 +226,12 @@ def _print_rows(header: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def run_download(args: argparse.Namespace) -> int:
-    from headrace.compat.checking.downloads import plan_downloads, wanted_subjects
+    from headrace.compat.checking.downloads import match_subjects, plan_downloads
 
     settings = settings_from(args)
     rows = []
-    with client_from(settings, "") as client, _registry_errors():
-        subjects = wanted_subjects(client, args.subjects)
+    with open_client(settings, "") as client, _registry_errors():
+        subjects = match_subjects(client, args.subjects)
         try:
             for item in plan_downloads(client, subjects, args.to, all_versions=args.all_versions):
                 rows.append(
@@ -263,19 +263,19 @@ def run_lock(args: argparse.Namespace) -> int:
         raise CommandError("--offline goes with --check: a lock is written from what the registry says")
     settings = settings_from(args)
     sources = _sources(args, settings)
-    plan, failures = plan_registrations(sources, naming_from(args, settings.compat))
+    plan, failures = plan_registrations(sources, parse_naming(args, settings.compat))
     if failures:
-        return _refused(Outcome((), failures))
-    with client_from(settings, "") as client, _registry_errors():
+        return _refused(CheckResult((), failures))
+    with open_client(settings, "") as client, _registry_errors():
         if args.check:
             return _check_lock(args, sources, plan, None if args.offline else client)
         return _write_lock(args, sources, plan, client)
 
 
 def _write_lock(
-    args: argparse.Namespace, sources: Sources, plan: Sequence[Registration], client: RegistryClient
+    args: argparse.Namespace, sources: Sources, plan: Sequence[PlannedRegistration], client: RegistryClient
 ) -> int:
-    from headrace.compat.checking.lock import lock_text, locked
+    from headrace.compat.checking.lock import lock_entry, lock_text
     from headrace.compat.checking.registering import register_all
 
     found = list(register_all(plan, client, dry_run=True))
@@ -289,8 +289,8 @@ def _write_lock(
         if item.version is None
     )
     if missing:
-        return _refused(Outcome((), missing))
-    text = lock_text([locked(item, sources) for item in found])
+        return _refused(CheckResult((), missing))
+    text = lock_text([lock_entry(item, sources) for item in found])
     if args.dry_run:
         print(text, end="")
         return EXIT_OK
@@ -298,14 +298,14 @@ def _write_lock(
         args.lock_file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{args.lock_file} cannot be written: {error.strerror}") from None
-    print(f"locked {count_words(len(found), 'schema')} in {args.lock_file}")
+    print(f"locked {pluralize(len(found), 'schema')} in {args.lock_file}")
     return EXIT_OK
 
 
 def _check_lock(
-    args: argparse.Namespace, sources: Sources, plan: Sequence[Registration], client: RegistryClient | None
+    args: argparse.Namespace, sources: Sources, plan: Sequence[PlannedRegistration], client: RegistryClient | None
 ) -> int:
-    from headrace.compat.checking.lock import InvalidLock, differences, parse_lock
+    from headrace.compat.checking.lock import InvalidLock, find_differences, parse_lock
 
     try:
         rows = parse_lock(args.lock_file.read_text(encoding="utf-8"))
@@ -316,13 +316,13 @@ def _check_lock(
     except (UnicodeDecodeError, InvalidLock) as error:
         raise CommandError(f"the lock file {args.lock_file} cannot be used: {error}") from None
     subjects = {item.file: item.subject for item in plan}
-    found = list(differences(rows, sources, subjects, client))
+    found = list(find_differences(rows, sources, subjects, client))
     if args.format == "json":
         print_json({"format": 1, "agree": not found, "differences": found})
     else:
         for line in found:
-            print(painted(line, "bad"))
+            print(styled(line, "bad"))
         if not found:
             where = "files and lock" if client is None else f"files, lock and {client.url}"
-            print(f"{count_words(len(rows), 'schema')} locked: {painted(f'{where} agree', 'good')}")
+            print(f"{pluralize(len(rows), 'schema')} locked: {styled(f'{where} agree', 'good')}")
     return EXIT_FINDINGS if found else EXIT_OK

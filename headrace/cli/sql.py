@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import sys
@@ -20,14 +21,13 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.cli.prompt import statements_typed
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
-from headrace.settings import Duration
+from headrace.settings import Duration, user_state_directory
 from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 CELL_CHARS_MAX = 60  # in a table; json and csv give whole values
 STANDARD_INPUT = "-"
 WAIT_POLL_S = 0.5
+HISTORY_LINES_MAX = 2_000
+LEAVING = frozenset({"exit", "quit", "\\q"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -156,16 +158,16 @@ class _Asker:
             return run_query(self._session, statement, self._settings.hive.database, with_values=self._with_values)
 
     def _answer_of_up(self, statement: str, show: Callable[[str], None]) -> QueryResult | None:
-        from headrace.pipeline.sql_socket import NobodyAnswers, Question, ask
+        from headrace.pipeline.sql_protocol import SqlRequest, SqlServerUnavailable, ask
 
         live = live_addresses(self._settings)
         if live is None or not live.sql_socket or resolve_metastore(self._settings) not in (None, live.metastore):
             return None
         show("query")
-        question = Question(statement, self._settings.hive.database, self._with_values)
+        question = SqlRequest(statement, self._settings.hive.database, self._with_values)
         try:
             return ask(Path(live.sql_socket), question, lambda: live_addresses(self._settings) is not None)
-        except NobodyAnswers:  # `up` has just ended
+        except SqlServerUnavailable:  # `up` has just ended
             return None
 
     def _awaited_session(self, show: Callable[[str], None]) -> SparkSession:
@@ -237,3 +239,59 @@ def _terminal_width() -> int:
         return max(CELL_CHARS_MAX, os.get_terminal_size(sys.stdout.fileno()).columns)
     except (OSError, ValueError):
         return 10 * CELL_CHARS_MAX
+
+
+def statements_typed(name: str) -> Iterator[str]:
+    """Each text up to a line that ends with a semicolon. Ctrl-C drops what was typed, Ctrl-D or `quit` ends.
+
+    Args:
+        name: what is prompted for.
+    """
+    with _history(_history_path(name)):
+        lines: list[str] = []
+        while True:
+            try:
+                line = input(f"{name}> " if not lines else f"{'…':>{len(name)}}> ")
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:
+                print()
+                lines = []
+                continue
+            if not lines and line.strip().rstrip(";").lower() in LEAVING:
+                return
+            if not lines and not line.strip():
+                continue
+            lines.append(line)
+            if line.rstrip().endswith(";"):
+                yield "\n".join(lines)
+                lines = []
+
+
+def _history_path(name: str) -> Path | None:
+    state = user_state_directory()
+    return None if state is None else state / "headrace" / f"{name.split()[-1]}-history"
+
+
+@contextlib.contextmanager
+def _history(path: Path | None) -> Iterator[None]:
+    """Readline's editing, with a history in a file that its owner alone may read; without either where they lack."""
+    if path is None:
+        yield
+        return
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(HISTORY_LINES_MAX)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            readline.write_history_file(path)

@@ -14,22 +14,22 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
-from headrace.settings.log_lines import LEVEL_VARIABLE
+from headrace.settings.log_format import LEVEL_VARIABLE
 
 STEPS: Mapping[str, str] = {
-    "catch_up": "looking at what earlier loads decided",
+    "catch_up": "looking at what earlier loads committed",
     "plan": "looking for new messages",
     "spark": "starting Spark",
     "query": "running the query",
     "read": "reading messages and writing files",
     "check": "checking what was read",
-    "decide": "deciding",
-    "follow:index": "noting which files there are",
-    "follow:schema": "making and changing tables",
-    "follow:files": "putting files into their partitions",
-    "follow:partitions": "adding partitions",
-    "follow:audit": "adding to the audit's counts",
-    "follow:group_offsets": "committing offsets",
+    "decide": "committing",
+    "apply:index": "noting which files there are",
+    "apply:schema": "making and changing tables",
+    "apply:files": "putting files into their partitions",
+    "apply:partitions": "adding partitions",
+    "apply:audit": "adding to the audit's counts",
+    "apply:group_offsets": "committing offsets",
     "complete_until": "saying on tables how complete they are",
     "clean": "cleaning up",
 }

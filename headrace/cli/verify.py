@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -16,7 +16,7 @@ from headrace.cli.command import (
     print_json,
     print_table,
 )
-from headrace.cli.decided import Decided, decided
+from headrace.cli.loaded_state import LoadedState, open_loaded_state
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ FINDINGS_SHOWN_MAX = 20  # of a topic; json has them all
 EPILOG = """
 
 What is compared:
-  decisions  offsets follow on each other, and each is a row, quarantined, a tombstone, a marker or a gap
-  files      are in place, as long as decided, readable to their end, with as many rows; nothing else beside them
+  commits  offsets follow on each other, and each is a row, quarantined, a tombstone, a marker or a gap
+  files      are in place, as long as committed, readable to their end, with as many rows; nothing else beside them
   brokers    hold neither less than was loaded nor begin after it
 
 exit codes:
@@ -41,9 +41,7 @@ exit codes:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Compares what was decided with the files on disk and with the brokers, and changes nothing. Safe beside loads."
-    )
+    parser.description = "Compares what was committed with the files on disk and with the brokers, and changes nothing. Safe beside loads."
     parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
     parser.add_argument(
@@ -54,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with decided(args) as known:
+    with open_loaded_state(args) as known:
         topics = args.topics or sorted(known.log.state.topics)
         for topic in topics:
             known.topic(topic)
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if any(one.findings for one in verified) else EXIT_OK
 
 
-def _discover(known: Decided) -> tuple[Discovery | None, list[str]]:
+def _discover(known: LoadedState) -> tuple[Discovery | None, list[str]]:
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.plan.discover import discover
     from headrace.pipeline.load import kafka_cluster
@@ -84,7 +82,7 @@ def _discover(known: Decided) -> tuple[Discovery | None, list[str]]:
 
 
 def _verify(
-    known: Decided, topics: Sequence[str], discovery: Discovery | None, *, checksums: bool
+    known: LoadedState, topics: Sequence[str], discovery: Discovery | None, *, checksums: bool
 ) -> list[TopicVerified]:
     from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.verify import verify_topic
@@ -103,7 +101,7 @@ def _verify(
 def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
     if verified:
         print_table(
-            ("topic", "decisions", "files", "rows", "MB", "waiting", "findings"),
+            ("topic", "commits", "files", "rows", "MB", "waiting", "findings"),
             [
                 (
                     one.topic,
@@ -121,12 +119,12 @@ def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
     for one in verified:
         for finding in one.findings[:FINDINGS_SHOWN_MAX]:
             where = f": {finding.where}" if finding.where else ""
-            say(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
+            print_report_line(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
         if len(one.findings) > FINDINGS_SHOWN_MAX:
             more = len(one.findings) - FINDINGS_SHOWN_MAX
-            say(f"FINDING: {one.topic}: and {more:,} more; --format json has them all")
+            print_report_line(f"FINDING: {one.topic}: and {more:,} more; --format json has them all")
     for note in notes:
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")
     findings = sum(len(one.findings) for one in verified)
     print(f"{len(verified):,} topics, {sum(one.files for one in verified):,} files: {findings:,} findings")
 

@@ -1,7 +1,7 @@
 """`headrace demo`: a year of real flights from producer to Hive table, with a schema change in the middle.
 
 Everything runs as a user would run it: `headrace up`, the Producer, `headrace load`, Spark SQL on the tables; or, in
-another `Place`, the servers of a cluster. The answers are then computed a second time, straight from the data set, and
+another `DemoEnvironment`, the servers of a cluster. The answers are then computed a second time, straight from the data set, and
 must be the same.
 """
 
@@ -21,7 +21,6 @@ from headrace.avro_schema import parse_schema
 from headrace.clients.producer import Producer
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.report import text_report
-from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
 from headrace.pipeline.demo.data import (
     TOPICS,
     Event,
@@ -32,8 +31,8 @@ from headrace.pipeline.demo.data import (
     is_second_half,
     read_rows,
 )
-from headrace.pipeline.demo.place import Ask, OneMachine, Place
-from headrace.pipeline.progress import Progress
+from headrace.pipeline.demo.environment import DemoEnvironment, LocalEnvironment, RunQuery
+from headrace.pipeline.demo.queries import QUERIES, DemoQuery, Table, as_text, differences, numeric_columns
 from headrace.pipeline.text_table import table_lines
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import IncompatibleSchema
@@ -41,6 +40,9 @@ from headrace.settings import Settings
 from headrace.settings.addresses import live_addresses
 
 MARKER = ".made-by-headrace-demo"
+BAR_CHARS = 30
+REDRAW_S = 0.1
+LINE_EVERY_S = 5.0
 BATCH = 1_000  # events between two updates of the progress bar
 
 
@@ -49,7 +51,7 @@ class DemoError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class EventBatch:
     """Events of a topic that are sent together: those of its rows that `has_row` takes, made into events by `event`."""
 
     topic: str
@@ -59,18 +61,18 @@ class Sent:
 
 
 FIRST_HALF = (
-    *(Sent(name, name) for name in ("airlines", "airports", "planes")),
-    Sent("weather", "weather", lambda row: not is_second_half(row)),
-    Sent("flights", "flights-v1", lambda row: not is_second_half(row)),
+    *(EventBatch(name, name) for name in ("airlines", "airports", "planes")),
+    EventBatch("weather", "weather", lambda row: not is_second_half(row)),
+    EventBatch("flights", "flights-v1", lambda row: not is_second_half(row)),
 )
 SECOND_HALF = (
-    Sent("weather", "weather", is_second_half),
-    Sent("flights", "flights-v2", is_second_half, flight_event_v2),
+    EventBatch("weather", "weather", is_second_half),
+    EventBatch("flights", "flights-v2", is_second_half, flight_event_v2),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoResult:
     """How the demo ended: the questions whose answers differed, and whether the audit found everything complete."""
 
     wrong: tuple[str, ...]
@@ -81,7 +83,7 @@ class Verdict:
         return not self.wrong and self.audit_complete
 
 
-def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> Verdict:
+def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> DemoResult:
     """Runs the whole demo on this machine in `settings.data_dir`, which it empties first if an earlier demo made it.
 
     Raises:
@@ -90,10 +92,10 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
     data = find_data()
     data_dir = settings.data_dir.resolve()
     prepare_directory(data_dir)
-    return run_demo_at(OneMachine(data_dir, environment), data, data_dir / "logs", out)
+    return run_demo_in(LocalEnvironment(data_dir, environment), data, data_dir / "logs", out)
 
 
-def run_demo_at(place: Place, data: Path, log_dir: Path, out: TextIO) -> Verdict:
+def run_demo_in(place: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> DemoResult:
     """Runs the whole demo where it is told to, and stops everything there again.
 
     Raises:
@@ -110,8 +112,8 @@ def run_demo_at(place: Place, data: Path, log_dir: Path, out: TextIO) -> Verdict
         complete = demo.audit()
     finally:
         demo.stop()
-    verdict = Verdict(tuple(wrong), complete)
-    demo.say_end(verdict, time.monotonic() - started)
+    verdict = DemoResult(tuple(wrong), complete)
+    demo.print_result(verdict, time.monotonic() - started)
     return verdict
 
 
@@ -121,19 +123,19 @@ def schema_text(name: str) -> str:
     return (directory / f"{name}.avsc").read_text(encoding="utf-8")
 
 
-def events_of(data: Path, sent: Sent) -> list[Event]:
+def events_of(data: Path, sent: EventBatch) -> list[Event]:
     topic = TOPICS[sent.topic]
     return [sent.event(topic.event(row)) for row in read_rows(data, topic.file) if sent.has_row(row)]
 
 
 class _Demo:
-    def __init__(self, place: Place, data: Path, log_dir: Path, out: TextIO) -> None:
+    def __init__(self, place: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> None:
         self._place = place
         self._data = data
         self._log_dir = log_dir
         self._out = out
         self._reader = ThreadPoolExecutor(max_workers=1)
-        self._read: dict[Sent, Future[list[Event]]] = {}
+        self._read: dict[EventBatch, Future[list[Event]]] = {}
 
     def start(self) -> None:
         self._say("Starting the servers")
@@ -187,20 +189,20 @@ class _Demo:
         self._say("Asking the Hive tables in SQL, and the data set itself")
         with ThreadPoolExecutor(max_workers=1) as aside:
             # The data set is asked while the engine starts and reads.
-            expected = [aside.submit(question.expected, self._data) for question in QUESTIONS]
+            expected = [aside.submit(question.expected, self._data) for question in QUERIES]
             with self._place.engine(self._detail) as ask:
                 return [
                     question.title
-                    for question, answer in zip(QUESTIONS, expected, strict=True)
+                    for question, answer in zip(QUERIES, expected, strict=True)
                     if not self._is_answered_right(ask, question, answer.result())
                 ]
 
-    def _is_answered_right(self, ask: Ask, question: Question, expected: Table) -> bool:
+    def _is_answered_right(self, ask: RunQuery, question: DemoQuery, expected: Table) -> bool:
         started = time.monotonic()
         found = ask(question.sql)
         self._detail("")
         self._detail(f"{question.title}  ({time.monotonic() - started:.1f} s)")
-        self._table(question.columns, shown(found), numeric_columns(expected))
+        self._table(question.columns, as_text(found), numeric_columns(expected))
         different = differences(found, expected)
         for line in different[:5]:
             self._detail(f"  WRONG: {line}")
@@ -217,7 +219,7 @@ class _Demo:
             raise DemoError(f"the audit could not tell: {_last_line(run.stderr)}")
         return run.returncode == 0
 
-    def say_end(self, verdict: Verdict, seconds: float) -> None:
+    def print_result(self, verdict: DemoResult, seconds: float) -> None:
         self._say(f"Done in {seconds:.0f} s")
         if verdict.wrong:
             self._detail(f"WRONG answers: {'; '.join(verdict.wrong)}")
@@ -229,10 +231,10 @@ class _Demo:
         for command in self._place.next_steps():
             self._detail(f"  {command}")
 
-    def _read_ahead(self, batches: Iterable[Sent]) -> None:
+    def _read_ahead(self, batches: Iterable[EventBatch]) -> None:
         self._read = {one: self._reader.submit(events_of, self._data, one) for one in batches}
 
-    def _produce_all(self, batches: Iterable[Sent]) -> None:
+    def _produce_all(self, batches: Iterable[EventBatch]) -> None:
         events, seconds = 0, 0.0
         for one in batches:
             count, took = self._produce(TOPICS[one.topic], schema_text(one.schema), self._read.pop(one).result())
@@ -287,6 +289,46 @@ class _Demo:
 
     def _detail(self, text: str) -> None:
         self._out.write(f"   {text}".rstrip() + "\n")
+        self._out.flush()
+
+
+class Progress:
+    """Counts up to `total` things; `add` is cheap enough to call in batches of a thousand."""
+
+    def __init__(self, label: str, total: int, out: TextIO) -> None:
+        self._label = label
+        self._total = max(1, total)
+        self._out = out
+        self._bar = out.isatty()
+        self._count = 0
+        self._start = time.monotonic()
+        self._shown = 0.0 if self._bar else self._start
+
+    def add(self, count: int) -> None:
+        self._count += count
+        now = time.monotonic()
+        if now - self._shown >= (REDRAW_S if self._bar else LINE_EVERY_S):
+            self._shown = now
+            self._show(now)
+
+    def finish(self) -> float:
+        """Shows the final state and returns the seconds that it took."""
+        now = time.monotonic()
+        self._show(now)
+        if self._bar:
+            self._out.write("\n")
+            self._out.flush()
+        return now - self._start
+
+    def _show(self, now: float) -> None:
+        share = min(1.0, self._count / self._total)
+        rate = self._count / max(1e-6, now - self._start)
+        text = f"{self._label}  {self._count:,} of {self._total:,} ({share:.0%}), {rate:,.0f}/s"
+        if self._bar:
+            filled = round(share * BAR_CHARS)
+            self._out.write(f"\r\x1b[K{'█' * filled}{'░' * (BAR_CHARS - filled)} {text}")
+        else:
+            self._out.write(f"{text}\n")
         self._out.flush()
 
 

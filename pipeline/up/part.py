@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from headrace.pipeline.children import python_command, python_environment
 from headrace.pipeline.up.part_log import PartLog
 from headrace.pipeline.up.plan import PartCommand
 
@@ -32,6 +31,18 @@ UNREADY_STOP_TIMEOUT_S = 3.0  # of a part that still starts: nobody uses it yet,
 POLL_S = 0.2
 DISK_BYTES_MIN = 16 * 1024 * 1024  # free; a metastore's new database alone takes some of it
 PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Runs a module of ours by the Python that runs this process."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without empty entries of PYTHONPATH, for such a child."""
+    entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    kept = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(entries)} if entries else kept
 
 
 class UpError(Exception):
@@ -46,7 +57,7 @@ class Part:
         self.log = PartLog(log_dir / f"{command.name}.log")
         self.process = subprocess.Popen(
             python_command(*command.arguments),
-            stdin=subprocess.PIPE if command.is_asked else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if command.reads_requests else subprocess.DEVNULL,
             # Nobody reads on after the ready line but for answers, so what has a report to print writes it to its log.
             stdout=subprocess.PIPE if command.is_server else self.log.stream,
             stderr=self.log.stream,
@@ -123,7 +134,7 @@ class Part:
             self._addresses = dict(re.findall(r"(\w+)=(\S+)", line))
             self._ready_at = time.monotonic()
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line that the part wrote to its log, or how it ended."""
         lines = self.log.lines()
         said = [line for line in lines if line.startswith("headrace: ")]
@@ -134,21 +145,21 @@ class Part:
     def end(self) -> str:
         """Why it ended, as far as can be told, and where more can be read."""
         code = self.process.returncode
-        why = self.last_words() if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        why = self.last_log_line() if code >= 0 else f"killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             why += ", by hand or by the kernel for want of memory"
-        return f"{why} (log: {self.log.path}){disk_left(self.log.path)}"
+        return f"{why} (log: {self.log.path}){disk_full_note(self.log.path)}"
 
     @property
     def is_ready(self) -> bool:
         return self._addresses is not None
 
     @property
-    def served_s(self) -> float:
+    def ready_for_s(self) -> float:
         """For how long it has been ready."""
         return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Tells it to end, once and without waiting: some servers take a second signal for impatience."""
         if self._asked_at is None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -156,7 +167,7 @@ class Part:
 
     def stop(self, deadline: float) -> None:
         """Ends it with all that it started, by force after the deadline; one that still starts is given less time."""
-        self.ask_to_stop()
+        self.request_stop()
         if not self.is_ready and self._asked_at is not None:
             deadline = min(deadline, self._asked_at + UNREADY_STOP_TIMEOUT_S)
         try:
@@ -173,7 +184,7 @@ class Part:
                 closing.close()
 
 
-def disk_left(path: Path) -> str:
+def disk_full_note(path: Path) -> str:
     """That the disk is full, which a part often cannot even write to its log; else ""."""
     free = shutil.disk_usage(path.parent).free
     return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: make room, then start again"

@@ -1,7 +1,7 @@
 """The log of a part of `headrace up`, and when it is set aside: beyond a size, or a week after it was begun.
 
 A log is set aside as `.log.1`, what was there before as `.log.2` and so on; the oldest goes. So the logs of a part take
-`LOG_BYTES_MAX` times one more than `LOGS_KEPT` at most, and a line is found for weeks where little is written. When a
+`LOG_BYTES_MAX` times one more than `ROTATED_LOGS_MAX` at most, and a line is found for weeks where little is written. When a
 log was begun is what its first line with a time says, so that restarts do not matter.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_AGE_S: Final = 7 * 86_400.0
-LOGS_KEPT: Final = 4  # beside the one that is written to
+ROTATED_LOGS_MAX: Final = 4  # beside the one that is written to
 HEAD_BYTES: Final = 4096  # in which there is a line with a time
 TIME: Final = re.compile(
     rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{3})?(?:[+-]\d\d:\d\d)?"
@@ -33,8 +33,8 @@ class PartLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.exists() and self._is_due():
-            self._make_room()
-            path.replace(_aside(path, 1))
+            self._shift_rotated()
+            path.replace(rotated_path(path, 1))
         self.stream = path.open("ab")
         self._start = self.stream.tell()
 
@@ -52,8 +52,8 @@ class PartLog:
         """Sets it aside where it is due, while it is written to: whoever writes goes on in the emptied file, and a line
         of just this moment may be lost."""
         if self._is_due():
-            self._make_room()
-            shutil.copyfile(self.path, _aside(self.path, 1))
+            self._shift_rotated()
+            shutil.copyfile(self.path, rotated_path(self.path, 1))
             os.truncate(self.path, 0)
             self._start = 0
 
@@ -62,13 +62,13 @@ class PartLog:
 
     def _is_due(self) -> bool:
         with self.path.open("rb") as log:
-            begun_s = time_in(log.read(HEAD_BYTES))
+            begun_s = first_time_s(log.read(HEAD_BYTES))
         return is_due(self.path.stat().st_size, begun_s, time.time())
 
-    def _make_room(self) -> None:
-        for number in range(LOGS_KEPT, 1, -1):
-            if (older := _aside(self.path, number - 1)).exists():
-                older.replace(_aside(self.path, number))
+    def _shift_rotated(self) -> None:
+        for number in range(ROTATED_LOGS_MAX, 1, -1):
+            if (older := rotated_path(self.path, number - 1)).exists():
+                older.replace(rotated_path(self.path, number))
 
 
 def is_due(size: int, begun_s: float | None, now_s: float) -> bool:
@@ -76,7 +76,7 @@ def is_due(size: int, begun_s: float | None, now_s: float) -> bool:
     return size > LOG_BYTES_MAX or (begun_s is not None and now_s - begun_s > LOG_AGE_S)
 
 
-def time_in(head: bytes) -> float | None:
+def first_time_s(head: bytes) -> float | None:
     """The first time in the lines of a log, in seconds since 1970; one without a zone is of this machine's."""
     for found in TIME.findall(head):
         try:
@@ -87,5 +87,5 @@ def time_in(head: bytes) -> float | None:
     return None
 
 
-def _aside(path: Path, number: int) -> Path:
+def rotated_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")

@@ -1,4 +1,4 @@
-"""What `headrace up` starts and when: decisions alone.
+"""What `headrace up` starts and when: commits alone.
 
 A part whose death ends the whole holds what was acknowledged, and half a pipeline that looks alive is worse than one
 that is down. The others hold nothing: they are started again, and whoever needed them tries again.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
-from headrace.settings.addresses import sql_socket, warehouse_dir
+from headrace.settings.addresses import local_warehouse_directory, sql_socket
 
 LOAD = "load"
 PARTS: Mapping[str, str] = {
@@ -37,7 +37,7 @@ class PartCommand:
     Attributes:
         restarts: whether it is started again when it ends; else the whole ends with it.
         is_server: whether it says that it is ready, in a line.
-        is_asked: whether it does something when a line on its standard input asks for it, and answers with a line.
+        reads_requests: whether it does something when a line on its standard input asks for it, and answers with a line.
         niceness: as of nice(1), 0 or more: how far it steps back where others want the same cores.
     """
 
@@ -45,7 +45,7 @@ class PartCommand:
     arguments: tuple[str, ...]
     restarts: bool = False
     is_server: bool = True
-    is_asked: bool = False
+    reads_requests: bool = False
     niceness: int = 0
 
 
@@ -65,7 +65,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
     data_dir = str(settings.data_dir.resolve())
     if name == "metastore":
         listen = addresses.get("metastore", "").removeprefix("thrift://") or str(settings.hive.listen)
-        serve = ["--data-dir", data_dir, "--listen", listen, "--warehouse", str(warehouse_dir(settings))]
+        serve = ["--data-dir", data_dir, "--listen", listen, "--warehouse", str(local_warehouse_directory(settings))]
         return PartCommand(name, ("headrace.pipeline.metastore_server", *serve), restarts=True)
     if name == "sql":
         serve = [
@@ -74,7 +74,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
             "--socket",
             str(sql_socket(settings)),
             "--warehouse",
-            str(warehouse_dir(settings)),
+            str(local_warehouse_directory(settings)),
         ]
         serve += ["--metastore", settings.hive.metastore or addresses["metastore"]]
         if settings.sql.listen is not None:
@@ -82,7 +82,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
         return PartCommand(name, ("headrace.pipeline.sql_server", *serve), restarts=True)
     if name == LOAD:
         return PartCommand(
-            name, ("headrace", "load", "serve", "--data-dir", data_dir), is_asked=True, niceness=LOAD_NICENESS
+            name, ("headrace", "load", "serve", "--data-dir", data_dir), reads_requests=True, niceness=LOAD_NICENESS
         )
     return PartCommand(name, ("headrace", name, "serve", "--data-dir", data_dir))
 
@@ -97,9 +97,9 @@ def child_environment(
     return {**environment, **variables}
 
 
-def deaths_in_a_row(before: int, served_s: float) -> int:
+def consecutive_deaths(before: int, ready_for_s: float) -> int:
     """How many times in a row a part has died before it had served for `QUICK_DEATH_S`; the first time counts too."""
-    return before + 1 if served_s < QUICK_DEATH_S else 1
+    return before + 1 if ready_for_s < QUICK_DEATH_S else 1
 
 
 def restart_delay_s(quick_deaths: int) -> float:

@@ -1,4 +1,4 @@
-"""The loads of `headrace up`, by a process that stays from one to the next, see `headrace.cli.load_serving`."""
+"""The loads of `headrace up`, by a process that stays from one to the next, see `headrace.cli.load_server`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.pipeline.up.part import READY_TIMEOUT_S, Part
-from headrace.pipeline.up.plan import PartCommand, deaths_in_a_row, next_aligned_ms, restart_delay_s
+from headrace.pipeline.up.plan import PartCommand, consecutive_deaths, next_aligned_ms, restart_delay_s
 from headrace.settings import Duration
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_PREFIX = "PROBLEM: "  # of the lines of a load's report that a person must act on; it limits how many there are
-LOAD_WORD = "load"
-ANSWER_PREFIX = "ended code="
-CODE_RENEW = 75  # of a process that ends for another one to be started, and asked what it had been asked
+LOAD_REQUEST = "load"
+END_PREFIX = "ended code="
+EXIT_RESTART = 75  # of a process that ends for another one to be started, and asked what it had been asked
 
 
 class Schedule:
@@ -55,16 +55,16 @@ class Schedule:
                 logger.info("load_started reason=schedule")
                 self._is_wanted = True
         if self._is_wanted and not self._is_asked and self._part is not None and self._part.ready(0) is not None:
-            self._part.ask(LOAD_WORD)
+            self._part.ask(LOAD_REQUEST)
             self._is_asked = True
 
-    def limit_log(self) -> None:
+    def rotate_log(self) -> None:
         if self._part is not None:
             self._part.log.limit()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         if self._part is not None:
-            self._part.ask_to_stop()
+            self._part.request_stop()
 
     def stop(self, deadline: float) -> None:
         if self._part is not None:
@@ -72,8 +72,8 @@ class Schedule:
 
     def _look_at(self, part: Part, now_ms: int) -> None:
         answer = part.answer() if self._is_asked else ""
-        if answer.startswith(ANSWER_PREFIX):
-            self._end_load(part, int(answer.removeprefix(ANSWER_PREFIX)), now_ms)
+        if answer.startswith(END_PREFIX):
+            self._end_load(part, int(answer.removeprefix(END_PREFIX)), now_ms)
         is_late = part.ready(0) is None and time.monotonic() - part.started_at > READY_TIMEOUT_S
         if part.process.poll() is None and not is_late:
             return
@@ -81,12 +81,12 @@ class Schedule:
         self._part = None
         self._start_ms = now_ms
         code = part.process.returncode
-        if code == CODE_RENEW:
+        if code == EXIT_RESTART:
             logger.debug("load_process_renewed")
         elif self._is_wanted:
             self._end_load(part, code, now_ms)
         elif code:
-            self._deaths = deaths_in_a_row(self._deaths, part.served_s)
+            self._deaths = consecutive_deaths(self._deaths, part.ready_for_s)
             delay_s = restart_delay_s(self._deaths)
             self._start_ms = now_ms + int(delay_s * 1000)
             logger.warning("part_died part=%s again_in_s=%g said=%s", self._command.name, delay_s, part.end())
@@ -102,9 +102,9 @@ class Schedule:
 
     def _report(self, part: Part, code: int) -> None:
         if code == 0:
-            logger.info("load_ended code=0 said=%s", part.last_words())
+            logger.info("load_ended code=0 said=%s", part.last_log_line())
             return
-        logger.warning("load_ended code=%d log=%s said=%s", code, part.log.path, part.last_words())
+        logger.warning("load_ended code=%d log=%s said=%s", code, part.log.path, part.last_log_line())
         for line in part.log.lines():
             if line.startswith(PROBLEM_PREFIX):
                 logger.warning("load_problem %s", line.removeprefix(PROBLEM_PREFIX))

@@ -17,17 +17,17 @@ from datetime import UTC, datetime
 
 from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
 from headrace.pipeline.up.part_log import PartLog
-from headrace.pipeline.up.plan import LOAD, PartCommand, deaths_in_a_row, part_command, parts_of, restart_delay_s
+from headrace.pipeline.up.plan import LOAD, PartCommand, consecutive_deaths, part_command, parts_of, restart_delay_s
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import Settings
-from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, sql_socket, warehouse_dir
+from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, local_warehouse_directory, sql_socket
 
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
-ASIDE_STOP_TIMEOUT_S = 1.0  # beyond what the others took; of work that nobody waits for, and that is begun anew
-LOG_LOOK_S = 60.0
+BACKGROUND_STOP_TIMEOUT_S = 1.0  # beyond what the others took; of work that nobody waits for, and that is begun anew
+LOG_CHECK_S = 60.0
 # Looks whether there is anything to do by itself: this process has no Java and no Spark.
 CLASS_ARCHIVE_NICENESS = 10
 CLASS_ARCHIVE = PartCommand(
@@ -56,7 +56,7 @@ def run_up(
     data_dir = settings.data_dir.resolve()
     try:
         (data_dir / "logs").mkdir(parents=True, exist_ok=True)
-        warehouse_dir(settings).mkdir(parents=True, exist_ok=True)
+        local_warehouse_directory(settings).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UpError(f"cannot write to {error.filename}: {error.strerror}") from error
     names = parts_of(settings, only)
@@ -119,7 +119,7 @@ class _Supervisor:
             metastore=self._found.get("metastore", ""),
             sql=self._found.get("sql", ""),
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
-            warehouse=str(warehouse_dir(self._settings)),
+            warehouse=str(local_warehouse_directory(self._settings)),
         )
 
     def watch(self) -> None:
@@ -138,29 +138,29 @@ class _Supervisor:
             if self._schedule is not None:
                 self._schedule.tick(int(time.time() * 1000))
             if time.monotonic() >= self._logs_due:
-                self._logs_due = time.monotonic() + LOG_LOOK_S
+                self._logs_due = time.monotonic() + LOG_CHECK_S
                 self._spark_log.limit()
                 for part in self._parts.values():
                     part.log.limit()
                 if self._schedule is not None:
-                    self._schedule.limit_log()
+                    self._schedule.rotate_log()
             self._stop.wait(POLL_S)
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         if self._schedule is not None:
-            self._schedule.ask_to_stop()
+            self._schedule.request_stop()
         running = [part for name, part in self._parts.items() if name not in self._due]
         # All are told first: none needs another to end, and each has the whole time for it.
         aside = [self._archiving] if self._archiving is not None else []
         for part in (*running, *aside):
-            part.ask_to_stop()
+            part.request_stop()
         if self._schedule is not None:
             self._schedule.stop(deadline)
         for part in running:
             part.stop(deadline)
         for part in aside:
-            part.stop(time.monotonic() + ASIDE_STOP_TIMEOUT_S)
+            part.stop(time.monotonic() + BACKGROUND_STOP_TIMEOUT_S)
         self._spark_log.close()
 
     def _start(self, name: str) -> None:
@@ -178,7 +178,7 @@ class _Supervisor:
         if not part.command.restarts:
             raise UpError(f"the {name} died: {part.end()}")
         part.stop(time.monotonic())
-        self._deaths[name] = deaths_in_a_row(self._deaths[name], part.served_s)
+        self._deaths[name] = consecutive_deaths(self._deaths[name], part.ready_for_s)
         delay_s = restart_delay_s(self._deaths[name])
         self._due[name] = time.monotonic() + delay_s
         logger.warning("part_died part=%s again_in_s=%g said=%s", name, delay_s, part.end())

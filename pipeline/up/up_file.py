@@ -15,7 +15,7 @@ import os
 import re
 from pathlib import Path
 
-from headrace.pipeline.up.part import UpError, disk_left
+from headrace.pipeline.up.part import UpError, disk_full_note
 from headrace.settings.addresses import LiveAddresses
 
 
@@ -45,7 +45,7 @@ class UpFile:
             if os.pwrite(self._descriptor, content, 0) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise UpError(f"cannot write {self._path}: {error.strerror}{disk_left(self._path)}") from error
+            raise UpError(f"cannot write {self._path}: {error.strerror}{disk_full_note(self._path)}") from error
 
     def clear(self) -> None:
         os.ftruncate(self._descriptor, 0)

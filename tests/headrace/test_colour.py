@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headrace.audit.verdict import State
-from headrace.cli.colour import painted_table, say
+from headrace.cli.colour import print_report_line, styled_table
 from headrace.cli.command import print_table
 from headrace.cli.load import print_report
 from headrace.loader.report import RunReport
@@ -31,7 +31,7 @@ def test_the_first_words_of_a_line_have_their_colour(terminal: Terminal) -> None
         "notes: a",
         "a: note: b",
     ):
-        say(line, terminal)
+        print_report_line(line, terminal)
     assert terminal.getvalue().splitlines() == [
         "\x1b[1;31mPROBLEM\x1b[0m: orders: it is gone",
         "  \x1b[1;31mshort\x1b[0m    2013",
@@ -64,7 +64,7 @@ def test_a_load_has_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch)
 
 def test_every_verdict_of_the_audit_has_its_colour(terminal: Terminal) -> None:
     for state in State:
-        say(f"  {state.value:8} 2013-01-01", terminal)
+        print_report_line(f"  {state.value:8} 2013-01-01", terminal)
     assert terminal.getvalue().count("\x1b[1;") == len(State)
 
 
@@ -72,7 +72,7 @@ def test_every_verdict_of_the_audit_has_its_colour(terminal: Terminal) -> None:
 def test_who_wants_none_gets_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", terminal)
-    say("PROBLEM: a")
+    print_report_line("PROBLEM: a")
     print_table(("a",), [("short",)])
     assert "\x1b" not in terminal.getvalue()
 
@@ -80,6 +80,6 @@ def test_who_wants_none_gets_none(terminal: Terminal, monkeypatch: pytest.Monkey
 def test_a_file_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    say("PROBLEM: a")
+    print_report_line("PROBLEM: a")
     assert out.getvalue() == "PROBLEM: a\n"
-    assert painted_table(["a", "-", "short"]) == ["a", "-", "short"]
+    assert styled_table(["a", "-", "short"]) == ["a", "-", "short"]

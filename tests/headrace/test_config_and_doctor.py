@@ -269,7 +269,7 @@ def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise LoaderError("nothing in /srv/warehouse yet, but earlier; set data_dir, or load with --new-warehouse")
 
-    monkeypatch.setattr("headrace.cli.doctor.refuse_second_warehouse", refuse)
+    monkeypatch.setattr("headrace.cli.doctor.reject_second_warehouse", refuse)
 
 
 @pytest.mark.parametrize(

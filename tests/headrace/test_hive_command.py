@@ -15,7 +15,7 @@ from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import Op
 from headrace.hive_ddl.table import VERSION
 from headrace.loader.run import run_load
-from headrace.pipeline.load import SparkEdge
+from headrace.pipeline.load import SparkConnection
 from headrace.registry.client.responses import RegisteredSchema
 from support.golden import golden
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def metastore(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """With the world's metastore in place of that of the settings."""
-    monkeypatch.setattr(SparkEdge, "executor", lambda edge: world.hive)
+    monkeypatch.setattr(SparkConnection, "executor", lambda edge: world.hive)
     return world
 
 

@@ -42,7 +42,7 @@ def test_the_settings_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "known"),
     [
-        ("the decision log is", commit_document.FORMAT),
+        ("the commit log is", commit_document.FORMAT),
         ("`topics.json` of the broker", broker_topics.FORMAT),
         ("`audit.db`", audit_store.FORMAT),
     ],

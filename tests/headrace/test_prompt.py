@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from headrace.cli.prompt import statements_typed
+from headrace.cli.sql import statements_typed
 for text in statements_typed("headrace sql"):
     print("<" + text.replace(chr(10), "|") + ">", flush=True)
 print("the end", flush=True)

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from headrace.cli import registry_transfer
-from headrace.cli.registry_transfer import Progress, bar
+from headrace.cli.registry_transfer import TransferProgress, bar
 
 
 class Terminal(io.StringIO):
@@ -44,7 +44,7 @@ def test_the_bar_says_how_far_a_step_is() -> None:
 
 def test_a_terminal_gets_a_line_that_is_gone_at_the_end() -> None:
     terminal = Terminal()
-    with Progress(terminal) as progress:
+    with TransferProgress(terminal) as progress:
         progress.show("importing", 1, 2)
         progress.show("importing", 2, 2)
     assert terminal.getvalue() == (
@@ -57,7 +57,7 @@ def test_a_terminal_gets_a_line_that_is_gone_at_the_end() -> None:
 def test_elsewhere_a_log_line_comes_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     out = io.StringIO()
-    with Progress(out) as progress:
+    with TransferProgress(out) as progress:
         for done in range(25):
             progress.show("importing", done, 0)
     assert out.getvalue() == ""

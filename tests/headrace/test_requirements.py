@@ -7,7 +7,7 @@ import importlib.metadata
 import pytest
 from packaging.requirements import Requirement as Packaging
 
-from headrace.cli.requirements import Requirement, admits, lacking_by_extra
+from headrace.cli.requirements import Requirement, missing_by_extra, satisfies
 
 VERSIONS = ("0.7", "2.9.9", "3", "3.0.0", "3.0.12", "3.1", "3.9.1", "4.0", "4.3.0", "43.0.1", "2024.1")
 
@@ -24,15 +24,15 @@ def is_read_alike(line: str) -> bool:
         read.name == known.name
         and known.marker is not None
         and known.marker.evaluate({"extra": read.extra})
-        and all(admits(version, read.bounds) == known.specifier.contains(version) for version in VERSIONS)
+        and all(satisfies(version, read.bounds) == known.specifier.contains(version) for version in VERSIONS)
     )
 
 
 def test_bounds() -> None:
-    assert admits("3.14", "")
-    assert admits("4.0.0rc1", ">=4"), "which people try before it is out"
+    assert satisfies("3.14", "")
+    assert satisfies("4.0.0rc1", ">=4"), "which people try before it is out"
     with pytest.raises(ValueError, match="'~=3'"):
-        admits("3.1", "~=3")
+        satisfies("3.1", "~=3")
     with pytest.raises(ValueError, match="python_version"):
         Requirement.parse("a>=1; python_version < '3.12'")
 
@@ -44,4 +44,4 @@ def test_what_extras_lack() -> None:
         Requirement("a", "", "y"),
         Requirement("b", "", "x"),
     ]
-    assert lacking_by_extra(required, {"a": "1"}) == {"x": ["b"], "y": []}
+    assert missing_by_extra(required, {"a": "1"}) == {"x": ["b"], "y": []}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.pipeline.sql_socket import Question
+from headrace.pipeline.sql_protocol import SqlRequest
 from support.hive.sql_of_up import sql_of_up
 
 QUERY = "SELECT carrier, count(*)\nFROM flights GROUP BY 1"
@@ -29,7 +29,7 @@ class Piped(io.StringIO):
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Question]]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SqlRequest]]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE__DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("HEADRACE__HIVE__DATABASE", "flying")
@@ -37,18 +37,18 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ques
         yield questions
 
 
-def test_a_query_of_the_command_line(asked: list[Question], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_query_of_the_command_line(asked: list[SqlRequest], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", f"{QUERY};"]) == 0
-    assert asked == [Question(QUERY, "flying", with_values=False)]
+    assert asked == [SqlRequest(QUERY, "flying", with_values=False)]
     out, err = capsys.readouterr()
     assert out.splitlines()[2:] == ["AA         32729", "NULL           1"]
     assert err.startswith("2 rows ")
 
 
-def test_a_query_of_a_file(asked: list[Question], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_query_of_a_file(asked: list[SqlRequest], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "report.sql").write_text(f"-- each carrier's\n{QUERY};\n\n")
     assert main(["sql", "--file", "report.sql", "--format", "json"]) == 0
-    assert asked == [Question(f"-- each carrier's\n{QUERY}", "flying", with_values=True)]
+    assert asked == [SqlRequest(f"-- each carrier's\n{QUERY}", "flying", with_values=True)]
     assert json.loads(capsys.readouterr().out) == [
         {"carrier": "AA", "flights": 32729},
         {"carrier": None, "flights": 1},
@@ -57,7 +57,7 @@ def test_a_query_of_a_file(asked: list[Question], capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("words", [["-"], []], ids=["dash", "nothing"])
 def test_a_query_of_standard_input(
-    asked: list[Question],
+    asked: list[SqlRequest],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
@@ -68,7 +68,7 @@ def test_a_query_of_standard_input(
     assert capsys.readouterr().out == CSV
 
 
-def test_what_is_piped_reaches_the_tables(asked: list[Question]) -> None:
+def test_what_is_piped_reaches_the_tables(asked: list[SqlRequest]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "headrace", "sql", "--format", "csv"],
         input=f"{QUERY};\n",
@@ -90,7 +90,7 @@ def test_what_is_piped_reaches_the_tables(asked: list[Question]) -> None:
     ],
 )
 def test_error_of_a_query_is_one_line(
-    asked: list[Question], capsys: pytest.CaptureFixture[str], words: list[str], named: str
+    asked: list[SqlRequest], capsys: pytest.CaptureFixture[str], words: list[str], named: str
 ) -> None:
     assert main(["sql", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -99,7 +99,7 @@ def test_error_of_a_query_is_one_line(
     assert asked == []
 
 
-def test_a_terminal_without_a_query_is_prompted(asked: list[Question], tmp_path: Path) -> None:
+def test_a_terminal_without_a_query_is_prompted(asked: list[SqlRequest], tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", "sql"],

@@ -36,7 +36,7 @@ def test_a_terminal_shows_steps_and_keeps_only_warnings() -> None:
         logger.warning("phase_started phase=plan")
         assert terminal.left_on_screen() == ["looking for new messages …"]
         logger.warning("registry_unavailable error=refused")
-        logger.warning("phase_started phase=follow:schema slot=1 topics=2")
+        logger.warning("phase_started phase=apply:schema commit=1 topics=2")
         logger.warning("phase_started phase=unheard_of")
         assert terminal.left_on_screen() == ["headrace: registry_unavailable error=refused", "unheard_of …"]
     assert terminal.left_on_screen() == ["headrace: registry_unavailable error=refused", ""]
@@ -66,7 +66,7 @@ def test_a_line_that_stays_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None
         show("read")
         print_line("piece 1 of 2", terminal)
         show("decide")
-        assert terminal.left_on_screen() == ["piece 1 of 2", "deciding …"]
+        assert terminal.left_on_screen() == ["piece 1 of 2", "committing …"]
     pipe = io.StringIO()
     monkeypatch.setattr("sys.stderr", pipe)
     print_line("piece 2 of 2", pipe)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.hive_ddl.executors.class_archive import whole_archive
+from headrace.hive_ddl.executors.class_archive import find_archive
 from headrace.pipeline import class_archive
 from headrace.pipeline.class_archive import is_wanted, make_archive
 
@@ -36,7 +36,7 @@ def test_what_java_does_not_write_is_tried_once(key: Path, tmp_path: Path, monke
         make_archive(tmp_path)
     assert not is_wanted()
     make_archive(tmp_path)
-    assert whole_archive(key) is None
+    assert find_archive(key) is None
 
 
 def test_two_do_not_make_it_at_once(key: Path, tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_two_do_not_make_it_at_once(key: Path, tmp_path: Path) -> None:
     with (key.parent / "classes.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         make_archive(tmp_path)
-        assert whole_archive(key) is None
+        assert find_archive(key) is None
     make_archive(tmp_path)
-    path = whole_archive(key)
+    path = find_archive(key)
     assert path is not None
     assert path.read_bytes() == b"classes"
 
@@ -58,10 +58,10 @@ def test_a_full_disk_has_no_room_for_it(key: Path, monkeypatch: pytest.MonkeyPat
 
 def test_one_that_was_cut_off_is_made_again(key: Path, tmp_path: Path) -> None:
     make_archive(tmp_path)
-    path = whole_archive(key)
+    path = find_archive(key)
     assert path is not None
     path.write_bytes(b"class")
-    assert whole_archive(key) is None
+    assert find_archive(key) is None
     assert is_wanted()
     make_archive(tmp_path)
-    assert whole_archive(key) == path
+    assert find_archive(key) == path

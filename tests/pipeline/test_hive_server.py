@@ -12,8 +12,8 @@ import pytest
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.hiveserver import HiveServerAddress
 from headrace.loader.storage.local import local_storage
-from headrace.pipeline.hive_server import hive_server
-from headrace.pipeline.load import SparkEdge
+from headrace.pipeline.hive_server import hive_server_address
+from headrace.pipeline.load import SparkConnection
 from headrace.settings import HiveSettings, Settings, SettingsError, load_settings
 
 STORAGE = local_storage(Path("/nowhere"))
@@ -26,12 +26,12 @@ def settings(**hive: str) -> Settings:
 def test_a_server_is_reached_as_the_settings_say(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("geheim\n")
-    assert hive_server(settings()) == HiveServerAddress("hs2.example.org", 10000, "NONE")
-    found = hive_server(settings(server_auth="LDAP", server_user="u", server_password_file=str(secret)))
+    assert hive_server_address(settings()) == HiveServerAddress("hs2.example.org", 10000, "NONE")
+    found = hive_server_address(settings(server_auth="LDAP", server_user="u", server_password_file=str(secret)))
     assert found == HiveServerAddress("hs2.example.org", 10000, "LDAP", "u", "geheim")
     assert "geheim" not in repr(found)
     assert str(found) == "hive://hs2.example.org:10000"
-    kerberos = hive_server(settings(server_auth="KERBEROS", server_kerberos_service="hive2"))
+    kerberos = hive_server_address(settings(server_auth="KERBEROS", server_kerberos_service="hive2"))
     assert (kerberos.auth, kerberos.service) == ("KERBEROS", "hive2")
 
 
@@ -52,7 +52,7 @@ def test_a_server_is_reached_as_the_settings_say(tmp_path: Path) -> None:
 )
 def test_settings_that_contradict_each_other_are_refused_before_a_run(hive: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
-        SparkEdge(settings(**hive), STORAGE, io.StringIO())
+        SparkConnection(settings(**hive), STORAGE, io.StringIO())
 
 
 @pytest.mark.parametrize("text", ["hive", "hive://", "hive://host", "hive://u:p@host:1", "hive://host:1/db", "jdbc:x"])
@@ -66,7 +66,7 @@ def test_a_server_that_is_down_is_asked_once_and_said_in_one_line(caplog: pytest
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         port = trial.getsockname()[1]
-        edge = SparkEdge(Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), STORAGE, io.StringIO())
+        edge = SparkConnection(Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), STORAGE, io.StringIO())
         with pytest.raises(MetastoreUnavailable, match=f"hive://127.0.0.1:{port} .*Connection refused"):
             edge.executor()
         trial.listen()

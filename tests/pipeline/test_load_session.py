@@ -14,7 +14,7 @@ from headrace.hive_ddl.executors import session as sessions
 from headrace.hive_ddl.executors import spark
 from headrace.loader.storage.local import local_storage
 from headrace.pipeline import load_session
-from headrace.pipeline.load import SparkEdge
+from headrace.pipeline.load import SparkConnection
 from headrace.pipeline.load_session import LoadSession
 from headrace.settings import Settings, load_settings
 
@@ -44,7 +44,7 @@ class Paper:
         self.opened.append(arguments)
         return self.session()
 
-    def open_unreached(self, data_dir: Path, properties: dict[str, str]) -> Any:
+    def open_session_without_metastore(self, data_dir: Path, properties: dict[str, str]) -> Any:
         self.unreached.append(properties)
         return self.session()
 
@@ -53,9 +53,9 @@ class Paper:
 def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
     paper = Paper()
     monkeypatch.setattr(sessions, "open_session", paper.open)
-    monkeypatch.setattr(sessions, "open_unreached", paper.open_unreached)
+    monkeypatch.setattr(sessions, "open_session_without_metastore", paper.open_session_without_metastore)
     monkeypatch.setattr(sessions, "close_session", paper.closed.append)
-    monkeypatch.setattr(sessions, "await_metastore", paper.reach)
+    monkeypatch.setattr(sessions, "check_metastore_reachable", paper.reach)
     monkeypatch.setattr(load_session, "prepare_environment", lambda settings: None)
     monkeypatch.setattr(spark, "SparkExecutor", lambda session: SimpleNamespace(session=session, close=lambda: None))
     return paper
@@ -66,9 +66,9 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(flags={"data_dir": str(tmp_path), "hive.metastore": METASTORE})
 
 
-def edge_of(settings: Settings, session: LoadSession | None = None) -> SparkEdge:
+def edge_of(settings: Settings, session: LoadSession | None = None) -> SparkConnection:
     """Of one load."""
-    return SparkEdge(settings, local_storage(settings.data_dir), io.StringIO(), session)
+    return SparkConnection(settings, local_storage(settings.data_dir), io.StringIO(), session)
 
 
 def test_loads_with_one_session_open_it_once(paper: Paper, settings: Settings) -> None:
@@ -82,7 +82,7 @@ def test_loads_with_one_session_open_it_once(paper: Paper, settings: Settings) -
         assert edge.tables_are_open
         edge.close()
     assert len({id(one) for one in executors}) == 3, "a connection to the metastore is of one load"
-    assert (len(paper.opened), paper.closed, kept.times_reached) == (1, [], 3)
+    assert (len(paper.opened), paper.closed, kept.metastore_uses) == (1, [], 3)
     assert kept.is_alive
     kept.close()
     assert (len(paper.closed), kept.is_open) == (1, False)
@@ -107,7 +107,7 @@ def test_a_kept_session_reads_on_while_the_metastore_is_down(paper: Paper, setti
     paper.is_down = False
     with pytest.raises(MetastoreUnavailable):
         edge.executor()  # once in a load is enough
-    assert kept.times_reached == 1
+    assert kept.metastore_uses == 1
     assert paper.unreached == []
     edge_of(settings, kept).executor()
     assert len(paper.opened) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.up import part_log
-from headrace.pipeline.up.part_log import LOG_AGE_S, LOG_BYTES_MAX, LOGS_KEPT, PartLog, is_due, time_in
+from headrace.pipeline.up.part_log import LOG_AGE_S, LOG_BYTES_MAX, ROTATED_LOGS_MAX, PartLog, first_time_s, is_due
 
 NOON_S = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
 
@@ -42,11 +42,11 @@ def test_a_log_is_set_aside_by_size_and_age(size: int, age_s: float | None, expe
     ],
 )
 def test_the_first_time_in_a_log_says_when_it_was_begun(head: bytes, expected: float | None) -> None:
-    assert time_in(head) == expected
+    assert first_time_s(head) == expected
 
 
 def test_a_time_without_a_zone_is_of_this_machine() -> None:
-    assert time_in(b"2026-01-31 12:00:00,000 INFO") == datetime(2026, 1, 31, 12).timestamp()
+    assert first_time_s(b"2026-01-31 12:00:00,000 INFO") == datetime(2026, 1, 31, 12).timestamp()
 
 
 def test_an_old_log_is_set_aside_when_its_part_starts(tmp_path: Path) -> None:
@@ -71,14 +71,15 @@ def test_a_log_is_set_aside_while_it_is_written_to_and_the_oldest_goes(
         log.limit()
         assert log.lines() == ["before"]
         monkeypatch.setattr(part_log, "LOG_BYTES_MAX", 3)
-        for number in range(LOGS_KEPT + 2):
+        for number in range(ROTATED_LOGS_MAX + 2):
             part.write(b"%d is said\n" % number)
             log.limit()
         part.write(b"o\n")
     assert log.lines() == ["o"]
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert kept == {"registry.log": "o\n"} | {
-        f"registry.log.{number}": f"{LOGS_KEPT + 2 - number} is said\n" for number in range(1, LOGS_KEPT + 1)
+        f"registry.log.{number}": f"{ROTATED_LOGS_MAX + 2 - number} is said\n"
+        for number in range(1, ROTATED_LOGS_MAX + 1)
     }
     log.close()
 

@@ -10,9 +10,15 @@ import pytest
 
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.hadoop.staging import HadoopStaging
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.pipeline.load import commit_log
-from headrace.pipeline.storage import check_pair, lease_path, location_of, prepare_environment, warehouse_storage
+from headrace.pipeline.storage import (
+    check_warehouse_and_log,
+    lease_path,
+    location_of,
+    prepare_environment,
+    warehouse_storage,
+)
 from headrace.settings import LoaderSettings, Settings
 from headrace.settings.addresses import RemoteDirectory
 
@@ -27,7 +33,7 @@ def settings_of(root: Path, warehouse: str = "w", state: str = "") -> Settings:
 def opened(settings: Settings, *, is_dry: bool = False) -> None:
     """As a load does it."""
     commit_log(settings).open()
-    check_pair(settings, warehouse_storage(settings), is_dry=is_dry)
+    check_warehouse_and_log(settings, warehouse_storage(settings), is_dry=is_dry)
 
 
 def test_the_log_may_be_elsewhere_and_is_found_again(tmp_path: Path) -> None:
@@ -50,7 +56,7 @@ def test_a_dry_run_leaves_no_word(tmp_path: Path) -> None:
 def test_a_warehouse_whose_log_is_elsewhere_is_not_begun_anew(tmp_path: Path) -> None:
     opened(settings_of(tmp_path, state="s"))
     with pytest.raises(StorageError, match=r"file://.*/w .*file://.*/s\b"):
-        check_pair(settings_of(tmp_path), warehouse_storage(settings_of(tmp_path)), is_dry=False)
+        check_warehouse_and_log(settings_of(tmp_path), warehouse_storage(settings_of(tmp_path)), is_dry=False)
     with pytest.raises(StorageError, match=r"loader\.state"):
         commit_log(settings_of(tmp_path))
     with pytest.raises(StorageError, match=r"/w .*file://.*/s\b.*loader\.state .*file://.*/other"):

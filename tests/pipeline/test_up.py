@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from headrace.cli import main, up
-from headrace.cli.load_serving import EXIT_RENEW
+from headrace.cli.load_server import EXIT_RESTART
 from headrace.pipeline.up import part as parts
 from headrace.pipeline.up import schedule as loads
 from headrace.pipeline.up.part import Part, UpError
@@ -17,7 +17,7 @@ from headrace.pipeline.up.plan import (
     PARTS,
     PartCommand,
     child_environment,
-    deaths_in_a_row,
+    consecutive_deaths,
     next_aligned_ms,
     part_command,
     parts_of,
@@ -115,17 +115,21 @@ def test_a_part_that_dies_again_and_again_is_started_less_often(quick_deaths: in
 
 
 def test_a_part_that_had_served_is_started_again_at_once_however_often_it_dies() -> None:
-    assert [deaths_in_a_row(before, served_s) for before, served_s in ((0, 0.0), (1, 4.9), (2, 0.0))] == [1, 2, 3]
-    assert deaths_in_a_row(7, 5.0) == 1
-    assert restart_delay_s(deaths_in_a_row(7, 5.0)) == 0
+    assert [consecutive_deaths(before, ready_for_s) for before, ready_for_s in ((0, 0.0), (1, 4.9), (2, 0.0))] == [
+        1,
+        2,
+        3,
+    ]
+    assert consecutive_deaths(7, 5.0) == 1
+    assert restart_delay_s(consecutive_deaths(7, 5.0)) == 0
 
 
 def test_a_part_serves_from_when_it_is_ready(tmp_path: Path) -> None:
     arguments = ("broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
     part = Part(PartCommand("broker", ("headrace", *arguments)), tmp_path, os.environ)
-    assert part.served_s == 0
+    assert part.ready_for_s == 0
     part.wait_until_ready(time.monotonic() + 60, lambda: False)
-    assert 0 < part.served_s < time.monotonic() - part.started_at
+    assert 0 < part.ready_for_s < time.monotonic() - part.started_at
     part.stop(time.monotonic() + 20)
 
 
@@ -155,7 +159,7 @@ def test_a_loads_report_goes_to_its_log_however_long_it_is(tmp_path: Path) -> No
     load = Part(words, tmp_path, os.environ)
     assert load.process.wait(60) == 0
     assert load.process.stdout is None
-    assert load.last_words().startswith("Namespaces are one honking great idea")
+    assert load.last_log_line().startswith("Namespaces are one honking great idea")
     assert len(load.log.lines()) > 10
     load.stop(time.monotonic())
 
@@ -171,7 +175,7 @@ def test_a_part_takes_what_it_started_with_it(tmp_path: Path) -> None:
     )
     part = Part(PartCommand("stubborn", ("stubborn",)), tmp_path, {**os.environ, "PYTHONPATH": str(tmp_path)})
     child = int(part.wait_until_ready(time.monotonic() + 60, lambda: False)["child"])
-    part.ask_to_stop()
+    part.request_stop()
     part.stop(time.monotonic())
     assert part.process.returncode == -signal.SIGKILL
     while is_running(child):
@@ -211,7 +215,7 @@ class FakeProcess:
         self.path = ""
         self.is_ready = True
         self.started_at = time.monotonic()
-        self.served_s = 100.0
+        self.ready_for_s = 100.0
         self.asked: list[str] = []
         self.answers: list[str] = []
         self.is_stopped = False
@@ -230,7 +234,7 @@ class FakeProcess:
     def answer(self) -> str:
         return self.answers.pop(0) if self.answers else ""
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         return "last words"
 
     def end(self) -> str:
@@ -242,7 +246,7 @@ class FakeProcess:
     def limit(self) -> None:
         self.limited += 1
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self.is_asked_to_stop = True
 
     def stop(self, deadline: float) -> None:
@@ -306,8 +310,8 @@ def test_the_process_of_loads_is_told_to_end_and_its_log_kept_short(
     schedule, due_ms = every(INTERVAL_MS, tmp_path)
 
     def all_of_it() -> None:
-        schedule.limit_log()
-        schedule.ask_to_stop()
+        schedule.rotate_log()
+        schedule.request_stop()
         schedule.stop(0.0)
 
     all_of_it()  # before there is one
@@ -389,11 +393,11 @@ def test_what_a_process_leaves_to_another_is_asked_again(
 ) -> None:
     schedule, now_ms = every(INTERVAL_MS, tmp_path)
     schedule.tick(now_ms)
-    processes[0].returncode = EXIT_RENEW
+    processes[0].returncode = EXIT_RESTART
     schedule.tick(now_ms + 1)
     assert [one.asked for one in processes] == [["load"], ["load"]]
     processes[1].answers = ["ended code=0"]
-    processes[1].returncode = EXIT_RENEW  # after it had answered: this load is not done twice
+    processes[1].returncode = EXIT_RESTART  # after it had answered: this load is not done twice
     schedule.tick(now_ms + 2)
     schedule.tick(now_ms + 3)
     assert [one.asked for one in processes] == [["load"], ["load"], []]
@@ -407,7 +411,7 @@ def test_a_process_that_dies_between_loads_is_started_again_the_later_the_more_o
     now_ms = due_ms - INTERVAL_MS
     schedule.tick(now_ms)
     for _ in range(2):
-        processes[-1].returncode, processes[-1].served_s = 2, 1.0
+        processes[-1].returncode, processes[-1].ready_for_s = 2, 1.0
         schedule.tick(now_ms)
     assert len(processes) == 2
     schedule.tick(now_ms + 999)
@@ -439,7 +443,7 @@ def test_a_part_answers_what_it_is_asked(tmp_path: Path) -> None:
         part.ask(word)
         while not (answer := part.answer()):
             time.sleep(0.01)
-        assert (answer, part.last_words()) == (f"heard {word}", f"of {word}")
+        assert (answer, part.last_log_line()) == (f"heard {word}", f"of {word}")
     part.process.kill()
     part.process.wait(60)
     part.ask("three")

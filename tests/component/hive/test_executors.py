@@ -31,7 +31,7 @@ from headrace.hive_ddl.table import (
 )
 from headrace.hive_ddl.types import COMMENT_CHARS_MAX
 from headrace.loader.storage.local import local_storage
-from headrace.pipeline.load import SparkEdge
+from headrace.pipeline.load import SparkConnection
 from headrace.settings import HiveSettings, Settings
 from support.hive.hive_engines import SPARK, THRIFT_SERVER, Engine, ServerEngine, another
 from support.hive.hive_server import HiveServer
@@ -264,9 +264,9 @@ def test_a_late_writer_is_refused(engine: Engine, wanted: Wanted, caplog: pytest
         for _ in range(2):
             with pytest.raises(StaleRevision):
                 late.execute(planned[0])
-    said = [one.getMessage() for one in caplog.records if "late_writers_not_refused" in one.getMessage()]
-    assert len(said) == (0 if late.refuses_late_writers else 1)
-    assert late.refuses_late_writers == (engine.name == SPARK)
+    said = [one.getMessage() for one in caplog.records if "compare_and_set_unavailable" in one.getMessage()]
+    assert len(said) == (0 if late.has_compare_and_set else 1)
+    assert late.has_compare_and_set == (engine.name == SPARK)
     found = engine.executor.table(DATABASE, quicker.name)
     assert found is not None
     assert found.properties[REVISION] == quicker.properties[REVISION]
@@ -342,7 +342,7 @@ def test_a_refused_password_is_one_line_and_tried_once_in_a_run(tmp_path: Path) 
         hive = HiveSettings(
             executor=f"hive://{server.address}", server_auth="LDAP", server_user="u", server_password="geheim"
         )
-        edge = SparkEdge(Settings(hive=hive), local_storage(tmp_path / "warehouse"), io.StringIO())
+        edge = SparkConnection(Settings(hive=hive), local_storage(tmp_path / "warehouse"), io.StringIO())
         for _ in range(3):
             with pytest.raises(MetastoreUnavailable) as caught:
                 edge.executor()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.pipeline.sql import QueryResult
-from headrace.pipeline.sql_socket import BEGUN, Question, answer_bytes, listening, read_question, read_to_end
+from headrace.pipeline.sql_protocol import STARTED, SqlRequest, listening, read_request, read_to_end, response_bytes
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses
 
@@ -23,11 +23,11 @@ ANSWER = QueryResult(
 
 
 @contextlib.contextmanager
-def sql_of_up(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[Question]]:
+def sql_of_up(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[SqlRequest]]:
     """Runs on a data directory while open; yields the questions so far."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / "sql.sock"
-    asked: list[Question] = []
+    asked: list[SqlRequest] = []
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -36,8 +36,8 @@ def sql_of_up(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[Que
             except OSError:  # shut down
                 return
             with connection:
-                asked.append(read_question(read_to_end(connection)))
-                connection.sendall(BEGUN + answer_bytes(answer))
+                asked.append(read_request(read_to_end(connection)))
+                connection.sendall(STARTED + response_bytes(answer))
 
     with UpFile(data_dir / UP_FILE_NAME) as up_file, listening(path) as listener:
         up_file.publish(

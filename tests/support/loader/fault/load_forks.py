@@ -3,7 +3,7 @@
 The process opens one Spark session. For each line of JSON on standard input it forks a driver, which runs `headrace`
 with the arguments in the line on the same JVM, over its own connections, and waits until the driver has ended.
 
-    -> {"arguments": ["load", …], "log": "/tmp/1.log", "point": "decide:link:before", "nth": 1, "announce": "/tmp/1"}
+    -> {"arguments": ["load", …], "log": "/tmp/1.log", "point": "commit:link:before", "nth": 1, "announce": "/tmp/1"}
     <- forked 4711
     <- ended 0             the exit code, negative for a signal
 """
@@ -33,7 +33,7 @@ import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
 from headrace.cli.command import CommandParser, settings_from  # noqa: E402
 from headrace.pipeline.load_session import LoadSession  # noqa: E402
-from headrace.settings.log_lines import configure_logging  # noqa: E402
+from headrace.settings.log_format import configure_logging  # noqa: E402
 
 _of_the_first_process: list[Any] = []
 """Connections of the first process to the JVM. A forked process must not close them, so they are never collected."""

@@ -53,30 +53,30 @@ def is_staged(path: Path, **_: Any) -> bool:
 def add_points() -> None:
     wrap(headrace.loader.run, "discover", "plan:discover")
     wrap(headrace.loader.run, "make_plan", "plan:schemas")
-    wrap(headrace.pipeline.load.SparkEdge, "run_units", "read:job")
+    wrap(headrace.pipeline.load.SparkConnection, "run_units", "read:job")
     wrap(LocalStaging, "keep", "write:check")
-    wrap(headrace.loader.run, "settle", "decide:settle")
-    wrap(os, "link", "decide:link", is_commit)
-    wrap(headrace.loader.commit.commit_log.CommitLog, "_leave_hint", "decide:hint")
+    wrap(headrace.loader.run, "reconcile", "commit:reconcile")
+    wrap(os, "link", "commit:link", is_commit)
+    wrap(headrace.loader.commit.commit_log.CommitLog, "_leave_hint", "commit:hint")
     for applier in (
         headrace.loader.apply.schema.SchemaApplier,
         headrace.loader.apply.files.FilesApplier,
         headrace.loader.apply.partitions.PartitionsApplier,
         headrace.loader.apply.audit.AuditApplier,
     ):
-        wrap(applier, "apply", f"follow:{applier.__module__.rpartition('.')[2]}")
-    wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_together", "follow:group_offsets")
-    wrap(SparkExecutor, "execute", "follow:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
-    wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
-    wrap(os, "link", "follow:files:link", is_published)
-    wrap(Path, "unlink", "follow:files:unlink", is_staged)
-    wrap(LocalStaging, "drop", "follow:staging")
+        wrap(applier, "apply", f"apply:{applier.__module__.rpartition('.')[2]}")
+    wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_together", "apply:group_offsets")
+    wrap(SparkExecutor, "execute", "apply:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
+    wrap(SparkExecutor, "execute", "apply:partitions:add", lambda _, op: isinstance(op, AddPartitions))
+    wrap(os, "link", "apply:files:link", is_published)
+    wrap(Path, "unlink", "apply:files:unlink", is_staged)
+    wrap(LocalStaging, "drop", "apply:staging")
     wrap(HadoopStaging, "keep", "write:check")
     wrap(HadoopStaging, "written", "write:written")
     for remote in (HdfsFileSystem, S3aFileSystem):
-        wrap(remote, "put_if_absent", "decide:link", is_remote_commit)
-        wrap(remote, "move", "follow:files:link", is_remotely_published)
-    wrap(headrace.loader.apply.engine._Run, "save", "follow:cursors")
+        wrap(remote, "put_if_absent", "commit:link", is_remote_commit)
+        wrap(remote, "move", "apply:files:link", is_remotely_published)
+    wrap(headrace.loader.apply.engine._Run, "save", "apply:cursors")
     wrap(headrace.loader.run, "clean", "clean")
 
 

@@ -1,4 +1,4 @@
-"""Commands that only show what was decided work where nothing can be written."""
+"""Commands that only show what was committed work where nothing can be written."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.children import python_command, python_environment
+from headrace.pipeline.up.part import python_command, python_environment
 
 
 @pytest.mark.parametrize("python_path", ["", os.pathsep, f"{os.pathsep}/nowhere"])

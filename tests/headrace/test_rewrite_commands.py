@@ -37,7 +37,10 @@ def test_retention_in_json_and_for_people(shelf: Shelf, capsys: pytest.CaptureFi
     assert run(shelf, "expire", "orders", "--days", "30", "--dry-run", "--format", "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["dry_run"]
-    assert [(one["bucket"], one["files"], one["rows"]) for one in report["buckets"]] == [(SIX, 2, 3), (SEVEN, 2, 2)]
+    assert [(one["time_partition"], one["files"], one["rows"]) for one in report["time partitions"]] == [
+        (SIX, 2, 3),
+        (SEVEN, 2, 2),
+    ]
     head = shelf.log.head()
     assert run(shelf, "expire", "orders", "--days", "30") == 0
     printed = capsys.readouterr().out
@@ -69,7 +72,7 @@ def test_the_settings_say_what_is_kept(shelf: Shelf, tmp_path: Path, capsys: pyt
         (("expire", "payments", "--days", "1"), r".*\bpayments\b.*\borders\b"),
         (("compact",), r".*\bloader\.compact\b"),
         (("accept-missing", "payments"), r".*\bpayments\b.*\borders\b"),
-        (("accept-missing", "orders", "--bucket", "dt=1"), "--bucket: .*dt=1.*`headrace files orders`"),
+        (("accept-missing", "orders", "--time-partition", "dt=1"), "--time-partition: .*dt=1.*`headrace files orders`"),
     ],
 )
 def test_error_is_one_line_that_names_the_flag_topic_or_setting(
@@ -85,7 +88,7 @@ def test_what_is_gone_is_forgotten(shelf: Shelf, capsys: pytest.CaptureFixture[s
     assert numbers(capsys.readouterr().out) == []
     (lost,) = (shelf.warehouse / "orders" / SIX).glob("0-2-*")
     lost.unlink()
-    assert run(shelf, "accept-missing", "orders", "--bucket", SEVEN) == 0
+    assert run(shelf, "accept-missing", "orders", "--time-partition", SEVEN) == 0
     assert numbers(capsys.readouterr().out) == []
     assert run(shelf, "accept-missing", "orders", "--quarantine") == 0
     assert numbers(capsys.readouterr().out) == []
@@ -98,9 +101,9 @@ def test_compaction_of_real_files(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from headrace.loader.rewrite.merge import run_merge_unit
-    from headrace.pipeline.load import SparkEdge
+    from headrace.pipeline.load import SparkConnection
 
-    monkeypatch.setattr(SparkEdge, "run_merges", lambda edge, units: [run_merge_unit(unit) for unit in units])
+    monkeypatch.setattr(SparkConnection, "run_merges", lambda edge, units: [run_merge_unit(unit) for unit in units])
     assert run(shelf, "compact", "orders") == 0
     assert numbers(capsys.readouterr().out) == [4, 2, 3]
     (merged,) = (shelf.warehouse / "orders" / "_g1" / SIX).iterdir()
@@ -112,8 +115,8 @@ def test_compaction_of_real_files(
         ]
     (file_of_six,) = [
         file
-        for decided in [shelf.log.commit(3)]
-        for file in decided.topics["orders"].files
+        for open_loaded_state in [shelf.log.commit(3)]
+        for file in open_loaded_state.topics["orders"].files
         if file.time_partition == SIX
     ]
     assert (file_of_six.kind, file_of_six.ranges) == (FileKind.DATA, (FileRange(0, 0, 3, 3),))

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.table import local_location
-from headrace.pipeline.children import python_command, python_environment
-from headrace.pipeline.demo.answers import Table
 from headrace.pipeline.demo.data import TOPICS
-from headrace.pipeline.up.part import Part
+from headrace.pipeline.demo.queries import Table
+from headrace.pipeline.up.part import Part, python_command, python_environment
 from headrace.pipeline.up.plan import PartCommand
 from headrace.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Detail = Callable[[str], None]
+PrintDetail = Callable[[str], None]
 """Says a line to whoever watches."""
-Ask = Callable[[str], Table]
+RunQuery = Callable[[str], Table]
 """Answers a query with its rows."""
 
 SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
@@ -43,7 +42,7 @@ DEMO_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RunnableCommand:
     """What is started, with which environment, and in which directory; None is the one that the demo runs in."""
 
     words: Sequence[str]
@@ -51,7 +50,7 @@ class Command:
     directory: Path | None = None
 
 
-class Place(Protocol):
+class DemoEnvironment(Protocol):
     """Where the demo runs: its servers, how commands and clients find them, and an engine that answers SQL.
 
     `settings` and commands are there when it has started; `stop` may be called at any time.
@@ -59,15 +58,15 @@ class Place(Protocol):
 
     settings: Settings
 
-    def command(self, *arguments: str) -> Command:
+    def command(self, *arguments: str) -> RunnableCommand:
         """How `headrace` is run with these arguments there."""
         ...
 
-    def start(self, detail: Detail) -> None: ...
+    def start(self, detail: PrintDetail) -> None: ...
 
     def stop(self) -> None: ...
 
-    def engine(self, detail: Detail) -> AbstractContextManager[Ask]:
+    def engine(self, detail: PrintDetail) -> AbstractContextManager[RunQuery]:
         """What answers a query with its rows; tables need no database before them."""
         ...
 
@@ -76,7 +75,7 @@ class Place(Protocol):
         ...
 
 
-class OneMachine:
+class LocalEnvironment:
     """Everything of `headrace up`, and Spark SQL in this process."""
 
     settings: Settings
@@ -86,22 +85,22 @@ class OneMachine:
         self._data_dir = data_dir
         self._up: Part | None = None
 
-    def start(self, detail: Detail) -> None:
+    def start(self, detail: PrintDetail) -> None:
         command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
         self._up = Part(command, self._data_dir / "logs", self._environment)
         self._found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
         self.settings = load_settings(environment=self._environment, working_dir=self._data_dir)
         detail(", ".join(f"{name} {self._found[name]}" for name in ("registry", "broker", "metastore")))
 
-    def command(self, *arguments: str) -> Command:
-        return Command(python_command("headrace", *arguments), python_environment(self._environment))
+    def command(self, *arguments: str) -> RunnableCommand:
+        return RunnableCommand(python_command("headrace", *arguments), python_environment(self._environment))
 
     def stop(self) -> None:
         if self._up is not None:
             self._up.stop(time.monotonic() + START_TIMEOUT_S)
 
     @contextmanager
-    def engine(self, detail: Detail) -> Iterator[Ask]:
+    def engine(self, detail: PrintDetail) -> Iterator[RunQuery]:
         session = open_session(
             app_name="headrace demo",
             master=self.settings.spark["master"],

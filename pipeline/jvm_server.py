@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.settings import Address, Settings, SettingsError, home_directory, load_settings
-from headrace.settings.log_lines import configure_logging
+from headrace.settings.log_format import configure_logging
 
 POLL_S = 0.1
 OUT_OF_MEMORY_CODES = frozenset({3, 52})  # of a JVM told to end then, and of Spark's own handler
 Options = TypeVar("Options")
 
 
-class ServingError(Exception):
+class JvmServerError(Exception):
     """Why the server cannot serve, in one line."""
 
 
@@ -54,7 +54,7 @@ def run_server(
     try:
         ensure_java(data_dir(options))
         serve(options, stop)
-    except (ServingError, HiveDdlError, JavaNotFoundError) as error:
+    except (JvmServerError, HiveDdlError, JavaNotFoundError) as error:
         if stop.is_set():
             return 0
         print(f"headrace: {error}", file=sys.stderr)
@@ -81,15 +81,15 @@ def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: s
     """Returns when `stop` is set.
 
     Raises:
-        ServingError: the JVM behind the gateway ended.
+        JvmServerError: the JVM behind the gateway ended.
     """
     process = getattr(gateway, "proc", None)
     while not stop.wait(POLL_S):
         if process is not None and process.poll() is not None:
-            raise ServingError(jvm_end(process.returncode, memory_key, memory))
+            raise JvmServerError(jvm_end_reason(process.returncode, memory_key, memory))
 
 
-def jvm_end(code: int, memory_key: str, memory: str) -> str:
+def jvm_end_reason(code: int, memory_key: str, memory: str) -> str:
     """Why a JVM ended, for the user."""
     if code in OUT_OF_MEMORY_CODES:
         return f"its JVM had not enough memory with {memory}: give it more with {memory_key}"
@@ -102,7 +102,7 @@ def free_port(listen: Address, what: str, key: str) -> int:
     Starting a JVM takes seconds, so a taken port is found before.
 
     Raises:
-        ServingError: it is taken.
+        JvmServerError: it is taken.
     """
     try:
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
@@ -111,6 +111,6 @@ def free_port(listen: Address, what: str, key: str) -> int:
             trial.bind((listen.host, listen.port))
             return int(trial.getsockname()[1])
     except OSError as error:
-        raise ServingError(
+        raise JvmServerError(
             f"the {what} cannot listen on {listen}: {error.strerror}; choose another address with {key}"
         ) from error

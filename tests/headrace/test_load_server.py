@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import load, load_serving
+from headrace.cli import load_server
 from headrace.cli.command import CommandError
-from headrace.cli.load_serving import EXIT_RENEW, serve
+from headrace.cli.load_server import EXIT_RESTART, serve
 from headrace.pipeline import load_session
-from headrace.pipeline.load_session import may_be_kept
+from headrace.pipeline.load_session import may_outlive_load
 from headrace.settings import Settings, load_settings
 
 METASTORE = {"hive.metastore": "thrift://127.0.0.1:9083"}
@@ -31,7 +31,7 @@ class PaperSession:
         assert outlives_load
         self.is_open = False
         self.is_alive = True
-        self.times_reached = 0
+        self.metastore_uses = 0
         self.times_tidied = 0
         self.is_closed = False
 
@@ -54,12 +54,11 @@ class Serving:
         self.session: PaperSession
         self._directory, self._monkeypatch = directory, monkeypatch
         monkeypatch.setattr(load_session, "LoadSession", self._open)
-        monkeypatch.setattr(load, "run_once", self._run_once)
-        monkeypatch.setattr(load_serving, "_import_all", lambda: None)
+        monkeypatch.setattr(load_server, "_import_all", lambda: None)
 
     def set(self, *, spark_idle_timeout: str) -> None:
         self.config.write_text(
-            f'[loader]\nspark_kept = "{spark_idle_timeout}"\n[hive]\nmetastore = "thrift://m:9083"\n'
+            f'[loader]\nspark_idle_timeout = "{spark_idle_timeout}"\n[hive]\nmetastore = "thrift://m:9083"\n'
         )
 
     def settings(self) -> Settings:
@@ -90,14 +89,14 @@ class Serving:
             thread = threading.Thread(target=asking)
             thread.start()
             try:
-                return serve(argparse.Namespace(config=self.config), self.settings())
+                return serve(argparse.Namespace(config=self.config), self.settings(), self._run_once)
             finally:
                 sys.stdout.close()
                 thread.join()
 
     def with_spark(self) -> int:
         self.session.is_open = True
-        self.session.times_reached += 1
+        self.session.metastore_uses += 1
         return 0
 
     def _open(self, *, outlives_load: bool) -> PaperSession:
@@ -120,7 +119,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
 def test_loads_are_done_one_after_the_other_with_one_session(serving: Serving, tmp_path: Path) -> None:
     serving.set(spark_idle_timeout="365d")
     assert serving.ask(3) == 0
-    assert (serving.loads, serving.session.times_reached, serving.session.times_tidied) == (3, 3, 3)
+    assert (serving.loads, serving.session.metastore_uses, serving.session.times_tidied) == (3, 3, 3)
     assert serving.session.is_closed
     assert serving.heard == ["ready load=waiting\n", *["ended code=0\n"] * 3]
     assert (tmp_path / "log").read_text() == "a report\n" * 3
@@ -144,7 +143,7 @@ def test_other_settings_are_for_another_process(serving: Serving) -> None:
         return 0
 
     serving.at_load = changed
-    assert serving.ask(2) == EXIT_RENEW
+    assert serving.ask(2) == EXIT_RESTART
     assert serving.loads == 1
 
 
@@ -169,7 +168,7 @@ def test_a_session_whose_jvm_has_ended_is_not_used_again(serving: Serving) -> No
         return 0
 
     serving.at_load = dies_later
-    assert serving.ask(2) == EXIT_RENEW
+    assert serving.ask(2) == EXIT_RESTART
     assert serving.loads == 1
 
 
@@ -180,7 +179,7 @@ def test_a_session_that_is_broken_after_a_load_ends_the_process_at_once(serving:
         return 1
 
     serving.at_load = breaks
-    assert serving.ask(1, ends=False) == EXIT_RENEW
+    assert serving.ask(1, ends=False) == EXIT_RESTART
     assert serving.session.is_closed
 
 
@@ -189,14 +188,14 @@ def test_spark_goes_when_no_load_has_needed_it_for_long_enough(
 ) -> None:
     """A load without news does not keep it."""
     clock = [0.0]
-    monkeypatch.setattr(load_serving.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(load_server.time, "monotonic", lambda: clock[0])
 
     def one_after_the_other() -> int:
         clock[0] += 10 * 60
         return 0 if serving.loads > 1 else serving.with_spark()
 
     serving.at_load = one_after_the_other
-    assert serving.ask(4, ends=False) == EXIT_RENEW
+    assert serving.ask(4, ends=False) == EXIT_RESTART
     assert serving.loads == 4, "the first one at 10 minutes, and 30 after it the fourth has ended"
 
 
@@ -209,7 +208,7 @@ def test_a_process_without_spark_waits_for_ever(serving: Serving) -> None:
 
 def test_spark_that_is_not_to_be_kept_goes_after_its_load(serving: Serving) -> None:
     serving.set(spark_idle_timeout="9m")  # loads are ten minutes apart
-    assert serving.ask(1, ends=False) == EXIT_RENEW
+    assert serving.ask(1, ends=False) == EXIT_RESTART
     assert serving.session.is_closed
 
 
@@ -229,7 +228,7 @@ def test_sigterm_between_loads_leaves_time_to_end_spark(serving: Serving) -> Non
     serving.at_load = told_later
     with pytest.raises(SystemExit) as ended:
         serving.ask(1, ends=False)
-    assert ended.value.code == EXIT_RENEW
+    assert ended.value.code == EXIT_RESTART
     assert serving.session.is_closed
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -251,7 +250,7 @@ def test_sigterm_is_heard_while_garbage_is_collected(serving: Serving) -> None:
     finally:
         gc.callbacks.remove(tell)
     assert told.is_set()
-    assert ended.value.code == EXIT_RENEW
+    assert ended.value.code == EXIT_RESTART
     assert serving.session.is_closed
 
 
@@ -267,4 +266,4 @@ def test_sigterm_is_heard_while_garbage_is_collected(serving: Serving) -> None:
     ],
 )
 def test_what_idles_must_cost_nobody_anything(tmp_path: Path, flags: dict[str, str], is_kept: bool) -> None:
-    assert may_be_kept(load_settings(flags={"data_dir": str(tmp_path), **flags})) is is_kept
+    assert may_outlive_load(load_settings(flags={"data_dir": str(tmp_path), **flags})) is is_kept

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class LoadedState:
     """`log` has read its newest state."""
 
     settings: Settings
@@ -39,20 +39,20 @@ class Decided:
 
 
 @contextlib.contextmanager
-def decided(args: argparse.Namespace) -> Iterator[Decided]:
+def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
     """While open, what keeps commits from being read becomes the one line that ends a command."""
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.errors import LoaderError
-    from headrace.pipeline.storage import check_pair, warehouse_storage
+    from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
 
     settings = settings_from(args)
     storage = warehouse_storage(settings)
     log = CommitLog(storage.commits, looks_only=True)
     try:
-        check_pair(settings, storage, is_dry=True)
+        check_warehouse_and_log(settings, storage, is_dry=True)
         log.check_format(writing=False)
         log.read_state()
-        yield Decided(settings, log, storage)
+        yield LoadedState(settings, log, storage)
     except LoaderError as error:
         raise CommandError(str(error)) from error
     except BrokenPipeError:  # of our own output: `| head` has what it wants
@@ -62,7 +62,7 @@ def decided(args: argparse.Namespace) -> Iterator[Decided]:
 
 
 @contextlib.contextmanager
-def failures_told() -> Iterator[None]:
+def loader_errors_as_command_errors() -> Iterator[None]:
     """While open, what keeps a command from reaching brokers, registry, metastore or warehouse becomes its one line."""
     from headrace.audit.errors import AuditError
     from headrace.hive_ddl.errors import HiveDdlError

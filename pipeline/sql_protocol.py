@@ -19,19 +19,19 @@ from headrace.pipeline.sql import QueryFailed, QueryResult
 
 QUERY_BYTES_MAX = 1024 * 1024
 READ_BYTES = 1024 * 1024
-NOBODY = b"{}"  # said by one that is about to end, and has not begun with the question
-BEGUN = b" "  # said before the answer, when the question's turn comes; JSON reads past it
+NOT_STARTED = b"{}"  # said by one that is about to end, and has not begun with the question
+STARTED = b" "  # said before the answer, when the question's turn comes; JSON reads past it
 START_TIMEOUT_S = 120.0  # of SQL that `headrace up` has just started, again as well
 POLL_S = 0.2
 PATH_BYTES_MAX = 100  # of a socket's name; the system has room for 107, macOS for 103
 
 
-class NobodyAnswers(Exception):
+class SqlServerUnavailable(Exception):
     """No SQL listens on the socket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SqlRequest:
     """One query, with the database that bare names of tables are of."""
 
     statement: str
@@ -39,7 +39,7 @@ class Question:
     with_values: bool
 
 
-def ask(path: Path, question: Question, is_up: Callable[[], bool]) -> QueryResult:
+def ask(path: Path, question: SqlRequest, is_up: Callable[[], bool]) -> QueryResult:
     """The answer.
 
     Args:
@@ -48,7 +48,7 @@ def ask(path: Path, question: Question, is_up: Callable[[], bool]) -> QueryResul
             waited for.
 
     Raises:
-        NobodyAnswers: SQL is not there and does not come.
+        SqlServerUnavailable: SQL is not there and does not come.
         QueryFailed: the query cannot be answered.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -56,16 +56,16 @@ def ask(path: Path, question: Question, is_up: Callable[[], bool]) -> QueryResul
         try:
             with _connected(path) as connection:
                 return _ask(connection, question)
-        except NobodyAnswers:
+        except SqlServerUnavailable:
             if not is_up() or time.monotonic() > deadline:
                 raise
             time.sleep(POLL_S)
 
 
-def _ask(connection: socket.socket, question: Question) -> QueryResult:
+def _ask(connection: socket.socket, question: SqlRequest) -> QueryResult:
     answer = _answer(connection, json.dumps(dataclasses.asdict(question)).encode())
-    if answer in (b"", NOBODY):
-        raise NobodyAnswers("the SQL of `headrace up` has just ended")
+    if answer in (b"", NOT_STARTED):
+        raise SqlServerUnavailable("the SQL of `headrace up` has just ended")
     try:
         document = json.loads(answer)
     except ValueError:  # the question's turn came, and no more than that and a part of the answer
@@ -88,27 +88,27 @@ def _answer(connection: socket.socket, question: bytes) -> bytes:
     with contextlib.suppress(OSError):
         connection.sendall(question)
         connection.shutdown(socket.SHUT_WR)
-        answer = connection.recv(len(BEGUN))
+        answer = connection.recv(len(STARTED))
         return answer + read_to_end(connection)
     return answer
 
 
-def read_question(content: bytes) -> Question:
+def read_request(content: bytes) -> SqlRequest:
     """
     Raises:
         ValueError: it is none.
     """
     document: Any = json.loads(content)
-    if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(Question)}:
+    if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(SqlRequest)}:
         raise ValueError("expected the statement, the database and whether values are wanted")
-    return Question(str(document["statement"]), str(document["database"]), bool(document["with_values"]))
+    return SqlRequest(str(document["statement"]), str(document["database"]), bool(document["with_values"]))
 
 
-def answer_bytes(result: QueryResult) -> bytes:
+def response_bytes(result: QueryResult) -> bytes:
     return json.dumps(dataclasses.asdict(result)).encode()
 
 
-def refusal_bytes(reason: str) -> bytes:
+def error_bytes(reason: str) -> bytes:
     return json.dumps({"error": reason}).encode()
 
 
@@ -149,7 +149,7 @@ def _connected(path: Path) -> Iterator[socket.socket]:
             with _short_name(path) as name:
                 connection.connect(name)
         except OSError as error:
-            raise NobodyAnswers(f"{path}: {error.strerror}") from error
+            raise SqlServerUnavailable(f"{path}: {error.strerror}") from error
         yield connection
 
 

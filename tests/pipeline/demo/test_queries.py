@@ -9,17 +9,16 @@ import re
 import pytest
 
 from headrace.avro_schema import parse_schema
-from headrace.pipeline.demo.answers import (
-    QUESTIONS,
+from headrace.pipeline.demo.data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
+from headrace.pipeline.demo.queries import (
+    QUERIES,
+    as_text,
     differences,
     evolved_columns,
     flights_per_carrier,
     numeric_columns,
-    shown,
 )
-from headrace.pipeline.demo.data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
-from headrace.pipeline.demo.run import schema_text
-from headrace.pipeline.progress import Progress
+from headrace.pipeline.demo.run import Progress, schema_text
 
 
 def test_the_data_set_has_the_rows_that_the_demo_announces() -> None:
@@ -62,9 +61,9 @@ def test_a_wrong_answer_is_found() -> None:
 
 
 def test_answers_are_shown_for_people() -> None:
-    assert shown([("x", 1234, 1.5)]) == [["x", "1,234", "1.50"]]
+    assert as_text([("x", 1234, 1.5)]) == [["x", "1,234", "1.50"]]
     assert list(numeric_columns([("x", 1, 2.0)])) == [1, 2]
-    assert len({question.title for question in QUESTIONS}) == len(QUESTIONS)
+    assert len({question.title for question in QUERIES}) == len(QUERIES)
 
 
 def test_progress_in_a_log_is_plain_lines() -> None:

@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DemoQuery:
     """One query, which Spark and Hive both take, the names of its columns, and the function that knows the right
     answer."""
 
@@ -91,8 +91,8 @@ def _mean(values: Sequence[int]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-QUESTIONS = (
-    Question(
+QUERIES = (
+    DemoQuery(
         "Events per topic",
         "SELECT 'airlines' AS topic, count(*) AS events FROM airlines "
         "UNION ALL SELECT 'airports' AS topic, count(*) AS events FROM airports "
@@ -102,20 +102,20 @@ QUESTIONS = (
         ("topic", "events"),
         events_per_topic,
     ),
-    Question(
+    DemoQuery(
         "Flights per carrier",
         "SELECT a.name AS airline, count(*) AS flights FROM flights f JOIN airlines a ON f.carrier = a.carrier "
         "GROUP BY a.name ORDER BY flights DESC, airline",
         ("carrier", "flights"),
         flights_per_carrier,
     ),
-    Question(
+    DemoQuery(
         "Mean departure delay per month, in minutes",
         "SELECT month, avg(dep_delay) FROM flights GROUP BY month ORDER BY month",
         ("month", "mean delay"),
         mean_delay_per_month,
     ),
-    Question(
+    DemoQuery(
         "Departure delay by weather, in minutes (flights joined with the weather of their airport and hour)",
         "SELECT kind, count(*), avg(dep_delay) FROM (SELECT f.dep_delay, "
         "CASE WHEN w.precip > 0 AND w.wind_speed >= 20 THEN 'rain and wind' WHEN w.precip > 0 THEN 'rain' "
@@ -125,7 +125,7 @@ QUESTIONS = (
         ("weather", "flights", "mean delay"),
         delay_by_weather,
     ),
-    Question(
+    DemoQuery(
         "What the schema change touched (old events answer with the new fields' defaults)",
         "SELECT count(*), sum(if(feed = 'legacy', 1, 0)), sum(if(header.region = 'unknown', 1, 0)), "
         "count(DISTINCT tail_number), sum(distance) FROM flights",
@@ -152,7 +152,7 @@ def _same(left: Cell, right: Cell) -> bool:
     return bool(left == right)
 
 
-def shown(table: Table) -> Sequence[Sequence[str]]:
+def as_text(table: Table) -> Sequence[Sequence[str]]:
     """An answer as text for people."""
     return [[_text(cell) for cell in row] for row in table]
 

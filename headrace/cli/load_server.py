@@ -11,7 +11,7 @@ All else, the report among it, goes to standard error. One load at a time holds 
 brokers, registry and metastore and reads the settings as the command does; only the JVM stays. Whatever speaks against
 going on ends the process, for whoever started it to start another: a load that could not run, with its own code;
 settings that are others than at the start, a JVM that has ended, and `loader.spark_idle_timeout` after the last load
-that needed Spark, with `EXIT_RENEW`. In the middle of a load SIGTERM ends it on the spot, as it does the command.
+that needed Spark, with `EXIT_RESTART`. In the middle of a load SIGTERM ends it on the spot, as it does the command.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.load_session import LoadSession
 
-EXIT_RENEW: Final = 75  # EX_TEMPFAIL of sysexits.h; `pipeline.up.schedule` starts another one, and asks that
+    RunOnce = Callable[[argparse.Namespace, Settings, LoadSession], int]
+    """Runs one load in the session, prints its report and returns its exit code."""
+
+EXIT_RESTART: Final = 75  # EX_TEMPFAIL of sysexits.h; `pipeline.up.schedule` starts another one, and asks that
 WORD_BYTES_MAX: Final = 4096
 
 
-def serve(args: argparse.Namespace, settings: Settings) -> int:
+def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> int:
     """Serves until standard input ends; the exit code."""
-    from headrace.cli.load import run_once
-    from headrace.pipeline.load_session import LoadSession, may_be_kept
+    from headrace.pipeline.load_session import LoadSession, may_outlive_load
 
     environment = dict(os.environ)  # a load puts secrets into it, for its tasks, which are not the settings of the next
     closing = contextlib.closing(LoadSession(outlives_load=True))
@@ -52,16 +54,16 @@ def serve(args: argparse.Namespace, settings: Settings) -> int:
         used_at = time.monotonic()
         while (is_asked := _is_asked(_rest_s(settings, session, used_at))) is not None:
             if not is_asked or settings_from(args, environment) != settings or _has_died(session):
-                return EXIT_RENEW
-            times_reached = session.times_reached
+                return EXIT_RESTART
+            metastore_uses = session.metastore_uses
             with _at_sigterm(signal.SIG_DFL):
                 code = run_once(args, settings, session)
             sys.stdout.flush()  # the report, before anybody looks for it
             print(f"ended code={code}", file=answers, flush=True)
-            if session.times_reached > times_reached:
+            if session.metastore_uses > metastore_uses:
                 used_at = time.monotonic()
-            if session.is_open and not (session.is_alive and may_be_kept(settings)):
-                return EXIT_RENEW
+            if session.is_open and not (session.is_alive and may_outlive_load(settings)):
+                return EXIT_RESTART
             _tidy(session)
         return EXIT_OK
 
@@ -123,4 +125,4 @@ def _at_sigterm(handler: Callable[[int, FrameType | None], object] | signal.Hand
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     """Between loads there is time to end the JVM, which clears up after itself. A load that was asked for in just this
     moment has not begun."""
-    raise SystemExit(EXIT_RENEW)
+    raise SystemExit(EXIT_RESTART)

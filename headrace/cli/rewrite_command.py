@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import say
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -19,7 +19,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.cli.decided import failures_told
+from headrace.cli.loaded_state import loader_errors_as_command_errors
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ EXIT_CODES = """
 exit codes:
   0  done, or there was nothing to do
   1  a topic needs attention, and is named
-  2  the command could not run; nothing was decided
+  2  the command could not run; nothing was committed
 """
 
 
@@ -58,14 +58,14 @@ def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ())
 
 
 @contextlib.contextmanager
-def opened(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
+def open_rewrite_load(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
     """While open, what keeps the command from running becomes its one line."""
     from headrace.pipeline.load import commit_log, open_load
 
     settings = settings_from(args)
     output = sys.stderr if args.format == "json" else sys.stdout
     log = commit_log(settings)
-    with failures_told():
+    with loader_errors_as_command_errors():
         if args.dry_run:
             log.check_format(writing=False)
         else:
@@ -76,12 +76,12 @@ def opened(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
 
 
 @contextlib.contextmanager
-def rewriting(args: argparse.Namespace) -> Iterator[tuple[Settings, RewritePorts]]:
-    with opened(args) as (settings, load):
+def open_rewrite_ports(args: argparse.Namespace) -> Iterator[tuple[Settings, RewritePorts]]:
+    with open_rewrite_load(args) as (settings, load):
         yield settings, load.rewrites
 
 
-def known_topics(ports: RewritePorts, wanted: Sequence[str]) -> list[str]:
+def checked_topics(ports: RewritePorts, wanted: Sequence[str]) -> list[str]:
     """The topics that were asked for; all that have been loaded where none was.
 
     Raises:
@@ -115,18 +115,18 @@ def _print(report: RewriteReport, done: str, nothing: str) -> None:
         for one in report.time_partitions
     ]
     if rows:
-        header = ("topic", "kind", "bucket", "files", "rows", "MB")
+        header = ("topic", "kind", "time partition", "files", "rows", "MB")
         print_table(header, rows[:TIME_PARTITIONS_SHOWN], right=(3, 4, 5))
     if len(rows) > TIME_PARTITIONS_SHOWN:
         print(f"… and {len(rows) - TIME_PARTITIONS_SHOWN:,} more")
     for topic, sentences in report.problems.items():
         for sentence in sentences:
-            say(f"PROBLEM: {topic}: {sentence}")
+            print_report_line(f"PROBLEM: {topic}: {sentence}")
     for note in report.notes:
-        say(f"note: {note}")
+        print_report_line(f"note: {note}")
     if rows:
         files, time_partitions = sum(one.files for one in report.time_partitions), len(report.time_partitions)
-        commit_number = f" (decision {report.commit_number})" if report.commit_number else ""
-        print(f"{files:,} files of {time_partitions:,} buckets {done}{commit_number}")
+        commit_number = f" (commit {report.commit_number})" if report.commit_number else ""
+        print(f"{files:,} files of {time_partitions:,} time partitions {done}{commit_number}")
     elif not report.problems:
         print(nothing)
