@@ -11,6 +11,6 @@ MIB = 1024 * 1024
 
 
 def test_a_fetch_answer_is_as_large_as_the_page_says() -> None:
-    (row,) = re.findall(r"^\| (.*) in one fetch answer, (.*?) \|", page("docs/broker.md"), re.MULTILINE)
+    (row,) = re.findall(r"^\| (.*) in one fetch response, (.*?) \|", page("docs/broker.md"), re.MULTILINE)
     said = [int(number) for number in re.findall(r"(\d+) MiB", " ".join(row))]
     assert said == [RESPONSE_BYTES_MAX // MIB, COPIED_BYTES_MAX // MIB]
