@@ -1,4 +1,5 @@
-"""MB/s of finished Avro files onto HDFS and into a time, beside Spark's own Avro sink: `python -m bench.storage`.
+"""MB/s of finished Avro files onto HDFS and into a time partition, beside Spark's own Avro sink: `python -m
+bench.storage`.
 
 Both write the same rows (12 fields, some 150 bytes of Avro each) to the same hours with the same codec, from memory, in
 one Spark session on one core, and the better of some rounds counts. `headrace` makes blocks in Python workers and has
@@ -35,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.support.results import add_keep_flag, as_printed, keep, surroundings  # noqa: E402
-from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties, shared_jvm  # noqa: E402
+from headrace.hive_ddl.executors.session import close_session, open_session_without_metastore, session_properties, shared_jvm  # noqa: E402
 from headrace.loader.job import Results, write_rows  # noqa: E402
 from headrace.loader.storage.hadoop import hadoop_storage  # noqa: E402
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem  # noqa: E402
@@ -187,7 +188,7 @@ def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterato
         app_name="bench", master="local[1]", metastore_uri=None, data_dir=directory, warehouse_uri=f"file://{directory}",
         extra=extra,
     )  # fmt: skip
-    session = open_unreached(directory, properties)
+    session = open_session_without_metastore(directory, properties)
     stack.callback(close_session, session)
     bodies = encoded()
     chunks = -(-args.megabytes * 1_000_000 // sum(map(len, bodies)))

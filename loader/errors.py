@@ -56,7 +56,7 @@ class NoPutIfAbsent(StorageError):
     def __init__(self, path: str, reason: str, message: str = "") -> None:
         super().__init__(
             message
-            or f"the decision log cannot be in {path}: {reason}; it needs conditional create, so set loader.state to a "
+            or f"the commit log cannot be in {path}: {reason}; it needs conditional create, so set loader.state to a "
             "directory on HDFS or on a local disk that every load can reach"
         )
         self.path = path
@@ -70,7 +70,7 @@ class NoHardLinks(NoPutIfAbsent):
         super().__init__(
             path,
             reason,
-            f"the file system of {path} cannot make hard links ({reason}), which the decision log needs; "
+            f"the file system of {path} cannot make hard links ({reason}), which the commit log needs; "
             "set loader.warehouse to a directory on one that can (ext4, xfs, btrfs, zfs, apfs, nfs)",
         )
 
@@ -83,7 +83,7 @@ class CorruptCommit(CommitLogError):
     """A commit number that cannot be trusted. Nothing after it may be read, so the run stops."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"the decision {path} is damaged: {reason}; restore this file from a backup, then load again")
+        super().__init__(f"the commit {path} is damaged: {reason}; restore this file from a backup, then load again")
         self.path = path
         self.reason = reason
 
@@ -92,7 +92,7 @@ class LogReplaced(CommitLogError):
     """The log is not the one that was read before: somebody put another copy in its place."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the decision {path} is not the one that was read before: the log was replaced; load again")
+        super().__init__(f"the commit {path} is not the one that was read before: the log was replaced; load again")
         self.path = path
 
 
@@ -106,7 +106,7 @@ class UnsupportedFormat(CommitLogError):
 class PublishedFileLost(LoaderError):
     def __init__(self, topic: str, path: str, reason: str) -> None:
         super().__init__(
-            f"the decided file {path} of topic {topic} is lost: {reason}; restore it from a backup, then load again"
+            f"the committed file {path} of topic {topic} is lost: {reason}; restore it from a backup, then load again"
         )
         self.topic = topic
         self.path = path

@@ -6,7 +6,8 @@ counts, and staged files are never found by listing a directory.
 Onto a local file system tasks write themselves. Elsewhere they return the blocks of their files as rows, and Spark's
 text sink writes them, with its own tokens, encryption and committer: of several attempts of a task one is committed.
 The result of a task is then what it added to an accumulator, which Spark counts once, for the attempt that it took.
-Rows are sorted by file before they are written, so that a task has one open file, whatever the number of time.
+Rows are sorted by file before they are written, so that a task has one open file, whatever the number of time
+partitions.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def write_units(
         rows = session.sparkContext.parallelize(units, len(units)).mapPartitions(rows_of_units)
         write_rows(session, rows, sync, directory)
     except (Py4JError, PySparkException) as error:
-        raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, run it again") from error
+        raise PoolFailed(
+            f"the tasks could not be run: {_reason(error)}; nothing was committed, run it again"
+        ) from error
     paths = written(directory)
     results = {result.task: _placed(result, below, paths) for result in accumulator.value}
     accumulator.value = ()  # pyspark keeps every accumulator for as long as the process lives
@@ -151,7 +154,9 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
     try:
         results: list[R] = context.parallelize(units, len(units)).mapPartitions(run_all).collect()
     except (Py4JError, PySparkException) as error:
-        raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, run it again") from error
+        raise PoolFailed(
+            f"the tasks could not be run: {_reason(error)}; nothing was committed, run it again"
+        ) from error
     return results
 
 

@@ -17,12 +17,11 @@ from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.build import why_slow
-from headrace.loader.commit.chunks import in_chunks, staged_files
 from headrace.loader.commit.cleaning import clean, published_works
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.findings import with_findings
-from headrace.loader.commit.proposal import new_load_commit
+from headrace.loader.commit.prepare import new_load_commit, split_commit, staged_files
 from headrace.loader.commit.reconcile import reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import NoSuchTopic
@@ -175,9 +174,9 @@ def _carry_out(
 ) -> RunReport:
     """Reads, checks and decides what the plan says."""
     ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))
-    logger.info("phase_started phase=read work_id=%s tasks=%d", plan.run_id, len(plan.units))
+    logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
-    logger.info("phase_started phase=check work_id=%s", plan.run_id)
+    logger.info("phase_started phase=validate run_id=%s", plan.run_id)
     changes = fetch_changes(plan, ports.cluster)
     planned = {topic: work.ranges for topic, work in plan.works.items()}
     reconciled = reconcile(planned, reading.units, reading.results, changes.moved)
@@ -202,11 +201,11 @@ def _carry_out(
 
 def _commit_plan(ports: Ports, run_id: str, proposal: Commit) -> list[CommitResult]:
     """Offers what was checked, in chunks; each stands by itself, whatever becomes of the next."""
-    logger.info("phase_started phase=decide work_id=%s topics=%d", run_id, len(proposal.topics))
+    logger.info("phase_started phase=commit run_id=%s topics=%d", run_id, len(proposal.topics))
     if not proposal.topics:
         ports.staging.drop(run_id)  # no offer will ever name what is in it
         return []
-    first, *later = in_chunks(proposal, ports.new_run_id)
+    first, *later = split_commit(proposal, ports.new_run_id)
     for chunk in later:
         ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
     return [_offer(ports.log, chunk) for chunk in (first, *later)]
@@ -215,7 +214,7 @@ def _commit_plan(ports: Ports, run_id: str, proposal: Commit) -> list[CommitResu
 def _offer(log: CommitLog, chunk: Commit) -> CommitResult:
     commit_result = log.try_commit(chunk)
     if commit_result.commit is None:
-        logger.info("offer_refused work_id=%s conflict=%s", chunk.run_id, commit_result.conflict)
+        logger.info("commit_refused run_id=%s conflict=%s", chunk.run_id, commit_result.conflict)
     else:
-        logger.info("decided slot=%d work_id=%s", commit_result.commit.commit_number, chunk.run_id)
+        logger.info("committed commit=%d run_id=%s", commit_result.commit.commit_number, chunk.run_id)
     return commit_result

@@ -34,7 +34,7 @@ SENTENCE_CHARS_MAX: Final = 1_000
 class RunLine:
     """One load. Times in milliseconds, `started_at_ms` since 1970; counts are of the load.
 
-    `outcome` is `committed` (rows, or changes of tables, were committed), `nothing` (there was nothing to decide),
+    `outcome` is `committed` (rows, or changes of tables, were committed), `nothing` (there was nothing to commit),
     `refused` (another load was faster), `yielded` (another load is running) or `failed`, with the reason in `error`.
     `imbalance` is the slowest task's time over the mean. `problem_topics` are the first of so many `problems`.
     """
@@ -67,7 +67,7 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
     return RunLine(
         started_at_ms=started_at_ms,
         duration_ms=report.duration_ms,
-        outcome="refused" if report.conflict else "decided" if report.commit_number else "nothing",
+        outcome="refused" if report.conflict else "committed" if report.commit_number else "nothing",
         exit_code=exit_code,
         commit_number=report.commit_number,
         run_id=report.run_id,

@@ -61,7 +61,7 @@ from headrace.loader.work_unit import (
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
-from headrace.loader.write.time_partitions import Buckets
+from headrace.loader.write.time_partitions import TimePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class _Task:
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
         self._windows: dict[str, set[int]] = {}
-        self._time_partitions = {name: Buckets(plan.policy.partition_by) for name, plan in unit.topics.items()}
+        self._time_partitions = {name: TimePartitions(plan.policy.partition_by) for name, plan in unit.topics.items()}
         self._cluster = KafkaCluster(
             self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
         )
@@ -208,7 +208,7 @@ class _Task:
 
         def take(records: Sequence[Record]) -> None:
             messages.take(records)
-            rows.reconcile()
+            rows.limit_memory()
 
         try:
             stop = self._read_through(offsets, projection, messages, take, tally, following)
@@ -226,7 +226,7 @@ class _Task:
         return _range_result(offsets, tally, messages, stop)
 
     def _through_core(
-        self, policy: TopicPolicy, partition: int, time_partitions: Buckets, clamp: Clamp | None, rows: RangeRows
+        self, policy: TopicPolicy, partition: int, time_partitions: TimePartitions, clamp: Clamp | None, rows: RangeRows
     ) -> ThroughCore | None:
         """The core for one range, None where it is not built."""
         if self._core is None:

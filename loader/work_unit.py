@@ -21,10 +21,10 @@ from headrace.loader.policy import TopicPolicy
 class OffsetRange:
     """Offsets [start, end) of one topic-partition; end is exclusive, like the log end offset.
 
-    `topic_id` is the broker's id of the topic's present incarnation ("" when the broker gives none) and
-    `leader_epoch` the epoch at planning (-1 when unknown). `bytes_estimate` is the planner's weight, in bytes.
-    `follows_another` says that the same run reads what comes before `start` as a range of its own: this one is committed
-    only if that one is whole, so it shares no file with any other.
+    `topic_id` is the broker's id of the topic's present incarnation ("" when the broker gives none) and `leader_epoch`
+    the epoch at planning (-1 when unknown). `bytes_estimate` is the planner's weight, in bytes. `follows_another` says
+    that the same run reads what comes before `start` as a range of its own: this one is committed only if that one is
+    whole, so it shares no file with any other.
     """
 
     topic_partition: TopicPartition
@@ -108,7 +108,7 @@ class FileRange:
 class StagedFile:
     """A finished file in the staging directory.
 
-    `path` is relative to `staging/<work id>/` and belongs to one attempt of one task. `time_partition` is the partition
+    `path` is relative to `staging/<run id>/` and belongs to one attempt of one task. `time_partition` is the partition
     path, `dt=2013-01-01/hr=05` or `dt=2013-01-01`. `checksum` is the SHA-256 of the bytes, in hex.
     """
 

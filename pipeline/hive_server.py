@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.hive_ddl.executors.hiveserver import KERBEROS, WITH_PASSWORD, HiveServerAddress
+from headrace.hive_ddl.executors.hiveserver import KERBEROS, PASSWORD_AUTHS, HiveServerAddress
 from headrace.settings import HiveSettings, Settings, SettingsError
 
 
@@ -29,9 +29,9 @@ def _problem(hive: HiveSettings) -> str:
     given = [name for name in ("server_password", "server_password_file") if getattr(hive, name)]
     if len(given) > 1:
         return "hive.server_password and hive.server_password_file: expected only one of them"
-    if given and hive.server_auth not in WITH_PASSWORD:
+    if given and hive.server_auth not in PASSWORD_AUTHS:
         return f"hive.{given[0]}: expected hive.server_auth LDAP or CUSTOM beside it, found {hive.server_auth}"
-    if hive.server_auth in WITH_PASSWORD and not (given and hive.server_user):
+    if hive.server_auth in PASSWORD_AUTHS and not (given and hive.server_user):
         return f"hive.server_auth {hive.server_auth}: expected hive.server_user and hive.server_password_file beside it"
     if hive.server_auth == KERBEROS and hive.server_user:
         return "hive.server_user: expected none with hive.server_auth KERBEROS, whose ticket says who it is"

@@ -136,7 +136,7 @@ def _headrace(job: Job, run_units: Callable[[Any], Any] | None) -> Timing:
 def spark(job: Job) -> Timing:
     """Spark's own source of Kafka, `from_avro` and its Avro sink, all in the JVM: one directory, no times, no
     tables."""
-    from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties
+    from headrace.hive_ddl.executors.session import close_session, open_session_without_metastore, session_properties
     from headrace.pipeline.java import ensure_java
 
     directory = Path(job.directory)
@@ -145,7 +145,7 @@ def spark(job: Job) -> Timing:
         app_name="bench", master=f"local[{job.cores}]", metastore_uri=None, data_dir=directory,
         warehouse_uri=f"file://{directory}", extra={"jars": job.jars, "driver.memory": "4g"},
     )  # fmt: skip
-    session = open_unreached(directory, properties)
+    session = open_session_without_metastore(directory, properties)
     try:
         _spark_load(session, job, job.warm)
         began = time.monotonic()

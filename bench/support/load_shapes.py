@@ -13,7 +13,7 @@ import fastavro
 
 START_MS = 1_357_000_000_000
 SPAN_MS = 2 * 3_600_000
-"""Over how much message time a topic spreads: some twelve loads, two or three hourly time."""
+"""Over how much message time a topic spreads: some twelve loads, two or three hourly time partitions."""
 DISTINCT = 50_000
 """Bodies that are made; a topic repeats them with the time of each moved on."""
 

@@ -22,14 +22,14 @@ def _application(url: str) -> Any:
 
 def front_without_cache(url: str, port: int, workers: int) -> None:
     """What `headrace registry serve` runs, but nothing is kept."""
-    from headrace.registry.api.front import Front
-    from headrace.registry.api.server import TakenPort, serve
-    from headrace.registry.storage.looks import looks_at
+    from headrace.registry.api.asgi_front import AsgiFront
+    from headrace.registry.api.server import ReservedPort, serve
+    from headrace.registry.storage.revision_check import open_revision_reader
 
-    def front() -> Front:
-        return Front(_application(url), looks_at(url), request_bytes_max=4 << 20, cache_bytes_max=0)
+    def front() -> AsgiFront:
+        return AsgiFront(_application(url), open_revision_reader(url), request_bytes_max=4 << 20, cache_bytes_max=0)
 
-    serve(TakenPort("127.0.0.1", port), front, workers=workers)
+    serve(ReservedPort("127.0.0.1", port), front, workers=workers)
 
 
 def granian_wsgi(url: str, port: int, workers: int) -> None:

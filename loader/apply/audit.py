@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
-from headrace.audit.store import AuditStore, Counted
+from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
+from headrace.audit.store import AuditStore, CountedCommit
 from headrace.audit.window import known_window, window_start
-from headrace.loader.apply.base import Position, Step
+from headrace.loader.apply.base import Position, TierComparison
 from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
 from headrace.loader.work_unit import PassedOver
 
 APPLICATION = "headrace-load"
 
-OUTCOMES = {"": Outcome.STORED, "written": Outcome.WRITTEN, "quarantined": Outcome.QUARANTINED}
+OUTCOMES = {"": AuditOutcome.STORED, "written": AuditOutcome.WRITTEN, "quarantined": AuditOutcome.QUARANTINED}
 """What a count is a count of; "" is the broker's, which counts what its log holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditApplier:
-    """`store` opens the audit's database; `sha256` is that of the commit in a commit. `unaudited`
+    """`store` opens the audit's database; `sha256` is that of the commit in a commit number. `unaudited`
     are topics that are not counted: the audit's own would count itself for ever."""
 
     store: Callable[[], AuditStore]
@@ -33,9 +33,9 @@ class AuditApplier:
     name: str = "audit"
     is_advisory: bool = False
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: TierComparison) -> None:
         commit_number = step.commits[-1].commit_number if step.commits else step.state.commit_number
-        upto = Counted(commit_number, self.sha256(commit_number))
+        upto = CountedCommit(commit_number, self.sha256(commit_number))
         counted = step.commits if step.topic not in self.unaudited else ()
         rows = (row for commit in counted for row in audit_rows(step.topic, commit, self.host))
         with self.store() as store:
@@ -47,7 +47,7 @@ class AuditApplier:
 
     def forget(self) -> None:
         with self.store() as store:
-            store.forget_counted()
+            store.reset_counted_commits()
 
 
 def positions_in(store: AuditStore) -> dict[str, Position]:
@@ -71,7 +71,7 @@ def _passed_over_row(
 ) -> AuditRow:
     """Counts offsets under the time of the commit: of the messages in them, if any, nothing is known."""
     start_ms = window_start(commit.committed_at_ms)
-    tier, outcome, partition, log_id = Tier.LOADER, Outcome.PASSED_OVER, offsets.partition, _log_id(committed, offsets)
+    tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
         id=range_row_id(tier, outcome, topic, partition, passed.start, passed.end, start_ms, topic_id=log_id),
         tier=tier,

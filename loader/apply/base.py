@@ -14,11 +14,11 @@ from headrace.loader.commit.state import TopicState
 class Step:
     """What a applier is asked to apply.
 
-    `commits` are the next ones after the commit `since` that speak of the topic, oldest first; where they are many,
-    later steps have the rest. `state` is the topic as of the newest commit of all, `commit_number`. `works` are the ids of committed
-    work that may still have files in staging. `rewind` makes another applier, one whose cursor the engine keeps, begin
-    again at the first commit of this topic, and is on disk when it returns, else raises `OSError`; `warn` takes a
-    sentence for the report.
+    `commits` are the next ones after the commit number `since` that speak of the topic, oldest first; where they are
+    many, later steps have the rest. `state` is the topic as of the newest commit number of all, `commit_number`.
+    `works` are the ids of committed work that may still have files in staging. `rewind` makes another applier, one
+    whose cursor the engine keeps, begin again at the first commit of this topic, and is on disk when it returns, else
+    raises `OSError`; `warn` takes a sentence for the report.
     """
 
     topic: str
@@ -66,7 +66,7 @@ class AppliesTogether(Protocol):
 
 
 class Position(NamedTuple):
-    """A commit up to which commits are applied, and the checksum of the commit in it."""
+    """A commit number up to which commits are applied, and the checksum of the commit in it."""
 
     commit_number: int
     sha256: str

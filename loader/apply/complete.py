@@ -3,7 +3,7 @@
 The property is an instant, a whole hour in UTC: every message that the brokers showed before it has been read, and
 its rows can be queried (or it is counted as quarantined, as a tombstone, or as a gap). It is the clock of the machine
 that loads, and not the time in the messages: one that is sent later may carry an earlier time, and goes to its own
-time all the same. It goes back only where it is later than the clock, which was wrong then.
+time partition all the same. It goes back only where it is later than the clock, which was wrong then.
 
 A load asks the brokers for the ends of the partitions at some instant. When everything before those ends is committed
 and followed, the table is complete up to that instant. Where that takes more than one load (a backlog, a partition that
@@ -12,7 +12,8 @@ fails, a transaction that stays open) the ends are remembered, and no newer ones
     complete.json   by topic what was reached, what the table says, and the ends to be reached: a hint. Lost, it is
                     found again by the next load of each topic, and the table goes on saying what it said.
 
-Nothing is committed here, so it also moves on while no message comes. The tables are opened for it at most once an hour.
+Nothing is committed here, so it also moves on while no message comes. The tables are opened for it at most once an
+hour.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 COMPLETE_PATH: Final = "complete.json"
 STEP_MS: Final = 3_600_000
-"""Of the property: an hour is the smallest time, and each step is a call of the metastore for each table."""
+"""Of the property: an hour is the smallest time partition, and each step is a call of the metastore for each table."""
 
 TABLES_PER_RUN_MAX: Final = 500
 """Some ten seconds of calls. Who has more tables sees the others of them change in the runs after."""
@@ -132,7 +133,7 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Keeps the property of the tables in `database`; `head` is the newest commit."""
+    """Keeps the property of the tables in `database`; `head` is the newest commit number."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage

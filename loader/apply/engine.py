@@ -41,10 +41,11 @@ FILES = "files"
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All commits up to the commit `upto` are applied, but for the topics in `behind`, which are at their own commit.
+    """All commits up to the commit number `upto` are applied, but for the topics in `behind`, which are at their own
+    commit number.
 
-    `sha256` is the checksum of the commit in that commit (`run_id` its work in format 1): a cursor beside a log that
-    was put back from a backup, and has other commits there now, would pass over files that were never published.
+    `sha256` is the checksum of the commit in that commit number (`run_id` its work in format 1): a cursor beside a log
+    that was put back from a backup, and has other commits there now, would pass over files that were never published.
     """
 
     upto: int = 0
@@ -93,7 +94,7 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
             return from_json(bare, Cursor)
         return read_document(content, Cursor).value
     except ValueError as error:
-        logger.warning("cursor_ignored follower=%s reason=%s", applier, error)
+        logger.warning("cursor_ignored applier=%s reason=%s", applier, error)
         return Cursor()
 
 
@@ -151,10 +152,11 @@ class ApplierEngine:
 
     def _cursor(self, name: str, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, name)
-        # It may be of a commit that another process has added since the state was read: then all is done up to the state.
+        # It may be of a commit number that another process has added since the state was read: then all is done up to
+        # the state.
         if (cursor.sha256 or cursor.upto <= state.commit_number) and self._is_of_this_log(cursor):
             return cursor
-        logger.warning("cursor_ignored follower=%s reason=of another log", name)
+        logger.warning("cursor_ignored applier=%s reason=of another log", name)
         return Cursor()  # beginning again is always right
 
     def _own_cursor(self, applier: KeepsPositions, state: LoaderState) -> Cursor:
@@ -162,7 +164,7 @@ class ApplierEngine:
             return Cursor()
         cursor = cursor_of(applier.positions(), state.topics)
         # Commits are a chain: where the newest position is of this log, so are the older ones. It may be of a commit
-        # that another process has added since the state was read.
+        # number that another process has added since the state was read.
         if self._is_of_this_log(cursor):
             return cursor
         logger.warning("positions_forgotten reason=of another log")
@@ -200,7 +202,7 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
     try:
         applier.apply(step)
     except Exception as error:
-        logger.debug("follower_failed follower=%s topic=%s", applier.name, step.topic, exc_info=True)
+        logger.debug("applier_failed applier=%s topic=%s", applier.name, step.topic, exc_info=True)
         return error
     return None
 
@@ -211,7 +213,7 @@ def _advised(message: str) -> str:
 
 
 def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:
-    """By topic those of later commit than its position, in the order of the topics' names."""
+    """By topic those of later commit numbers than its position, in the order of the topics' names."""
     found: dict[str, list[Commit]] = defaultdict(list)
     for commit in commits:
         for topic in commit.topics:
@@ -264,7 +266,7 @@ class _Run:
             by_topic = _by_topic(commits, {topic: at for topic, at in positions.items() if topic not in behind})
             if by_topic:
                 upto = commits[-1].commit_number
-                logger.info("phase_started phase=follow:%s slot=%d topics=%d", applier.name, upto, len(by_topic))
+                logger.info("phase_started phase=apply:%s commit=%d topics=%d", applier.name, upto, len(by_topic))
             steps = [self._step(topic, pending, positions[topic]) for topic, pending in by_topic.items()]
             self._apply_steps(applier, steps)
             positions |= {topic: pending[-1].commit_number for topic, pending in by_topic.items()}
@@ -297,7 +299,7 @@ class _Run:
             try:
                 refused = applier.apply_together(steps) if steps else {}
             except Exception as error:
-                logger.debug("follower_failed follower=%s topics=%d", applier.name, len(steps), exc_info=True)
+                logger.debug("applier_failed applier=%s topics=%d", applier.name, len(steps), exc_info=True)
                 refused = {step.topic: _said(error) for step in steps}
         else:
             refused = self._refused(applier, steps)
@@ -357,4 +359,4 @@ class _Run:
             try:
                 self.log.storage.replace(cursor_path(name), write_document(after))
             except OSError as error:
-                logger.warning("cursor_not_written follower=%s error=%s", name, error)
+                logger.warning("cursor_not_written applier=%s error=%s", name, error)

@@ -1,4 +1,4 @@
-"""Gives committed files their final names, in the directory of their time's newest generation."""
+"""Gives committed files their final names, in the directory of their time partition's newest generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.loader.work_unit import FileKind
 
 TimePartition = tuple[FileKind, str]
 Added = Mapping[str, tuple[str, CommittedFile]]
-"""By name the files that a step adds to a time, each with the work that staged it."""
+"""By name the files that a step adds to a time partition, each with the work that staged it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class FilesApplier:
-    """Publishes what was staged, and, where a time was rewritten, brings what lives on of it to the directory of the
-    new generation under a second name.
+    """Publishes what was staged, and, where a time partition was rewritten, brings what lives on of it to the directory
+    of the new generation under a second name.
 
     What counts is where the files are in the end, and not the way there: commits may be applied again after their
     files were rewritten, brought elsewhere or removed. A file that is nowhere although it had been published was
@@ -58,8 +58,8 @@ class FilesApplier:
             step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """The live files of every time that the step changes; those of a time that was not rewritten only as far
-        as the step adds them, since the others are where they were."""
+        """The live files of every time partition that the step changes; those of a time partition that was not
+        rewritten only as far as the step adds them, since the others are where they were."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
             for commit in step.commits
@@ -110,7 +110,7 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """The live files of a time, all or those of these names; what later commits add is for later steps."""
+    """The live files of a time partition, all or those of these names; what later commits add is for later steps."""
     kind, where = time_partition
     upto = step.commits[-1].commit_number
     newest = generation_at(indexed, step.commit_number)
@@ -137,5 +137,5 @@ def _gone_by_hand(topic: str, time_partition: TimePartition, files: int) -> str:
     quarantine = " --quarantine" if kind is FileKind.QUARANTINE else ""
     return (
         f"{topic}: published files of {where} are gone, {files:,} of them; put them back, or accept it with "
-        f"`headrace forget {topic} --bucket {where}{quarantine}`"
+        f"`headrace accept-missing {topic} --time-partition {where}{quarantine}`"
     )

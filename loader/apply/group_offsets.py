@@ -25,7 +25,8 @@ class OffsetCommitter(Protocol):
 
 
 class GroupOffsetsApplier:
-    """Commits the next offsets of the partitions that the commits moved, as of the newest commit: forward only."""
+    """Commits the next offsets of the partitions that the commits moved, as of the newest commit number: forward
+    only."""
 
     name = "group_offsets"
     is_advisory = True

@@ -1,5 +1,5 @@
 """Keeps the index of which files are live. It makes nothing visible, and goes first: later appliers ask it where the
-files of a time belong."""
+files of a time partition belong."""
 
 from __future__ import annotations
 

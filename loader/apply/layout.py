@@ -2,7 +2,7 @@
 
 <warehouse>/_headrace/                      the commit log
 <warehouse>/<directory>/dt=…/hr=…/<file>       rows of a topic
-<warehouse>/<directory>/_g3/dt=…/hr=…/<file>   the same of time that were rewritten, by generation
+<warehouse>/<directory>/_g3/dt=…/hr=…/<file>   the same of time partitions that were rewritten, by generation
 <warehouse>/<directory>/_schema/               its load schemas
 <warehouse>/_quarantine/<directory>/dt=…/…     messages of it that could not be loaded
 """
@@ -26,11 +26,11 @@ def topic_directory(directory: str, kind: FileKind) -> str:
 
 
 def time_partition_directory(directory: str, kind: FileKind, time_partition: str, generation: int) -> str:
-    """Where the files of a time are, below the warehouse.
+    """Where the files of a time partition are, below the warehouse.
 
     Args:
         directory: the topic's.
-        generation: of the time, 0 where it was never rewritten.
+        generation: of the time partition, 0 where it was never rewritten.
     """
     parts = (
         QUARANTINE_DIRECTORY if kind is FileKind.QUARANTINE else "",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
-from headrace.hive_ddl.table import same_location
+from headrace.hive_ddl.table import is_same_location
 from headrace.loader.apply.layout import topic_directory
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.plan.load_plan import TopicWork
@@ -58,7 +58,7 @@ class TablesOfOtherWarehouse:
                     logger.warning("table_not_shown topic=%s error=%s", topic, error)
                     continue
                 here = self.files.location(topic_directory(work.directory, FileKind.DATA))
-                if table is not None and table.topic == topic and not same_location(table.location, here):
+                if table is not None and table.topic == topic and not is_same_location(table.location, here):
                     found[topic] = table.location
         except MetastoreUnavailable as error:
             logger.warning("metastore_unavailable error=%s", error)

@@ -1,5 +1,5 @@
-"""Makes the time of published files partitions of their tables; a time appears when it has its files, and a
-partition goes when its time has none left."""
+"""Makes the time partitions of published files partitions of their tables; a time partition appears when it has its
+files, and a partition goes when its time partition has none left."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ class PartitionsApplier:
         commit_number: int,
         since: int = -1,
     ) -> None:
-        """Makes the partitions of these time agree with what is committed up to a commit.
+        """Makes the partitions of these time partitions agree with what is committed up to a commit number.
 
         Args:
-            since: the commit up to which they do already. A time that had no files then has no partition, and none is
+            since: the commit number up to which they do already. A time partition that had no files then has no
+            partition, and none is
                 looked for; one that is there all the same, as when this is done twice, is left alone.
         """
         if not time_partitions:

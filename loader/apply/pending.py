@@ -33,7 +33,7 @@ class PendingCommits:
         self.add(since)
 
     def add(self, since: Mapping[str, int]) -> None:
-        """Those of the commit after the given ones, by topic."""
+        """Those of the commit numbers after the given ones, by topic."""
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)
@@ -42,7 +42,7 @@ class PendingCommits:
                 self._kept_bytes += found.length
 
     def after(self, commit_number: int) -> Iterator[Sequence[Commit]]:
-        """Those of later commit, in portions that fit into memory."""
+        """Those of later commit numbers, in portions that fit into memory."""
         portion: list[Commit] = []
         size = 0
         for later in sorted(one for one in self._commits if one > commit_number):

@@ -72,7 +72,7 @@ OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 
 
 Directories = Mapping[str, tuple[str, frozenset[str]]]
-"""By time that has files, its directory below the warehouse and their names."""
+"""By time partition that has files, its directory below the warehouse and their names."""
 
 
 class Trouble(StrEnum):
@@ -192,7 +192,9 @@ class Repair:
                 raise
             message = f"{difference.message}; not mended: {_said(error)}"
             if difference.trouble is Trouble.FOREIGN:
-                message = f"nothing decided this, and readers find it; move it away, since that failed: {_said(error)}"
+                message = (
+                    f"nothing committed this, and readers find it; move it away, since that failed: {_said(error)}"
+                )
             return dataclasses.replace(difference, message=message, ops=(), moves=())
 
     def _mend(self, topic: str, difference: Difference) -> Difference:
@@ -204,7 +206,7 @@ class Repair:
                 executor.ensure_database(op.table.database)
             executor.execute(op)
         if difference.trouble is Trouble.LOST:
-            note = "The files of this directory are gone: see headrace verify, headrace backfill and headrace forget.\n"
+            note = "The files of this directory are gone: see headrace verify, headrace backfill and headrace accept-missing.\n"
             files.put(f"{difference.where}/{LOST_NOTE}", note.encode())
         return self._set_aside(difference) if difference.moves else difference
 
@@ -221,7 +223,7 @@ class Repair:
             except FileExistsError:
                 if tried == NAMES_TRIED_MAX - 1:
                     raise
-        message = _said_of_foreign(target) if is_there else "nothing decided this, and it is gone by itself"
+        message = _said_of_foreign(target) if is_there else "nothing committed this, and it is gone by itself"
         return dataclasses.replace(difference, message=message, moves=((source, target),))
 
     def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
@@ -243,7 +245,7 @@ class Repair:
         if ops:
             yield Difference(topic, Trouble.TABLE, named.full_name, _said_of_table(ops), ops)
         if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].commit_number:
-            message = "something decided is not in its place yet; the next load goes on"
+            message = "something committed is not in its place yet; the next load goes on"
             yield Difference(topic, Trouble.PENDING, named.full_name, message)
             return
         committed = self._directories(topic, state, kind)
@@ -301,8 +303,8 @@ class Repair:
             lost = [name for name in sorted(names) if self.settings.files.length(f"{directory}/{name}") is None]
             if lost:
                 message = (
-                    f"{len(lost)} of {len(names)} decided files are gone: put them back, or make them again with "
-                    f"`headrace backfill {topic}`, or accept it with `headrace forget {topic} --bucket {time_partition}`"
+                    f"{len(lost)} of {len(names)} committed files are gone: put them back, or make them again with "
+                    f"`headrace backfill {topic}`, or accept it with `headrace accept-missing {topic} --time-partition {time_partition}`"
                 )
                 yield Difference(topic, Trouble.LOST, directory, message)
 
@@ -335,7 +337,7 @@ def _said(error: Exception) -> str:
 
 
 def _said_of_foreign(target: str) -> str:
-    return f"nothing decided this, and readers find it; moved to {target}"
+    return f"nothing committed this, and readers find it; moved to {target}"
 
 
 def _said_of_table(ops: tuple[Op, ...]) -> str:
@@ -353,7 +355,7 @@ def _said_of_partitions(op: Op) -> str:
         case SetPartitionLocation(partition=partition):
             return f"the partition {_named([partition.values])} is elsewhere and belongs to {partition.location}"
         case DropPartitions(values=values):
-            return f"nothing decided {_named(values)}: {_counted(len(values))} taken out, and files are left"
+            return f"nothing committed {_named(values)}: {_counted(len(values))} taken out, and files are left"
     raise AssertionError(f"no operation on partitions: {op!r}")
 
 

@@ -41,8 +41,9 @@ class TableSettings:
 class SchemaApplier:
     """Creates and evolves the table of a topic, and of its quarantine once there is something in it.
 
-    Each change is a compare-and-set on the table's revision, `<commit_number>-<work id>`. Whoever finds a table at a later
-    commit than its own leaves it alone: the load schema only ever widens, so the later one reads the older files too.
+    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. Whoever finds a table at a
+    later commit number than its own leaves it alone: the load schema only ever widens, so the later one reads the older
+    files too.
     """
 
     name = SCHEMA
@@ -66,7 +67,7 @@ class SchemaApplier:
             self._bring_view(view, step)
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
-        """Whether the table is of a later commit, and so was left alone."""
+        """Whether the table is of a later commit number, and so was left alone."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -104,7 +105,8 @@ class SchemaApplier:
             step.warn(f"topic {step.topic}: its view {view.database}.{view.name} is not made: {error.reason}")
 
     def _is_late(self, current: TableState, commit_number: int) -> bool:
-        """Whether the table is of a later commit of this log; a commit that the log does not have is of a lost one."""
+        """Whether the table is of a later commit number of this log; a commit number that the log does not have is of a
+        lost one."""
         return commit_number < _slot(current.revision) <= self._head()
 
 

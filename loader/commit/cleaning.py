@@ -32,7 +32,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         run_id: of the cleaning itself.
 
     Raises:
-        CorruptCommit, StorageError, OSError: see `CommitLog.proposal`.
+        CorruptCommit, StorageError, OSError: see `CommitLog.try_commit`.
     """
     staged = staging.works()
     state = log.read_state()
@@ -47,7 +47,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     removable = tuple(sorted(work for work in staged if state.is_voided(work)))
     for work in removable:
         staging.drop(work)
-        logger.info("staging_removed work_id=%s", work)
+        logger.info("staging_removed run_id=%s", work)
     log.storage.sweep(now_ms, age_ms)
     log.commits.pack(state.commit_number)
     return Cleaned(removable)

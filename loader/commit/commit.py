@@ -40,7 +40,7 @@ class CommittedFile:
     """A file that belongs to the topic from this commit number on.
 
     `name` is the final one, in the directory of `time_partition`; in an offer that has no commit number yet it is the
-    part after the commit number. `staged` is its path below `staging/<work id>/`.
+    part after the commit number. `staged` is its path below `staging/<run id>/`.
     """
 
     kind: FileKind

@@ -1,12 +1,12 @@
-"""The commit of the log: which holds what, whether it stands alone or in an archive.
+"""The commit numbers of the log: which holds what, whether it stands alone or in an archive.
 
-    log/000000107.json          the content of one commit, put if absent and never changed
-    archive/000000100.jsonl     the contents of `ARCHIVE_COMMITS` commit up to that one, each a line, byte for byte
+    log/000000107.json          the content of one commit number, put if absent and never changed
+    archive/000000100.jsonl     the contents of `ARCHIVE_COMMITS` commit numbers up to that one, each a line, byte for byte
 
-Fifty thousand commits a year would be as many small files, so packs of older commit become archives. A pack is
-put if absent as a whole, and only then do the files of its commit go. A writer that slept since before then finds the
-name of its commit free again, and what it puts there counts for nothing. So a commit's file is believed only where, after
-it was read or put, there is no archive.
+Fifty thousand commits a year would be as many small files, so packs of older commit numbers become archives. A pack is
+put if absent as a whole, and only then do the files of its commit numbers go. A writer that slept since before then
+finds the name of its commit number free again, and what it puts there counts for nothing. So a commit number's file is
+believed only where, after it was read or put, there is no archive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 ARCHIVE_COMMITS = 100
 LOOSE_COMMITS_MIN = 200  # the newest stay files of their own: appliers and late drivers read these
 ARCHIVE_BYTES_MAX = 64 * 1024 * 1024  # a pack of larger commits stays as it is: its files are few for their size
-PUT_ATTEMPTS_MAX = 3  # on one commit, when the storage refuses the put and then shows no file there
+PUT_ATTEMPTS_MAX = 3  # on one commit number, when the storage refuses the put and then shows no file there
 LOG_DIRECTORY = "log"
 
 
@@ -32,7 +32,7 @@ def commit_path(commit_number: int) -> str:
 
 
 def archive_path(commit_number: int) -> str:
-    """Of the pack that the commit belongs to; named by the pack's last commit."""
+    """Of the pack that the commit number belongs to; named by the pack's last commit number."""
     return f"archive/{_pack_end(commit_number):09d}.jsonl"
 
 
@@ -46,7 +46,7 @@ class CommitFiles:
         self._newest_archive: tuple[int, list[bytes]] = (0, [])
 
     def path(self, commit_number: int) -> str:
-        """Where a commit is, for messages."""
+        """Where a commit number is, for messages."""
         archived = not self._storage.exists(commit_path(commit_number)) and self._storage.exists(
             archive_path(commit_number)
         )
@@ -56,7 +56,7 @@ class CommitFiles:
         return self._storage.exists(commit_path(commit_number)) or self._storage.exists(archive_path(commit_number))
 
     def read(self, commit_number: int) -> bytes | None:
-        """The content of a commit, None when nothing was committed in it.
+        """The content of a commit number, None when nothing was committed in it.
 
         Raises:
             CorruptCommit: its archive is cut.
@@ -67,7 +67,7 @@ class CommitFiles:
         return content if archived is None else archived
 
     def keep(self, commit_number: int) -> None:
-        """Makes a commit that was read survive a loss of power; see `CommitStorage.keep`.
+        """Makes a commit number that was read survive a loss of power; see `CommitStorage.keep`.
 
         Raises:
             OSError: it cannot be made to.
@@ -77,8 +77,8 @@ class CommitFiles:
                 self._storage.keep(path)
 
     def put(self, commit_number: int, content: bytes) -> bytes:
-        """Puts the content if the commit is free, and returns what the commit holds then: this, or a faster writer's. That
-        survives a loss of power.
+        """Puts the content if the commit number is free, and returns what the commit number holds then: this, or a
+        faster writer's. That survives a loss of power.
 
         Raises:
             StorageError: the storage neither takes the content nor shows what refused it.
@@ -92,7 +92,7 @@ class CommitFiles:
                 made = self._storage.put_if_absent(path, content)
                 failure = None
             except OSError as error:
-                # The file may have been made although the call failed: only the commit itself can tell.
+                # The file may have been made although the call failed: only the commit number itself can tell.
                 failure = error
             found = content if made else self._storage.read(path)
             archived = self._archived(commit_number)
@@ -109,7 +109,8 @@ class CommitFiles:
         raise StorageError(f"{self._storage.describe(path)} is refused as taken but cannot be found")
 
     def pack(self, head: int) -> int:
-        """Makes archives of the packs that are wholly older than the newest commit, and removes their commit' files.
+        """Makes archives of the packs that are wholly older than the newest commit numbers, and removes their commit
+        numbers' files.
 
         Any number of processes may pack at once, and be killed while they do.
 
@@ -129,7 +130,7 @@ class CommitFiles:
             contents = [self._storage.read(commit_path(commit_number)) or b"" for commit_number in commits]
             content = b"".join(contents)
             if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_whole, contents)):
-                return 0  # a damaged commit stays a file of its own, which can be restored alone
+                return 0  # a damaged commit number stays a file of its own, which can be restored alone
             self._storage.put_if_absent(archive_path(end), content)
         # Whoever put the archive may have been killed before its name was on the disk.
         self._storage.keep(archive_path(end))
@@ -143,7 +144,7 @@ class CommitFiles:
         return removed
 
     def _archived(self, commit_number: int) -> bytes | None:
-        """What the archive of its pack says of a commit, None when there is no archive."""
+        """What the archive of its pack says of a commit number, None when there is no archive."""
         end = _pack_end(commit_number)
         if self._newest_archive[0] != end:
             content = self._storage.read(archive_path(commit_number))
@@ -151,7 +152,7 @@ class CommitFiles:
                 return None
             lines = content.splitlines(keepends=True)
             if len(lines) != ARCHIVE_COMMITS:
-                reason = f"it has {len(lines)} decisions instead of {ARCHIVE_COMMITS}"
+                reason = f"it has {len(lines)} commits instead of {ARCHIVE_COMMITS}"
                 raise CorruptCommit(self._storage.describe(archive_path(commit_number)), reason)
             self._newest_archive = (end, lines)
         return self._newest_archive[1][commit_number - end - 1]

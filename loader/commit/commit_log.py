@@ -3,9 +3,9 @@
     format.json                format number, least format that may read and that may write
     log/000000107.json         one commit: put if absent, never changed
     archive/000000100.jsonl    older ones, a hundred in a file, byte for byte
-    head.json                  hint of the newest commit
+    head.json                  hint of the newest commit number
     checkpoint/000000100.json  the state folded up to there
-    index/<directory>/<kind>/…    which files each time has, by day: hints
+    index/<directory>/<kind>/…    which files each time partition has, by day: hints
     cursor/<applier>.json     how far each applier has got: a hint (the audit's is in its own database)
     schemas/<id>.avsc          writer schemas met so far
     schemas/registry.json      which registry they were compared with: a hint
@@ -14,10 +14,11 @@
     lease.json                 politeness between two loads
     tmp/                       files on their way to a name
 
-Invariants: commit have no holes, since an offer goes only to the commit after one that was read; a commit that exists
-is whole; what a commit says never changes. So the newest commit is found by probing whether names exist, and no directory
-is ever listed to learn what was committed. Commits are a chain, each naming the checksum of the one before, and a
-checkpoint names its commit's: an older copy of the log that was put back, or files of two logs, are noticed.
+Invariants: commit numbers have no holes, since an offer goes only to the commit number after one that was read; a
+commit number that exists is whole; what a commit number says never changes. So the newest commit number is found by
+probing whether names exist, and no directory is ever listed to learn what was committed. Commits are a chain, each
+naming the checksum of the one before, and a checkpoint names its commit number's: an older copy of the log that was put
+back, or files of two logs, are noticed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from headrace.loader.storage.protocols import CommitStorage
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_EVERY = 100  # commit; folding that many commits at start takes well under a second
+CHECKPOINT_EVERY = 100  # commit numbers; folding that many commits at start takes well under a second
 CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be made again
 
 FORMAT_PATH = "format.json"
@@ -88,7 +89,7 @@ class CommitLog:
         self.commits = CommitFiles(storage)
         self._state = EMPTY
         self._newest: Document[Commit] | None = None
-        self._kept = 0  # the newest commit that is known to survive a loss of power
+        self._kept = 0  # the newest commit number that is known to survive a loss of power
 
     @property
     def state(self) -> LoaderState:
@@ -128,7 +129,7 @@ class CommitLog:
         return found
 
     def head(self) -> int:
-        """The newest commit, 0 when nothing has been committed."""
+        """The newest commit number, 0 when nothing has been committed."""
         known = max(self._state.commit_number, self._hint())
         if not self._exists(known):
             known = self._state.commit_number
@@ -136,7 +137,7 @@ class CommitLog:
         while self._exists(known + step):
             known += step
             step *= 2
-        # The first absent commit is in (known, known + step]: halve what is left.
+        # The first absent commit number is in (known, known + step]: halve what is left.
         absent = known + step
         while absent - known > 1:
             middle = (known + absent) // 2
@@ -151,10 +152,10 @@ class CommitLog:
         return self.document(commit_number).value
 
     def document(self, commit_number: int) -> Document[Commit]:
-        """The commit of a commit with its checksum; the newest one is read once.
+        """The commit of a commit number with its checksum; the newest one is read once.
 
         Raises:
-            CorruptCommit: the commit is missing, cut or changed.
+            CorruptCommit: the commit number is missing, cut or changed.
             UnsupportedFormat: only a newer release can read it.
         """
         if self._newest is not None and self._newest.value.commit_number == commit_number:
@@ -165,8 +166,8 @@ class CommitLog:
         return self._parse(commit_number, content)
 
     def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
-        """The commits that speak of a topic, from the newest back to the commit after `since`; each is read when it is
-        asked for.
+        """The commits that speak of a topic, from the newest back to the commit number after `since`; each is read when
+        it is asked for.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -174,12 +175,12 @@ class CommitLog:
         return self.back_of({topic: since}, state)
 
     def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
-        """The commits of later commit that speak of any of these topics, the newest first; each is read once, and no
-        others are.
+        """The commits of later commit numbers that speak of any of these topics, the newest first; each is read once,
+        and no others are.
 
         Args:
-            since: by topic, the commit after which.
-            state: as of the newest commit.
+            since: by topic, the commit number after which.
+            state: as of the newest commit number.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -189,7 +190,7 @@ class CommitLog:
             waiting[state.topics[topic].commit_number].append(topic)
         commits = [-commit_number for commit_number in waiting]
         heapq.heapify(commits)
-        # Back by the links from the newest commit to the oldest of all topics together.
+        # Back by the links from the newest commit number to the oldest of all topics together.
         while commits:
             commit_number = -heapq.heappop(commits)
             topics = [topic for topic in waiting.pop(commit_number) if commit_number > since[topic]]
@@ -205,13 +206,13 @@ class CommitLog:
                 yield found
 
     def read_state(self) -> LoaderState:
-        """The state as of the newest commit, which survives a loss of power. Leaves the checkpoints that are due behind.
-        Neither is so with `looks_only`.
+        """The state as of the newest commit number, which survives a loss of power. Leaves the checkpoints that are due
+        behind. Neither is so with `looks_only`.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
             LogReplaced: another log stands there now.
-            OSError: the newest commit cannot be made to survive.
+            OSError: the newest commit number cannot be made to survive.
         """
         self._check_timeline()
         head = self.head()
@@ -234,7 +235,7 @@ class CommitLog:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """The checksum that the commit of a commit says it has, "" for none: enough to tell two logs apart."""
+        """The checksum that the commit of a commit number says it has, "" for none: enough to tell two logs apart."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:
@@ -242,7 +243,8 @@ class CommitLog:
         return said_sha256(content) if content is not None else ""
 
     def try_commit(self, proposal: Commit) -> CommitResult:
-        """Puts a commit into the first free commit, without the topics that conflict with what is committed before it.
+        """Puts a commit into the first free commit number, without the topics that conflict with what is committed
+        before it.
 
         Raises:
             CorruptCommit: what came between cannot be read.
@@ -277,10 +279,10 @@ class CommitLog:
         commit = found.value
         path = self.commits.path(commit.commit_number)
         if found.format > 1 and commit.previous != self._state.sha256:
-            raise CorruptCommit(path, "it was made after another decision than the one that is before it now")
+            raise CorruptCommit(path, "it was made after another commit than the one that is before it now")
         conflict = find_conflict(self._state, commit)
         if conflict is not None:
-            raise CorruptCommit(path, f"it does not follow from the decisions before it: {conflict}")
+            raise CorruptCommit(path, f"it does not follow from the commits before it: {conflict}")
         self._state = fold(self._state, commit, found.sha256)
         self._newest = found
         if self._state.commit_number % CHECKPOINT_EVERY == 0 and not self._looks_only:
@@ -320,7 +322,7 @@ class CommitLog:
 
     def _hint(self) -> int:
         try:
-            return max(0, int(json.loads(self.storage.read(HEAD_PATH) or b"{}")["slot"]))
+            return max(0, int(json.loads(self.storage.read(HEAD_PATH) or b"{}")["commit_number"]))
         except (ValueError, KeyError, TypeError):
             return 0
 
@@ -333,13 +335,13 @@ class CommitLog:
                 if number.isdecimal() and int(number) <= state.commit_number - CHECKPOINTS_KEPT * CHECKPOINT_EVERY:
                     self.storage.remove(f"{CHECKPOINT_DIRECTORY}/{name}")
         except (OSError, StorageError) as error:
-            logger.warning("checkpoint_not_written slot=%d error=%s", state.commit_number, error)
+            logger.warning("checkpoint_not_written commit=%d error=%s", state.commit_number, error)
 
     def _leave_hint(self, commit_number: int) -> None:
         try:
-            self.storage.replace(HEAD_PATH, canonical({"slot": commit_number}) + b"\n")
+            self.storage.replace(HEAD_PATH, canonical({"commit_number": commit_number}) + b"\n")
         except OSError as error:
-            logger.warning("hint_not_written slot=%d error=%s", commit_number, error)
+            logger.warning("hint_not_written commit=%d error=%s", commit_number, error)
 
 
 def _older(commit_number: int, committed: TopicCommit | None) -> int:

@@ -18,8 +18,8 @@ class ConflictRule(StrEnum):
 
     WORK_VOIDED = "the work was voided"
     PLAN_TOO_OLD = "the plan is too old"
-    RUN_COMMITTED = "work to be voided was decided"
-    TOPIC_COMMITTED = "a new topic was decided first"
+    RUN_COMMITTED = "work to be voided was committed"
+    TOPIC_COMMITTED = "a new topic was committed first"
     TOPIC_RECREATED = "the topic was re-created"
     LOAD_SCHEMA_MOVED = "the load schema moved on"
     TABLE_TAKEN = "the table name was given to another topic"
@@ -49,7 +49,7 @@ def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
         return Conflict(ConflictRule.WORK_VOIDED, commit.run_id)
     planned_after = commit.planned_after
     if planned_after is not None and planned_after < state.commit_number - PLAN_COMMITS_MAX:
-        at = f"{commit.run_id} was planned after slot {planned_after}, and {state.commit_number} is decided"
+        at = f"{commit.run_id} was planned after slot {planned_after}, and {state.commit_number} is committed"
         return Conflict(ConflictRule.PLAN_TOO_OLD, at)
     committed = sorted(commit.voided & state.works)
     if committed:

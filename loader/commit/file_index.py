@@ -1,13 +1,13 @@
 """The documents of the index of files, beside the commits they are folded from.
 
-    index/<directory>/days.json                     the days of a topic, and up to which commit they are told
-    index/<directory>/data/dt=2026-01-31.json       the time of a day
+    index/<directory>/days.json                     the days of a topic, and up to which commit number they are told
+    index/<directory>/data/dt=2026-01-31.json       the time partitions of a day
     index/<directory>/quarantine/dt=2026-01-31.json
 
-Invariants: a day's document is written before the one that names its commit, so that what is older than `days.json`
-says has been lost, or overwritten by a process that woke up late. What is missing, damaged, old or of another log is
-never answered from: it is folded again from the topic's commits, all of them if need be. So nothing here is forced to
-disk: a load of a year would wait for hundreds of documents.
+Invariants: a day's document is written before the one that names its commit number, so that what is older than
+`days.json` says has been lost, or overwritten by a process that woke up late. What is missing, damaged, old or of
+another log is never answered from: it is folded again from the topic's commits, all of them if need be. So nothing here
+is forced to disk: a load of a year would wait for hundreds of documents.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class _Change:
 @dataclass(slots=True)
 class _Topic:
     """What is known of a topic's index: `days` as their documents tell them, `missing` the changes that they lack, by
-    day and in order. `commit_number` and `sha256` are those of the newest commit, `loaded` the days that were asked for."""
+    day and in order. `commit_number` and `sha256` are those of the newest commit, `loaded` the days that were asked
+    for."""
 
     days: IndexedDays
     commit_number: int
@@ -102,7 +103,7 @@ class FileIndex:
         return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))
 
     def day(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """The time of a day; none where the topic has no such day."""
+        """The time partitions of a day; none where the topic has no such day."""
         key = day_key(kind, day)
         known = self._topic(topic)
         if key not in known.loaded:
@@ -112,7 +113,7 @@ class FileIndex:
                 if self._mends:
                     self._write(topic, known)
                 index = self._folded(topic, known, kind, day)
-            assert index is not None, "what is folded from the decisions needs no document"
+            assert index is not None, "what is folded from the commits needs no document"
             known.loaded[key] = index
         return known.loaded[key]
 
@@ -126,7 +127,8 @@ class FileIndex:
         return self.day(topic, kind, day_of(time_partition)).time_partitions.get(time_partition, NO_FILES)
 
     def generation_at(self, topic: str, kind: FileKind, time_partition: str, commit_number: int) -> int:
-        """The generation of a time as of a commit; 0, without a look, for topics that were never rewritten."""
+        """The generation of a time partition as of a commit number; 0, without a look, for topics that were never
+        rewritten."""
         known = self._log.state.topics.get(topic)
         if known is None or not known.generation:
             return 0
@@ -135,8 +137,8 @@ class FileIndex:
     def live(
         self, topic: str, kind: FileKind, time_partition: str, commit_number: int | None = None
     ) -> tuple[IndexedFile, ...]:
-        """The files of a time as of a commit, the newest by default. Commit before a rewrite whose replaced files were
-        deleted tell nothing of these any more."""
+        """The files of a time partition as of a commit number, the newest by default. Commit numbers before a rewrite
+        whose replaced files were deleted tell nothing of these any more."""
         return live_at(
             self.time_partition(topic, kind, time_partition),
             self._log.state.commit_number if commit_number is None else commit_number,
@@ -238,7 +240,7 @@ class FileIndex:
         return found
 
     def _sha256(self, commit_number: int) -> str:
-        """Of the commit in a commit; read once, since many days are of one commit."""
+        """Of the commit in a commit number; read once, since many days are of one commit number."""
         if commit_number not in self._sha256s:
             self._sha256s[commit_number] = self._log.sha256(commit_number)
         return self._sha256s[commit_number]

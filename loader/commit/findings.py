@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, many, time_text
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, SPECIAL_WINDOWS, WINDOWS_MAX, count_text, time_text
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
@@ -37,13 +37,13 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     messages = counts.records + counts.quarantined
     if counts.quarantined > share_max * messages:
         problems.append(
-            f"{counts.quarantined:,} of {many(messages, 'message')} cannot be loaded, more than "
+            f"{counts.quarantined:,} of {count_text(messages, 'message')} cannot be loaded, more than "
             f"loader.quarantine_ratio_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
             f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
         )
     problems += [_passed_over(offsets.partition, passed) for offsets in one.ranges for passed in offsets.passed_over]
     for odd in one.odd_times:
-        sentence = f"{odd.messages:,} of {many(messages, 'message')} {_what_is_odd(odd)}"
+        sentence = f"{odd.messages:,} of {count_text(messages, 'message')} {_what_is_odd(odd)}"
         if odd.messages > share_max * messages:
             problems.append(sentence)
         else:
@@ -51,13 +51,13 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     slow = one.by_reference - counts.quarantined
     if slow >= SLOW_MIN and slow > share_max * messages:
         notes.append(
-            f"{topic}: {slow:,} of {many(messages, 'message')} took several times as long as the others, since the "
+            f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as the others, since the "
             "compiled core leaves them to Python: of a recursive type, with odd times, or with their schema in a header"
         )
     future = one.time_sources.get(FUTURE_TIME, 0)
     if future:
         notes.append(
-            f"{topic}: {future:,} of {many(messages, 'message')} are dated further after their arrival than "
+            f"{topic}: {future:,} of {count_text(messages, 'message')} are dated further after their arrival than "
             "loader.future_max allows, and are filed by the time of that"
         )
     return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
@@ -66,7 +66,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
 def _passed_over(partition: int, passed: PassedOver) -> str:
     where = "and its bytes are in the quarantine" if passed.is_kept else "and its bytes are kept nowhere"
     return (
-        f"partition {partition}: {many(passed.end - passed.start, 'offset')} from {passed.start} on passed over, as "
+        f"partition {partition}: {count_text(passed.end - passed.start, 'offset')} from {passed.start} on passed over, as "
         f"corrupt_batches says, {where}: {passed.reason}"
     )
 
@@ -76,7 +76,7 @@ def _what_is_odd(odd: OddTimes) -> str:
     if odd.oddity is TimeOddity.SCATTERED:
         return (
             f"have times in {where} beyond the {WINDOWS_MAX:,} windows of ten minutes that are counted apart (such as "
-            f"{time_text(odd.value)}), and are audited as '{NAMES[SCATTERED_MS]}'; if these are no times of events, "
+            f"{time_text(odd.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no times of events, "
             f"{_another_field(odd)}"
         )
     unit = likely_unit(odd.value)
@@ -89,7 +89,7 @@ def _what_is_odd(odd: OddTimes) -> str:
     filed = "under 1970-01-01" if odd.source == RECORD_TIME else "by the record's timestamp"
     return (
         f"have a time before 1970 or after 9999 in {where} ({example}); they are filed {filed} and audited as "
-        f"'{NAMES[OUT_OF_RANGE_MS]}': {_mend(odd, unit)}"
+        f"'{SPECIAL_WINDOWS[OUT_OF_RANGE_MS]}': {_mend(odd, unit)}"
     )
 
 

@@ -1,4 +1,5 @@
-"""Which files of a time are live: what all commits up to a commit say of the time of one day. Pure.
+"""Which files of a time partition are live: what all commits up to a commit number say of the time partitions of one
+day. Pure.
 
 The state keeps no files, since it must not grow with history; so each topic has an index, a document for every day
 of each kind of its files and one that tells of all days. The index is never the truth: it is folded from the
@@ -18,7 +19,8 @@ from headrace.loader.work_unit import FileKind, FileRange
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A file that commit `since` added to its time and commit `until` took away again, 0 while it is live."""
+    """A file that commit number `since` added to its time partition and commit number `until` took away again, 0 while
+    it is live."""
 
     name: str
     since: int
@@ -31,8 +33,8 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexedTimePartition:
-    """`generations` are the commit that rewrote the time, each with the generation that began there; `files` are in
-    the order of their commit. Both grow only."""
+    """`generations` are the commit numbers that rewrote the time partition, each with the generation that began there;
+    `files` are in the order of their commit numbers. Both grow only."""
 
     generations: tuple[tuple[int, int], ...] = ()
     files: tuple[IndexedFile, ...] = ()
@@ -43,8 +45,8 @@ NO_FILES = IndexedTimePartition()
 
 @dataclass(frozen=True, slots=True)
 class DayIndex:
-    """The time of one day, as of `commit_number`: the newest that changed one of them. `sha256` is the checksum of the
-    commit in it, by which an index of another log is known."""
+    """The time partitions of one day, as of `commit_number`: the newest that changed one of them. `sha256` is the
+    checksum of the commit in it, by which an index of another log is known."""
 
     kind: FileKind
     day: str
@@ -55,10 +57,11 @@ class DayIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexedDays:
-    """The days of a topic, each with the commit of its document: `data/dt=2026-01-31` or `quarantine/dt=2026-01-31`.
+    """The days of a topic, each with the commit number of its document: `data/dt=2026-01-31` or
+    `quarantine/dt=2026-01-31`.
 
-    All commits of the topic up to `commit_number` are in it, and `sha256` is the checksum of the one there. So a day that is
-    not in it has no files, and a document that is older than it says is a document that was lost.
+    All commits of the topic up to `commit_number` are in it, and `sha256` is the checksum of the one there. So a day
+    that is not in it has no files, and a document that is older than it says is a document that was lost.
     """
 
     commit_number: int
@@ -79,7 +82,7 @@ def day_key(kind: FileKind, day: str) -> str:
 
 
 def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
-    """The days whose time a commit changes, each with the part of it that does: once for all days, since the
+    """The days whose time partitions a commit changes, each with the part of it that does: once for all days, since the
     load of a year has thousands of files."""
     files, rewrites = defaultdict(list), defaultdict(list)
     for file in committed.files:
@@ -121,12 +124,14 @@ def apply(index: DayIndex, committed: TopicCommit, commit_number: int, sha256: s
 
 
 def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> int:
-    """The generation whose directory holds the time as of a commit, 0 before it was first rewritten."""
+    """The generation whose directory holds the time partition as of a commit number, 0 before it was first
+    rewritten."""
     return max((generation for since, generation in time_partition.generations if since <= commit_number), default=0)
 
 
 def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[IndexedFile, ...]:
-    """The files that belong to the topic as of a commit; of commit before a rewrite only until `without_dead`."""
+    """The files that belong to the topic as of a commit number; of commit numbers before a rewrite only until
+    `without_dead`."""
     return tuple(
         file
         for file in time_partition.files
@@ -135,7 +140,7 @@ def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[I
 
 
 def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
-    """The day without the files that these commit took away, for whoever has deleted them."""
+    """The day without the files that these commit numbers took away, for whoever has deleted them."""
     time_partitions = {
         name: dataclasses.replace(
             time_partition, files=tuple(file for file in time_partition.files if file.until not in commits)
@@ -146,7 +151,7 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
 
 
 def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
-    """The commit whose replaced files it still names."""
+    """The commit numbers whose replaced files it still names."""
     return frozenset(file.until for file in _files(index) if file.until)
 
 

@@ -34,7 +34,7 @@ from headrace.loader.work_unit import (
 TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, ABSURD_TIME, FUTURE_TIME})
 NO_COUNTS = RangeCounts()
 READ_AGAIN = (
-    "nothing of it was decided and the next load reads it again; if this comes back, it is a defect of the loader"
+    "nothing of it was committed and the next load reads it again; if this comes back, it is a defect of the loader"
 )
 ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and the next load reads it again"
 

@@ -1,4 +1,4 @@
-"""Reasons not to decide what the tasks brought back, found between reading and deciding.
+"""Reasons not to commit what the tasks brought back, found between reading and committing.
 
 `fetch_changes` asks what became of the topics meanwhile, before the work is settled, since a partition that changed its
 leader takes only its own ranges out; `revalidate` then drops whole topics.

@@ -1,4 +1,4 @@
-"""What all commits up to a commit add up to. Pure; a checkpoint is this value in a file.
+"""What all commits up to a commit number add up to. Pure; a checkpoint is this value in a file.
 
 The state is never the truth: it is folded from the commits, and any checkpoint may be thrown away.
 """
@@ -16,7 +16,7 @@ from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
-STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.RETAIN})
+STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
 PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
 """A plan that is older is no longer committed, so nobody needs to remember for longer which work was voided."""
 SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
@@ -56,10 +56,11 @@ class FileTotals:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """`commit_number` is the newest one that says something of this topic, `quarantine_commit_number` the newest with quarantine
-    files of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
-    versions: every plan asks the registry for them by name. `kafka_column` is the widest that any of its files have,
-    and so the table's; "" where no commit tells. `generation` counts the rewrites of its time."""
+    """`commit_number` is the newest one that says something of this topic, `quarantine_commit_number` the newest with
+    quarantine files of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of
+    its subject's versions: every plan asks the registry for them by name. `kafka_column` is the widest that any of its
+    files have, and so the table's; "" where no commit tells. `generation` counts the rewrites of its time
+    partitions."""
 
     topic_id: str
     table: str
@@ -81,10 +82,10 @@ class LoaderState:
     """In size of the order of topics and partitions, whatever was committed over the years.
 
     `works` are the ids of committed work that may still have files in staging. `voided` are of work that may never be
-    committed, and `voided_before` those from before the newest commit that is a multiple of `PLAN_COMMITS_MAX`. `sha256` is
-    the checksum of the commit in `commit_number`: a state of another log is known by it. `rewrites` are the commit that rewrote
-    time whose replaced files may still be on the disk, with the time of each in ms. `starts` are the offsets, by
-    topic and partition, where partitions begin of which nothing was loaded.
+    committed, and `voided_before` those from before the newest commit number that is a multiple of `PLAN_COMMITS_MAX`.
+    `sha256` is the checksum of the commit in `commit_number`: a state of another log is known by it. `rewrites` are the
+    commit numbers that rewrote time partitions whose replaced files may still be on the disk, with the time of each in
+    ms. `starts` are the offsets, by topic and partition, where partitions begin of which nothing was loaded.
     """
 
     commit_number: int = 0
@@ -112,7 +113,7 @@ EMPTY = LoaderState()
 
 
 def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
-    """The state after one more commit, which must be of the next commit and free of conflicts with the state.
+    """The state after one more commit, which must be of the next commit number and free of conflicts with the state.
 
     Args:
         sha256: the commit's own checksum.
@@ -166,7 +167,8 @@ def _fold_starts(
 
 
 def place(proposal: Commit, state: LoaderState) -> Commit:
-    """The offer as the commit after this state: its commit, what it follows, and where its topics spoke before."""
+    """The offer as the commit after this state: its commit number, what it follows, and where its topics spoke
+    before."""
     placed = proposal.at(state.commit_number + 1, state.sha256)
     topics = {}
     for topic, committed in placed.topics.items():

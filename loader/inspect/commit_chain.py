@@ -17,7 +17,7 @@ TimePartition = tuple[FileKind, str]
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """A committed file, with the commit and the work that it came from."""
+    """A committed file, with the commit number and the work that it came from."""
 
     commit_number: int
     run_id: str
@@ -26,8 +26,8 @@ class ChainFile:
 
 @dataclass(slots=True)
 class Chain:
-    """What all commits of a topic say: `live` are the files as of `commit_number`, `later` those of newer commits, whose
-    place is not made yet. `generations` are of the time that were rewritten, as of `commit_number`."""
+    """What all commits of a topic say: `live` are the files as of `commit_number`, `later` those of newer commits,
+    whose place is not made yet. `generations` are of the time partitions that were rewritten, as of `commit_number`."""
 
     commit_number: int
     commits: int = 0
@@ -41,7 +41,7 @@ class Chain:
 def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
     """
     Args:
-        commit: up to which the topic's files are in their places.
+        commit number: up to which the topic's files are in their places.
     """
     known = log.state.topics[topic]
     chain = Chain(commit_number)
@@ -66,7 +66,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
         if totals[kind] != (wanted.files, wanted.records):
             files, records = totals[kind]
             message = (
-                f"all decisions add up to {files:,} {kind.value} files of {records:,} rows, and the state says "
+                f"all commits add up to {files:,} {kind.value} files of {records:,} rows, and the state says "
                 f"{wanted.files:,} of {wanted.records:,}"
             )
             chain.findings.append(Finding(topic, Check.COMMITS, "", message))
@@ -94,7 +94,7 @@ def _compare(topic: str, commit: Commit, committed: TopicCommit, ends: dict[int,
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
         where = f"{topic}-{offsets.partition}"
-        said = f"decision {commit.commit_number} has offsets {offsets.start} to before {offsets.end}"
+        said = f"commit {commit.commit_number} has offsets {offsets.start} to before {offsets.end}"
         if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
             later = f"begin at {end}" if end is not None else "say that nothing was before them"
             yield Finding(topic, Check.COMMITS, where, f"{said}, and the later ones {later}")
@@ -123,7 +123,7 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
         told = max(told, end) if start <= told else told
     if told < offsets.start:
         message = (
-            f"decision {commit.commit_number} leaves out offsets {told} to before {offsets.start}, and does not say why"
+            f"commit {commit.commit_number} leaves out offsets {told} to before {offsets.start}, and does not say why"
         )
         yield Finding(topic, Check.COMMITS, f"{topic}-{offsets.partition}", message)
 
@@ -131,7 +131,7 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
 def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[Finding]:
     for partition, end in sorted(ends.items()):
         if end is not None:
-            message = f"the oldest decision goes on from offset {end}, and nothing was decided before it"
+            message = f"the oldest commit goes on from offset {end}, and nothing was committed before it"
             yield Finding(topic, Check.COMMITS, f"{topic}-{partition}", message)
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 class Check(StrEnum):
     """What was compared."""
 
-    COMMITS = "decisions"  # with one another: offsets without holes, every offset accounted for
+    COMMITS = "commits"  # with one another: offsets without holes, every offset accounted for
     INDEX = "index"  # of files, with the commits
     PLACE = "place"  # committed files are where readers look
     LENGTH = "length"

@@ -50,7 +50,8 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
 
 
 def _newest_first(log: CommitLog, topic: str) -> Iterator[tuple[int, int, LoadSchema]]:
-    """(commit, committed at in ms, what the load schema became) of each commit that changed it, back to the first."""
+    """(commit number, committed at in ms, what the load schema became) of each commit that changed it, back to the
+    first."""
     for document in log.back(topic, log.state):
         schema = document.value.topics[topic].load_schema
         if schema is not None:

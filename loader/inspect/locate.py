@@ -39,7 +39,8 @@ class Fate(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Located:
     """`files` are paths below the warehouse: the one that holds the message, or those that may. `detail` is a sentence
-    for people. `commit_number` is the commit that loaded the offset, with those from `start` to before `end`; 0 for none."""
+    for people. `commit_number` is the commit that loaded the offset, with those from `start` to before `end`; 0 for
+    none."""
 
     topic: str
     partition: int
@@ -73,7 +74,7 @@ def locate(log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, 
         OSError, ValueError: a file that must be looked into cannot be read.
     """
     known = log.state.topics[topic].partitions.get(partition)
-    answer = Located(topic, partition, offset, Fate.NOT_LOADED, "nothing of this partition has been decided")
+    answer = Located(topic, partition, offset, Fate.NOT_LOADED, "nothing of this partition has been committed")
     if known is None:
         return answer
     if offset >= known.next_offset:
@@ -102,7 +103,7 @@ def locate(log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, 
     time_partitions = later | _time_partitions(commit, topic, partition, offset)
     candidates = list(_candidates(log, index, topic, commit, time_partitions, partition, offset))
     if not candidates and time_partitions:
-        return replace(answer, fate=Fate.REMOVED, detail="its file was taken away by a later decision")
+        return replace(answer, fate=Fate.REMOVED, detail="its file was taken away by a later commit")
     return _among(answer, candidates, files, offsets.counts)
 
 
@@ -112,8 +113,9 @@ TimePartition = tuple[FileKind, str]
 def _commit_on(
     log: CommitLog, topic: str, partition: int, offset: int
 ) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
-    """The newest commit on the offset, of the topic as it is now: one that was re-created counts anew. And the
-    time in which later ones put files that span it: a replay puts rows into others than they were quarantined in."""
+    """The newest commit on the offset, of the topic as it is now: one that was re-created counts anew. And the time
+    partitions in which later ones put files that span it: a replay puts rows into others than they were quarantined
+    in."""
     state = log.state
     later: set[TimePartition] = set()
     for document in log.back(topic, state):
@@ -222,5 +224,5 @@ def _of_no_row(answer: Located, counts: RangeCounts) -> Located:
     }
     among = " and ".join(f"{number:,} {word}" for word, number in words.items() if number)
     if not among:
-        return replace(answer, fate=Fate.UNCLEAR, detail="no file of its decision holds it: run `headrace verify`")
+        return replace(answer, fate=Fate.UNCLEAR, detail="no file of its commit holds it: run `headrace verify`")
     return replace(answer, fate=Fate.NO_ROW, detail=f"it is one of {among} of its range")

@@ -15,7 +15,7 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A file of a time; `path` is relative to the warehouse."""
+    """A file of a time partition; `path` is relative to the warehouse."""
 
     kind: FileKind
     time_partition: str
@@ -25,7 +25,8 @@ class PlacedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionFilter:
-    """Which time are wanted: `time_partition` one or all of a day, else those in `[since, until)`; "" is no limit.
+    """Which time partitions are wanted: `time_partition` one or all of a day, else those in `[since, until)`; "" is no
+    limit.
 
     The limits are days or hours: `2026-01-31` or `2026-01-31T07`.
     """
@@ -42,7 +43,8 @@ class TimePartitionFilter:
             and not time_partition.startswith(self.time_partition + "/")
         ):
             return False
-        # A time of a whole day begins with its first hour, which its name lacks: 2026-01-31 is before 2026-01-31T00.
+        # A time partition of a whole day begins with its first hour, which its name lacks: 2026-01-31 is before
+        # 2026-01-31T00.
         return (not self.since or _begin(time) >= _begin(self.since)) and (
             not self.until or _begin(time) < _begin(self.until)
         )
@@ -56,8 +58,8 @@ def _begin(time: str) -> str:
 
 
 def applied_commit_number(log: CommitLog, topic: str) -> int:
-    """The commit up to which a topic's committed files have been brought to their places. The newest where that is not
-    known, since the note of it was lost."""
+    """The commit number up to which a topic's committed files have been brought to their places. The newest where that
+    is not known, since the note of it was lost."""
     newest = log.state.topics[topic].commit_number
     return min(newest, read_cursor(log.storage, FILES).position(topic) or newest)
 
@@ -70,7 +72,8 @@ def placed_files(
     commit_number: int,
     wanted: Callable[[str], bool] = EVERY_TIME_PARTITION,
 ) -> Iterator[PlacedFile]:
-    """The files of a topic that are live as of a commit, by time and in the order of their commit.
+    """The files of a topic that are live as of a commit number, by time partition and in the order of their commit
+    numbers.
 
     Raises:
         CorruptCommit, UnsupportedFormat: see `FileIndex`.

@@ -53,8 +53,8 @@ class QuarantineFile:
 
 
 def committed_files(log: CommitLog, topic: str | None = None) -> list[QuarantineFile]:
-    """The quarantine files of all topics or of one, by topic and time. A file whose applier is behind may not be
-    at its path yet.
+    """The quarantine files of all topics or of one, by topic and time partition. A file whose applier is behind may not
+    be at its path yet.
 
     Raises:
         CorruptCommit: see `CommitLog.read_state`.

@@ -96,7 +96,7 @@ def load_status(
     )
     waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
     positions = {name: cursors[name].oldest for name in APPLIERS}
-    # It says nothing of commit without topics, and of a topic no more than its own newest commit.
+    # It says nothing of commit numbers without topics, and of a topic no more than its own newest commit number.
     positions[AUDIT] = min(
         (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.commit_number
     )

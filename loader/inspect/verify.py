@@ -1,7 +1,7 @@
 """Files against commits against brokers. Nothing is changed, and what is found are values.
 
-Safe beside a load: what is committed while this looks is looked at the next time, and files on their way to their places
-are counted as waiting.
+Safe beside a load: what is committed while this looks is looked at the next time, and files on their way to their
+places are counted as waiting.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
         storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
         if storage.files.length(name) is None:
-            message = f"the file of decision {committed.commit_number} is neither there nor staged: {error}"
+            message = f"the file of commit {committed.commit_number} is neither there nor staged: {error}"
             yield Finding(topic, Check.PLACE, name, message)
 
 
@@ -85,7 +85,7 @@ def _check_file(
     topic: str, files: WarehouseFiles, name: str, committed: ChainFile, checksums: bool
 ) -> Iterator[Finding]:
     """The first thing that is wrong with a file."""
-    file, by = committed.file, f"decided in {committed.commit_number}"
+    file, by = committed.file, f"committed in {committed.commit_number}"
     try:
         length = files.length(name)
         if length is None:
@@ -124,9 +124,7 @@ def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -
     for kind, time_partition in sorted({*committed, *indexed}):
         ours, theirs = committed.get((kind, time_partition), set()), indexed.get((kind, time_partition), set())
         if ours != theirs:
-            message = (
-                f"the index has {len(theirs)} files of {kind.value}/{time_partition}, and the decisions {len(ours)}"
-            )
+            message = f"the index has {len(theirs)} files of {kind.value}/{time_partition}, and the commits {len(ours)}"
             directory = log.storage.describe(index_directory(log.state.topics[topic].directory))
             yield Finding(topic, Check.INDEX, "", f"{message}: remove {directory}, which the next load makes anew")
 
@@ -146,7 +144,7 @@ def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: Chain) ->
         directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
         for name in files.children(directory):
             if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, time_partition), ()):
-                message = "nothing decided this file, and readers find it: move it away"
+                message = "nothing committed this file, and readers find it: move it away"
                 yield Finding(topic, Check.FOREIGN, f"{directory}/{name}", message)
 
 
@@ -154,7 +152,7 @@ def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Fi
     topic = discovered.topic
     known = log.state.topics[topic]
     if known.topic_id and discovered.topic_id and known.topic_id != discovered.topic_id:
-        message = "the topic was re-created on the brokers since its newest decision"
+        message = "the topic was re-created on the brokers since its newest commit"
         yield Finding(topic, Check.OFFSETS, "", message)
         return
     on_brokers = {one.partition: one for one in discovered.partitions}

@@ -73,7 +73,7 @@ def skip(
         OffsetsRefused: they are not the next ones, or there are none so far, or they are of another log than was read.
     """
     if not reason.strip():
-        raise OffsetsRefused("--reason: expected why these offsets are not loaded; the decision keeps it")
+        raise OffsetsRefused("--reason: expected why these offsets are not loaded; the commit keeps it")
     known = state.topics.get(topic)
     found = known.partitions.get(partition) if known else None
     if found is None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from headrace.avro_schema import Schema
-from headrace.registry.errors import UNANSWERED, RegistryError, SubjectNotFound
+from headrace.registry.errors import INCONCLUSIVE_ERRORS, RegistryError, SubjectNotFound
 
 if TYPE_CHECKING:
     from headrace.registry.client import RegisteredSchema
@@ -112,7 +112,7 @@ class Asking:
         if found is None:
             try:
                 found = question.ask(self._registry)
-            except UNANSWERED as error:
+            except INCONCLUSIVE_ERRORS as error:
                 if self.outage is None:
                     self.outage = error
                     logger.warning("registry_unavailable error=%s", error)

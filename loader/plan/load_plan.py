@@ -79,8 +79,8 @@ class TopicWork:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """`commit_number` is the newest commit that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage` are as
-    in the report. `discovered` is what the brokers said of the topics, after the instant `asked_ms`."""
+    """`commit_number` is the newest commit that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage`
+    are as in the report. `discovered` is what the brokers said of the topics, after the instant `asked_ms`."""
 
     run_id: str
     commit_number: int
@@ -263,4 +263,4 @@ def plan_for_people(plan: LoadPlan) -> bytes:
         }
         for unit in plan.units
     ]
-    return canonical({"run_id": plan.run_id, "after_slot": plan.commit_number, "units": units}) + b"\n"
+    return canonical({"run_id": plan.run_id, "after_commit_number": plan.commit_number, "units": units}) + b"\n"

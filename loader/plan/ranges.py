@@ -45,7 +45,7 @@ class PlannedRange:
 class TopicRanges:
     """What to read of one topic. `problems` are sentences, each about offsets that policy forbids to pass over.
 
-    `topic_id` is the id to decide under; `starts_again` says that the topic was re-created, `continues` that it goes on
+    `topic_id` is the id to commit under; `starts_again` says that the topic was re-created, `continues` that it goes on
     under this id, which is another than before.
     """
 

@@ -24,8 +24,8 @@ from headrace.loader.plan.asking import Asking, Identity, Question, Registry, Sc
 from headrace.loader.plan.kept_schemas import KeptSchemas
 from headrace.loader.storage.protocols import CommitStorage
 from headrace.registry.errors import (
-    UNANSWERED,
-    AccessRefused,
+    INCONCLUSIVE_ERRORS,
+    AccessDenied,
     RegistryError,
     RegistryUnavailable,
     SchemaNotFound,
@@ -108,7 +108,7 @@ class WriterSchemas:
         if not topics:
             return
         self._asking.ahead([Identity(), *(Versions(self._subject_of(topic)) for topic in topics)])
-        with contextlib.suppress(*UNANSWERED, AccessRefused):
+        with contextlib.suppress(*INCONCLUSIVE_ERRORS, AccessDenied):
             self._kept.use(self._asking.answer(Identity()))
         self._asking.ahead(question for topic, known in topics.items() for question in self._questions(topic, known))
 
@@ -133,7 +133,7 @@ class WriterSchemas:
             )
         try:
             load_schema = self._load_schema(subject, known)
-        except AccessRefused as error:
+        except AccessDenied as error:
             return SchemaProblem(f"subject {subject}: {error}; {ALLOW}")
         except SchemaReplaced as error:
             return SchemaProblem(f"subject {subject}: {error}")
@@ -141,7 +141,7 @@ class WriterSchemas:
             return SchemaProblem(
                 f"subject {subject}: {error}; delete that version, or leave the topic out with loader.topics_exclude"
             )
-        except UNANSWERED:
+        except INCONCLUSIVE_ERRORS:
             return Waiting("the registry does not answer and no schema of this topic is known yet")
         if load_schema is None:
             return Waiting(f"no subject {subject} is registered")
@@ -150,7 +150,7 @@ class WriterSchemas:
         for schema_id in sorted(load_schema.writer_ids | (known.asked_ids if known else frozenset())):
             try:
                 text = self._text(schema_id, absent)
-            except AccessRefused as error:
+            except AccessDenied as error:
                 return SchemaProblem(f"schema {schema_id}: {error}; {ALLOW}")
             except SchemaReplaced as error:
                 return SchemaProblem(str(error))
@@ -183,7 +183,7 @@ class WriterSchemas:
     def _compare(self, ids: Collection[int]) -> None:
         self._asking.ahead(map(SchemaOf, sorted(ids)))
         for schema_id in sorted(ids):
-            with contextlib.suppress(AccessRefused, SchemaReplaced):
+            with contextlib.suppress(AccessDenied, SchemaReplaced):
                 self._asked_text(schema_id, set())
 
     def ask(self, schema_ids: Iterable[int]) -> AskedIds:
@@ -197,7 +197,7 @@ class WriterSchemas:
             try:
                 if self._text(schema_id, absent, trusts=False) is not None:
                     registered.add(schema_id)
-            except AccessRefused as error:
+            except AccessDenied as error:
                 refused[schema_id] = f"{error}; {ALLOW}"
             except SchemaReplaced as error:
                 refused[schema_id] = str(error)
@@ -209,7 +209,7 @@ class WriterSchemas:
         known = topic.load_schema if topic else None
         try:
             versions = self._asking.answer(Versions(subject))
-        except UNANSWERED:
+        except INCONCLUSIVE_ERRORS:
             if known is None:
                 raise
             return known
@@ -221,7 +221,7 @@ class WriterSchemas:
                 registered, schema = self._asking.answer(Version(subject, version))
             except (VersionNotFound, SubjectNotFound):
                 continue  # deleted since it was listed
-            except UNANSWERED:
+            except INCONCLUSIVE_ERRORS:
                 break
             self._compared(registered.schema_id, _whole_text(schema))
             if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
@@ -247,7 +247,7 @@ class WriterSchemas:
         """
         if not versions or not _foreign_ids(topic):
             return False
-        with contextlib.suppress(VersionNotFound, SubjectNotFound, *UNANSWERED):
+        with contextlib.suppress(VersionNotFound, SubjectNotFound, *INCONCLUSIVE_ERRORS):
             registered, _ = self._asking.answer(Version(subject, versions[-1]))
             return registered.schema_id not in topic.load_schema.writer_ids
         return False
@@ -259,7 +259,7 @@ class WriterSchemas:
             trusts: takes a kept text that was compared with this registry before.
 
         Raises:
-            SchemaReplaced, AccessRefused.
+            SchemaReplaced, AccessDenied.
         """
         kept = self._kept.text(schema_id)
         if kept is not None and (self._asking.outage or (trusts and self._kept.is_compared(schema_id))):
@@ -272,9 +272,9 @@ class WriterSchemas:
         is_kept = self._kept.text(schema_id) is not None
         try:
             text = _whole_text(self._asking.answer(SchemaOf(schema_id)))
-        except UNANSWERED:
+        except INCONCLUSIVE_ERRORS:
             return None
-        except AccessRefused:
+        except AccessDenied:
             if is_kept:
                 return None
             raise  # nothing is known of the schema, so its messages wait

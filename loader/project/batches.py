@@ -25,7 +25,7 @@ COLUMNS_ROOM = 8_192
 
 _RECORD = struct.Struct(library.RECORD)
 _WINDOW = struct.Struct(library.WINDOW)
-_BUCKET = struct.Struct(library.TIME_PARTITION)
+_BUCKET = struct.Struct(library.BUCKET)
 
 
 class Columns(Sequence[Record]):
@@ -106,7 +106,8 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Rows of one time, joined: the offset of each, and where in the bytes it ends. Valid until more are taken."""
+    """Rows of one time partition, joined: the offset of each, and where in the bytes it ends. Valid until more are
+    taken."""
 
     period: int
     offsets: Sequence[int]
@@ -167,7 +168,7 @@ class Room:
             scratch=ctypes.addressof(self._scratch),
             columns_room=COLUMNS_ROOM,
             windows=ctypes.addressof(self._windows),
-            time_partitions=ctypes.addressof(self._time_partitions),
+            buckets=ctypes.addressof(self._time_partitions),
         )
         self.rows = memoryview(self._rows).cast("B")
         self.grouped = memoryview(self._grouped).cast("B")
@@ -183,7 +184,7 @@ class RowsOfBatches:
     Args:
         room: which no other range is at work with.
         kafka_column: none, position or full.
-        period_ms: of a time.
+        period_ms: of a time partition.
         clamp: how far in the future a message may be dated, and the time of the run; None files all by their own time.
     """
 

@@ -45,7 +45,7 @@ BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]
-"""Takes kind, time, offset and encoded row; offsets of one kind and time grow."""
+"""Takes kind, time partition, offset and encoded row; offsets of one kind and time partition grow."""
 
 
 class StopBeforeUnknownSchema(StopBefore):

@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.audit.window import many
+from headrace.audit.window import count_text
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.commit.commit import CommitKind, TopicCommit
 from headrace.loader.commit.partition_index import live_at
@@ -267,7 +267,7 @@ class _Backfill:
             run_id = plan.run_id
             try:
                 self._rewrites.staging.note(run_id, "plan.json", plan_for_people(plan))
-                logger.info("phase_started phase=read work_id=%s tasks=%d", run_id, len(plan.units))
+                logger.info("phase_started phase=read run_id=%s tasks=%d", run_id, len(plan.units))
                 reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
                 registered = reading.registered_ids.get(self._topic, frozenset()) - known.asked_ids - self._asked_ids
                 if registered:
@@ -361,9 +361,7 @@ class _Backfill:
             notes=(*_still_true(report.notes, committed), *read.reading.notes, *done.notes),
         )
         files = sum(len(component.files) for component in piece)
-        self._ports.tell(
-            f"{name}: {files:,} files replaced by {len(committed.files):,} (decision {done.commit_number})"
-        )
+        self._ports.tell(f"{name}: {files:,} files replaced by {len(committed.files):,} (commit {done.commit_number})")
         if problems:
             raise _Stopped(*problems)
 
@@ -377,7 +375,7 @@ class _Backfill:
         )
         if report.quarantined > before:
             self._problems.append(
-                f"{many(report.quarantined - before, 'message')} more than before in its quarantine, which cannot be "
+                f"{count_text(report.quarantined - before, 'message')} more than before in its quarantine, which cannot be "
                 f"loaded by the schema of now: `headrace quarantine list {self._topic}` says why"
             )
         return dataclasses.replace(

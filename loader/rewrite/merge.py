@@ -135,7 +135,7 @@ def _check(source: MergeSource, files: WarehouseFiles) -> None:
         checksum = checksum_as(source.checksum, opened)
     if checksum != source.checksum:
         raise SourceDamaged(
-            f"{files.describe(source.name)} is damaged: its checksum is not the decided one; restore it from a backup"
+            f"{files.describe(source.name)} is damaged: its checksum is not the committed one; restore it from a backup"
         )
 
 

@@ -72,7 +72,7 @@ class _Walk:
             return
         start, end = offsets.replaced
         why = (
-            f"decision {commit_number} found offsets {start} to {end - 1} of partition {offsets.partition} to be "
+            f"commit {commit_number} found offsets {start} to {end - 1} of partition {offsets.partition} to be "
             f"others than "
             "those that were loaded"
         )
@@ -83,14 +83,14 @@ class _Walk:
 
     def recreated(self, commit_number: int) -> None:
         for key in self._heirs():
-            why = f"decision {commit_number} found the topic re-created after they were loaded"
+            why = f"commit {commit_number} found the topic re-created after they were loaded"
             self._found.setdefault(key, Foreign(why, key not in self._copied))
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
         """What was found, with the files that no commit tells of."""
         for key in self._heirs():
-            self._found.setdefault(key, Foreign("no decision tells where their rows are from", False))
+            self._found.setdefault(key, Foreign("no commit tells where their rows are from", False))
         return self._found
 
     def _heirs(self) -> set[FileKey]:

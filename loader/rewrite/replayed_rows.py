@@ -77,7 +77,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
         with files.open(source.name) as opened:
             checksum = checksum_as(source.file.checksum, opened)
         if checksum != source.file.checksum:
-            raise SourceLost(f"the quarantine file {where} is not the one that was decided: {NOT_MENDED}")
+            raise SourceLost(f"the quarantine file {where} is not the one that was committed: {NOT_MENDED}")
         with files.open(source.name) as opened:
             for row in read_rows(opened):
                 rows += 1
@@ -85,7 +85,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
     except FileNotFoundError as error:
         raise SourceLost(f"the quarantine file {where} is missing: {NOT_MENDED}") from error
     if rows != source.file.records:
-        raise SourceLost(f"the quarantine file {where} has {rows} messages, and {source.file.records} were decided")
+        raise SourceLost(f"the quarantine file {where} has {rows} messages, and {source.file.records} were committed")
 
 
 def schema_id_of(row: QuarantinedRow) -> int | None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.audit.window import many
+from headrace.audit.window import count_text
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_UNSEEN, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic
@@ -63,7 +63,7 @@ def of_this_log(
             stay["files that may hold rows of an earlier log share offsets with them"] += asked
         else:
             kept.append(component)
-    return kept, tuple(f"{many(number, 'file')} cannot be made again: {why}" for why, number in stay.items())
+    return kept, tuple(f"{count_text(number, 'file')} cannot be made again: {why}" for why, number in stay.items())
 
 
 def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) -> list[Refused]:
@@ -94,7 +94,7 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
     for (number, why), some in sorted(by_reason.items()):
         first, last = min(one.start for one in some), max(one.end for one in some) - 1
         messages = sum(one.messages for one in some)
-        what = f"gave {many(messages, 'message')}" if messages else "cannot be read again:"
+        what = f"gave {count_text(messages, 'message')}" if messages else "cannot be read again:"
         sentences.append(f"partition {number}: offsets {first} to {last} {what} {why}; the files that they are in stay")
     return tuple(sentences)
 

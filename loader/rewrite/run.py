@@ -136,7 +136,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     if is_dry or not groups:
         return RewriteReport(rows, notes=notes)
     run_id = ports.new_run_id()
-    logger.info("phase_started phase=merge work_id=%s groups=%d", run_id, len(groups))
+    logger.info("phase_started phase=merge run_id=%s groups=%d", run_id, len(groups))
     results = ports.run_merges(
         [_unit(ports, state, settings, run_id, task, *group) for task, group in enumerate(groups)]
     )

@@ -1,6 +1,6 @@
 """The three things that the loader asks of a file system, each a protocol of its own.
 
-    commit      the commit log: files that are put if absent, and hints beside them
+    commit numbers      the commit log: files that are put if absent, and hints beside them
     staging    the files of work in progress, which nobody reads
     files      the published files of the warehouse, and the one step from staging to there
 
@@ -159,8 +159,8 @@ class WarehouseFiles(Protocol):
         ...
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        """Gives a published file a second name, for a new generation of its time, which survives a loss of power; may
-        be repeated, also from the second name itself.
+        """Gives a published file a second name, for a new generation of its time partition, which survives a loss of
+        power; may be repeated, also from the second name itself.
 
         Raises:
             PublishedFileLost: there is no such file.
@@ -168,7 +168,8 @@ class WarehouseFiles(Protocol):
         ...
 
     def set_aside(self, source: str, target: str) -> bool:
-        """Moves a file or a whole directory that nobody committed to a name that nothing has; False when it is not there.
+        """Moves a file or a whole directory that nobody committed to a name that nothing has; False when it is not
+        there.
 
         What is moved is what is there at that moment: no content is ever replaced or removed, also when several do it
         at once. An object store has no such step, only a copy and then a delete: who is killed between them leaves

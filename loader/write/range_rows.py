@@ -1,7 +1,7 @@
 """The rows of one range, held back until the range is whole, so that one that must be dropped leaves nothing behind.
 
-Memory is bounded whatever the number of time (a year of hours of many topics): rows beyond `RANGE_BYTES_MAX`
-become blocks in one spill file, the fullest time first. Blocks are moved from spill to file as they are.
+Memory is bounded whatever the number of time partitions (a year of hours of many topics): rows beyond `RANGE_BYTES_MAX`
+become blocks in one spill file, the fullest time partitions first. Blocks are moved from spill to file as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Block:
 
 @dataclass(slots=True)
 class _OpenRows:
-    """Encoded rows of one time and one partition that are in no block yet, in offset order.
+    """Encoded rows of one time partition and one partition that are in no block yet, in offset order.
 
     `data` are the rows, joined, since most come together from the core and are compressed together; `count` is how many
     they are.
@@ -76,11 +76,11 @@ class RangeRows:
         self._bytes = 0
 
     def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-        """Takes one encoded row; offsets of one kind and time must grow."""
+        """Takes one encoded row; offsets of one kind and time partition must grow."""
         self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
-        """Takes rows of one time together."""
+        """Takes rows of one time partition together."""
         rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):
@@ -89,7 +89,7 @@ class RangeRows:
             self._take(kind, rows, run.offsets[taken], run.offsets[end - 1], end - taken, run.data[at:until])
             taken, at = end, until
 
-    def reconcile(self) -> None:
+    def limit_memory(self) -> None:
         """Makes room where the rows take too much; to be called behind those of each batch."""
         if self._bytes > self._bytes_max:
             self._relieve()
@@ -126,7 +126,8 @@ class RangeRows:
         self._bytes = 0
 
     def finish_into(self, files: TaskFiles) -> None:
-        """Hands all rows over to the files of the task; time by time, so that files are opened few at a time."""
+        """Hands all rows over to the files of the task; time partition by time partition, so that files are opened few
+        at a time."""
         for (kind, time_partition), rows in self._time_partitions.items():
             key = (kind, self.topic, time_partition)
             for block in rows.blocks:
@@ -145,7 +146,7 @@ class RangeRows:
         rows.data, rows.count = bytearray(), 0
 
     def _relieve(self) -> None:
-        """Moves blocks to the spill file, and then the fullest time' rows, until half the room is free."""
+        """Moves blocks to the spill file, and then the fullest time partitions' rows, until half the room is free."""
         by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:

@@ -1,4 +1,4 @@
-"""Rows to container files: one file per (kind, topic, time) and task, more when it would grow too large.
+"""Rows to container files: one file per (kind, topic, time partition) and task, more when it would grow too large.
 
 They are given rows and blocks of ranges that are whole (`range_rows`). What waits for a full block, over all files, is
 written out beyond `TASK_BYTES_MAX`, the fullest files first. Which file a row goes to is chosen here, and a sink
@@ -18,7 +18,7 @@ from headrace.loader.write.container import ContainerFormat
 TASK_BYTES_MAX = 64 * 1024 * 1024  # rows that wait for a full block, over all files of a task
 
 TimePartitionKey = tuple[FileKind, str, str]
-"""(kind, topic, time)"""
+"""(kind, topic, time partition)"""
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """Power is lost at every moment of a warehouse's life; whatever is on the disk then, the next load makes whole.
 
-All that loads do to the files of a warehouse is recorded. For every prefix of that the disk is built as it may be
-after a loss of power, with no more on it than was forced there, and a new driver goes on with it. What was said to be
-committed must still be committed, nothing else may be visible, no load may refuse, and at the end every offset is in one
-published row. The metastore, the audit's database and the brokers keep what they were told.
+All that loads do to the files of a warehouse is recorded. For every prefix of that the disk is built as it may be after
+a loss of power, with no more on it than was forced there, and a new driver goes on with it. What was said to be
+committed must still be committed, nothing else may be visible, no load may refuse, and at the end every offset is in
+one published row. The metastore, the audit's database and the brokers keep what they were told.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
-from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
+from headrace.registry.errors import AccessDenied, CredentialsRefused, ServiceError, StoreError
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 from support.loader.loader_samples import POLICY, clean, step_of
 from support.simulation.remembered import keep_journal_in_memory, remember_results
@@ -371,7 +371,7 @@ def test_a_load_asks_in_vain_for_so_many_ids_only_and_the_next_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("failure", "is_outage"), [(ServiceError("HTTP 502"), True), (AccessRefused("not allowed"), False)]
+    ("failure", "is_outage"), [(ServiceError("HTTP 502"), True), (AccessDenied("not allowed"), False)]
 )
 def test_an_id_that_the_registry_says_nothing_of_stops_its_range(
     world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_outage: bool
@@ -585,7 +585,7 @@ def test_references_that_nest_too_deep_in_one_text_hold_their_topic_alone(
 def test_a_subject_that_the_registry_does_not_show_holds_back_its_topic(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[0] += [1]
-    world.registry.failure = AccessRefused("the registry does not allow this")
+    world.registry.failure = AccessDenied("the registry does not allow this")
     report = load(world)
     assert "the registry does not allow this" in str(report.problems)
     assert not report.registry_outage
@@ -867,7 +867,7 @@ def load_once_each(root: Path, steps: list[tuple[str, int, int]]) -> None:
                 owner = {offset: epoch for offset, epoch in owner.items() if offset < committed.diverged_at}
             epochs = committed.epochs.starts
             for offset in range(committed.start, committed.end):
-                assert offset not in owner, "decided twice"
+                assert offset not in owner, "committed twice"
                 owner[offset] = [epoch for epoch, start in epochs if start <= offset][-1]
     starts = topic.starts.get(0, [(0, 0)])
     expected = {offset: [epoch for epoch, start in starts if start <= offset][-1] for offset in range(topic.end(0))}
@@ -928,7 +928,7 @@ def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_deci
 @pytest.fixture
 def small_commits(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """Every topic has a commit of its own."""
-    monkeypatch.setattr("headrace.loader.commit.chunks.COMMIT_BYTES_MAX", 1)
+    monkeypatch.setattr("headrace.loader.commit.prepare.COMMIT_BYTES_MAX", 1)
     for topic in ("clicks", "users"):
         world.topic(topic, [1, 1, 1], [1])
         world.registry.register(f"{topic}-value", 1, ORDER_V1)
@@ -959,7 +959,7 @@ def test_a_run_killed_between_its_chunks_leaves_the_rest_to_the_next(
 ) -> None:
     world = small_commits
     commit_results = itertools.count(1)
-    plain = CommitLog.proposal
+    plain = CommitLog.try_commit
 
     def killed(log: CommitLog, proposal: Commit) -> CommitResult:
         if next(commit_results) == nth:
@@ -1000,7 +1000,7 @@ def test_what_is_known_of_work_goes_with_its_staging(world: World) -> None:
     for _ in range(5):
         world.cluster.topics["orders"].logs[0].append(1)
         load(world)
-    assert len(world.log().read_state().works) == 1, "of the newest decision, which nobody has spoken after"
+    assert len(world.log().read_state().works) == 1, "of the newest commit, which nobody has spoken after"
 
 
 def test_staging_that_no_offer_names_goes_at_once(world: World) -> None:
@@ -1207,7 +1207,7 @@ def test_a_view_of_somebody_else_is_left_alone_and_hinders_no_load(world: World)
 
 
 def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:
-    """Its revision is of a commit that this log does not have, so it says nothing about who is late."""
+    """Its revision is of a commit number that this log does not have, so it says nothing about who is late."""
     for _ in range(3):
         world.cluster.topics["orders"].logs[0] += [1]
         load(world)

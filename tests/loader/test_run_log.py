@@ -42,7 +42,7 @@ def test_what_a_load_did_is_in_its_line() -> None:
         duration_ms=100,
     )
     found = line_of(report, 1_000, 1)
-    assert (found.outcome, found.exit_code, found.commit_number, found.topics) == ("decided", 1, 7, 2)
+    assert (found.outcome, found.exit_code, found.commit_number, found.topics) == ("committed", 1, 7, 2)
     assert (found.rows, found.files, found.quarantined, found.bytes_read, found.bytes_written) == (20, 4, 6, 1000, 800)
     assert (found.imbalance_planned, found.imbalance, found.read_ms, found.duration_ms) == (1.235, 2.0, 90, 100)
     assert (found.waiting, found.problems, len(found.problem_topics)) == (1, 30, 20)

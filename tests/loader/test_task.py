@@ -46,7 +46,7 @@ from headrace.loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from headrace.loader.write.time_partitions import Buckets
+from headrace.loader.write.time_partitions import TimePartitions
 from support.broker.record_batches import make_batch
 from support.loader.compiled_core import required_core
 from support.loader.loader_samples import POLICY
@@ -632,7 +632,7 @@ def test_a_retried_task_leaves_files_of_its_own(run: Run, cluster: Cluster) -> N
 
 
 def test_buckets() -> None:
-    hours, days = Buckets("hour"), Buckets("day")
+    hours, days = TimePartitions("hour"), TimePartitions("day")
     assert (hours(T0 + 1), days(T0)) == ("dt=2013-01-01/hr=01", "dt=2013-01-01")
     assert hours(253_402_300_799_999) == "dt=9999-12-31/hr=23"
     assert hours(-1) == hours(2**62) == "dt=1970-01-01/hr=00"

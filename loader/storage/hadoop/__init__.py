@@ -8,9 +8,9 @@ committers count here as they do for every other job.
 
 from __future__ import annotations
 
+from headrace.loader.storage.hadoop.commit_storage import HadoopCommitStorage
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 from headrace.loader.storage.hadoop.files import HadoopFiles
-from headrace.loader.storage.hadoop.slots import HadoopCommitStorage
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 

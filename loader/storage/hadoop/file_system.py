@@ -39,7 +39,7 @@ class RemoteFileSystem(Protocol):
         """Makes a file, or puts another in its place; a reader sees the old or the new."""
         ...
 
-    def reconcile(self, path: str) -> None:
+    def persist(self, path: str) -> None:
         """Makes a name that was found survive, and whatever was done in the file system before it: somebody else may
         have done it, and not have been told yet."""
         ...

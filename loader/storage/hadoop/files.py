@@ -41,7 +41,7 @@ class HadoopFiles:
 
         at_once(publish_one, files)
         if found:
-            self._files.reconcile(self.describe(found[-1].name))
+            self._files.persist(self.describe(found[-1].name))
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
@@ -59,7 +59,7 @@ class HadoopFiles:
             return False
         except FileExistsError:
             self._check_same(file, staged, final)
-            self._files.reconcile(final)
+            self._files.persist(final)
             self._files.delete(staged)
             return False
         return True
@@ -85,7 +85,7 @@ class HadoopFiles:
             except FileNotFoundError as error:
                 raise PublishedFileLost(topic, first, "it is not there") from error
         else:
-            self._files.reconcile(final)
+            self._files.persist(final)
 
     def set_aside(self, source: str, target: str) -> bool:
         final = self.describe(target)
@@ -104,7 +104,7 @@ class HadoopFiles:
         if self._files.read(path) != content:
             self._files.replace(path, content, self._staging.scratch)
         else:
-            self._files.reconcile(path)
+            self._files.persist(path)
 
     def remove(self, names: Sequence[str]) -> None:
         at_once(lambda name: self._files.delete(self.describe(name)), names)

@@ -194,7 +194,7 @@ class HdfsFileSystem(_HadoopFileSystem):
         self._make_directory_above(path)
         self._rename(temporary, path, "OVERWRITE")
 
-    def settle(self, path: str) -> None:
+    def persist(self, path: str) -> None:
         """Edits are forced in their order, so once any edit of ours is, those before it are. This one changes nothing:
         it gives a file the time that it has."""
         status = self._status(path)
@@ -293,7 +293,7 @@ class S3aFileSystem(_HadoopFileSystem):
             stream.write(content)
             stream.close()
 
-    def settle(self, path: str) -> None:
+    def persist(self, path: str) -> None:
         """An object that can be read is kept already."""
 
     def move(self, source: str, target: str) -> None:

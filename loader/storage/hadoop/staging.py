@@ -1,4 +1,4 @@
-"""Files of work in progress in `staging/<work id>/` on HDFS or S3, on the file system of the warehouse.
+"""Files of work in progress in `staging/<run id>/` on HDFS or S3, on the file system of the warehouse.
 
 Tasks do not write here themselves: what they return as rows is written by Spark (`loader.job`), which alone knows the
 names of what its committer took, one directory `file=<name>` for each file.

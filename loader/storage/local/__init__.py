@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.storage.protocols import Storage, WarehouseFiles

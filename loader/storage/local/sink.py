@@ -17,7 +17,7 @@ FORCE_THREADS = 16  # files forced to disk at once: a journal commits them toget
 
 
 class LocalSink:
-    """A `BlockSink` for one attempt of a task: a directory of its own in `staging/<work id>`, at most `OPEN_FILES_MAX`
+    """A `BlockSink` for one attempt of a task: a directory of its own in `staging/<run id>`, at most `OPEN_FILES_MAX`
     of whose files are open at once.
 
     Raises:

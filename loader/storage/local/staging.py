@@ -1,4 +1,4 @@
-"""Files of work in progress in `staging/<work id>/` beside the commit log, on the file system of the warehouse."""
+"""Files of work in progress in `staging/<run id>/` beside the commit log, on the file system of the warehouse."""
 
 from __future__ import annotations
 

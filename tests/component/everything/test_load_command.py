@@ -48,7 +48,7 @@ def commit_nothing(warehouse: Path, commits: int) -> Path:
     log = CommitLog(LocalCommitStorage(warehouse / "_headrace"))
     log.open()
     for number in range(commits):
-        log.proposal(Commit(0, CommitKind.CLEAN, f"c{number}", 1, "test", {}, frozenset({f"w{number}"})))
+        log.try_commit(Commit(0, CommitKind.CLEAN, f"c{number}", 1, "test", {}, frozenset({f"w{number}"})))
     return warehouse / "_headrace" / "log" / f"{commits:09d}.json"
 
 
@@ -129,14 +129,14 @@ def test_plan_shows_offsets_and_tables_and_changes_nothing(headrace: Headrace, w
     assert not world.warehouse.exists()
     text = headrace("load", "plan", *world.flags())
     assert "new: orders: table orders" in text.stdout
-    assert "after decision 0: 22 offsets" in text.stdout
+    assert "after commit 0: 22 offsets" in text.stdout
 
 
 def test_status_before_first_load_lists_topics_not_loaded(headrace: Headrace, world: LoadWorld) -> None:
     run = headrace("load", "status", *world.flags())
     assert run.returncode == 0, run.stderr
     assert "not loaded yet: orders" in run.stdout
-    assert "nothing has been decided yet" in run.stdout
+    assert "nothing has been committed yet" in run.stdout
 
 
 def test_status_without_brokers_notes_why_lag_is_missing(headrace: Headrace, tmp_path: Path) -> None:
@@ -144,5 +144,5 @@ def test_status_without_brokers_notes_why_lag_is_missing(headrace: Headrace, tmp
     run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--format", "json")
     assert run.returncode == 0, run.stderr
     status = json.loads(run.stdout)
-    assert status["slot"] == 2
+    assert status["commit_number"] == 2
     assert NOBODY in status["note"]

@@ -30,20 +30,20 @@ KILLS: tuple[tuple[str, int, bool], ...] = (
     ("write:block:after", 1, False),
     ("write:finish:after", 1, False),
     ("write:check:after", 2, False),
-    ("decide:link:before", 1, False),
-    ("decide:link:after", 1, True),
-    ("decide:hint:before", 1, False),
-    ("follow:schema:table:before", 1, True),
-    ("follow:schema:table:after", 1, True),
-    ("follow:files:link:before", 2, False),
-    ("follow:files:link:after", 3, False),
-    ("follow:files:unlink:after", 2, False),
-    ("follow:partitions:add:before", 1, True),
-    ("follow:partitions:add:after", 1, True),
-    ("follow:audit:before", 2, False),
-    ("follow:audit:after", 2, False),
-    ("follow:group_offsets:before", 1, False),
-    ("follow:group_offsets:after", 1, False),
+    ("commit:link:before", 1, False),
+    ("commit:link:after", 1, True),
+    ("commit:hint:before", 1, False),
+    ("apply:schema:table:before", 1, True),
+    ("apply:schema:table:after", 1, True),
+    ("apply:files:link:before", 2, False),
+    ("apply:files:link:after", 3, False),
+    ("apply:files:unlink:after", 2, False),
+    ("apply:partitions:add:before", 1, True),
+    ("apply:partitions:add:after", 1, True),
+    ("apply:audit:before", 2, False),
+    ("apply:audit:after", 2, False),
+    ("apply:group_offsets:before", 1, False),
+    ("apply:group_offsets:after", 1, False),
 )
 KILLS_OF_EACH = int(os.environ.get("HEADRACE_TEST_ROUNDS") or (10 if IS_FULL else 2))
 """How often a load is killed at each point: twice, in `make test-full` ten times, or HEADRACE_TEST_ROUNDS times."""
@@ -171,9 +171,9 @@ def check_by_sql(world: LoadWorld) -> None:
 PAUSES = (
     "plan:schemas:after",
     "read:job:after",
-    "decide:link:before",
-    "follow:schema:before",
-    "follow:files:link:before",
+    "commit:link:before",
+    "apply:schema:before",
+    "apply:files:link:before",
 )
 
 

@@ -24,10 +24,10 @@ import pytest
 from pyhive import hive
 from thrift.Thrift import TException
 
-from headrace.cli.load_serving import EXIT_RENEW
+from headrace.cli.load_server import EXIT_RESTART
 from headrace.clients.producer import Producer
 from headrace.pipeline.sql_server import QUERIES_MAX
-from headrace.pipeline.sql_socket import BEGUN, Question, ask
+from headrace.pipeline.sql_protocol import STARTED, Question, ask
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
 from support.checkout import ROOT
@@ -150,9 +150,9 @@ def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: U
     assert len(jvms[0]) == 1
     assert any("headrace.pipeline.worker_daemon" in command_line(pid) for pid in descendants(jvms[0][0]))
     assert loads.count("phase=spark") == 1
-    assert (loads.count("decided slot="), loads.count("nothing new")) == (3, 1)
+    assert (loads.count("committed commit="), loads.count("nothing new")) == (3, 1)
     loads.process.send_signal(signal.SIGTERM)
-    assert loads.process.wait(60) == EXIT_RENEW
+    assert loads.process.wait(60) == EXIT_RESTART
     assert not is_running(jvms[0][0])
 
 
@@ -219,7 +219,7 @@ def test_query_ends_when_its_client_disconnects(up: Up) -> None:
             connection.connect(str(up.data_dir / "sql.sock"))
             connection.sendall(json.dumps(dataclasses.asdict(question)).encode())
             connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(1) == BEGUN
+            assert connection.recv(1) == STARTED
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
 
 

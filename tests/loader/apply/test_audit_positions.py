@@ -12,10 +12,10 @@ import pytest
 
 from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.row import AuditRow, Tier
-from headrace.audit.store import AuditStore, Counted
-from headrace.audit.verdict import State
+from headrace.audit.store import AuditStore, CountedCommit
+from headrace.audit.verdict import AuditVerdict
 from headrace.loader.apply.audit import AuditApplier
-from headrace.loader.apply.base import Step
+from headrace.loader.apply.base import TierComparison
 from headrace.loader.report import RunReport
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import AuditCount, UnitResult, WorkUnit
@@ -73,15 +73,15 @@ def rows(world: World) -> dict[str, AuditRow]:
 def unexplained(world: World) -> int:
     """How many messages the report cannot find in the tables."""
     with AuditStore(world.audit_path) as store:
-        verdicts = reconcile_topics(
+        results = reconcile_topics(
             (facts for topic in store.topics() for facts in store.facts(topic)),
             {topic: store.offset_check(topic) for topic in store.topics()},
             now_ms=HOUR_MS,
             grace_ms=0,
         )
-    assert {verdict.topic for verdict in verdicts} == {"orders", "clicks"}
-    assert {verdict.state for verdict in verdicts} <= {State.COMPLETE, State.UNKNOWN}
-    return sum(verdict.totals["stored"] - verdict.totals["written"] for verdict in verdicts)
+    assert {result.topic for result in results} == {"orders", "clicks"}
+    assert {result.verdict for result in results} <= {AuditVerdict.COMPLETE, AuditVerdict.UNKNOWN}
+    return sum(result.totals["stored"] - result.totals["written"] for result in results)
 
 
 def produced(world: World) -> int:
@@ -130,7 +130,7 @@ def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
 ) -> None:
     apply = AuditApplier.apply
 
-    def dying(applier: AuditApplier, step: Step) -> None:
+    def dying(applier: AuditApplier, step: TierComparison) -> None:
         if step.topic == "orders":
             raise KeyboardInterrupt
         apply(applier, step)
@@ -190,7 +190,7 @@ def test_a_database_of_another_log_is_noticed(world: World, tmp_path: Path) -> N
     assert before.keys() <= rows(world).keys()
     with AuditStore(world.audit_path) as store:
         log = world.log()
-        assert store.counted() == {topic: Counted(1, log.sha256(1)) for topic in ("orders", "clicks")}
+        assert store.counted() == {topic: CountedCommit(1, log.sha256(1)) for topic in ("orders", "clicks")}
 
 
 def test_positions_of_another_log_are_gone_before_anything_is_applied(
@@ -198,11 +198,11 @@ def test_positions_of_another_log_are_gone_before_anything_is_applied(
 ) -> None:
     load(world)
     with AuditStore(world.audit_path) as store:
-        store.forget_counted()
-        store.add_committed("orders", 0, Counted(1, "of another log"), [])
-        store.add_committed("clicks", 0, Counted(1, "of another log"), [])
+        store.reset_counted_commits()
+        store.add_committed("orders", 0, CountedCommit(1, "of another log"), [])
+        store.add_committed("clicks", 0, CountedCommit(1, "of another log"), [])
 
-    def dying(applier: AuditApplier, step: Step) -> None:
+    def dying(applier: AuditApplier, step: TierComparison) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(AuditApplier, "apply", dying)
@@ -230,14 +230,14 @@ def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: W
 
 def test_a_slower_process_takes_no_position_back(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
-        store.add_committed("t", 0, Counted(3, "c"), [])
-        store.add_committed("t", 0, Counted(1, "a"), [])
-        assert store.counted() == {"t": Counted(3, "c")}
-        store.add_committed("t", 3, Counted(5, "e"), [])
-        store.add_committed("t", 3, Counted(4, "d"), [])
-        assert store.counted() == {"t": Counted(5, "e")}
-        store.forget_counted()
-        store.add_committed("t", 5, Counted(6, "f"), [])
+        store.add_committed("t", 0, CountedCommit(3, "c"), [])
+        store.add_committed("t", 0, CountedCommit(1, "a"), [])
+        assert store.counted() == {"t": CountedCommit(3, "c")}
+        store.add_committed("t", 3, CountedCommit(5, "e"), [])
+        store.add_committed("t", 3, CountedCommit(4, "d"), [])
+        assert store.counted() == {"t": CountedCommit(5, "e")}
+        store.reset_counted_commits()
+        store.add_committed("t", 5, CountedCommit(6, "f"), [])
         assert store.counted() == {}, "what was forgotten is not taken up in the middle"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.audit.row import Outcome
+from headrace.audit.row import AuditOutcome
 from headrace.audit.window import OUT_OF_RANGE_MS, WINDOW_MS
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -271,7 +271,8 @@ def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log:
     applier.apply(step_of(state, "orders", commits_of(log, "orders", state), warn=warnings.append))
     (warning,) = warnings
     assert re.match(
-        rf"orders: .*\b{TIME_PARTITION}\b.*\b1\b.*`headrace accept-missing orders --bucket {TIME_PARTITION}`", warning
+        rf"orders: .*\b{TIME_PARTITION}\b.*\b1\b.*`headrace accept-missing orders --time-partition {TIME_PARTITION}`",
+        warning,
     )
 
 
@@ -290,7 +291,7 @@ def test_what_a_decision_passed_over_is_told_to_the_audit(log: CommitLog) -> Non
     ranges = (dataclasses.replace(committed.ranges[0], passed_over=(passed,)),)
     changed = dataclasses.replace(commit, topics={"orders": dataclasses.replace(committed, ranges=ranges)})
     told, *counts = audit_rows("orders", changed, "h")
-    assert (told.outcome, told.count, told.partition, told.start, told.end) == (Outcome.PASSED_OVER, 6, 0, 3, 9)
+    assert (told.outcome, told.count, told.partition, told.start, told.end) == (AuditOutcome.SKIPPED, 6, 0, 3, 9)
     assert told.window_start_ms == commit.committed_at_ms - commit.committed_at_ms % WINDOW_MS
     assert counts == list(audit_rows("orders", commit, "h"))
     again = (dataclasses.replace(ranges[0], incarnation=1),)

@@ -358,7 +358,7 @@ def test_a_removed_directory_is_named_and_no_longer_stops_queries(world: World) 
     (found,) = repair(world).mend("orders")
     assert (found.trouble, found.is_mendable) == (Trouble.LOST, False)
     assert f"{files} of {files} " in found.message
-    assert "headrace accept-missing orders --bucket dt=2026-01-01/hr=00" in found.message
+    assert "headrace accept-missing orders --time-partition dt=2026-01-01/hr=00" in found.message
     assert (directory / LOST_NOTE).is_file()
     accept_missing(world.rewrites(), "orders", [FileKind.DATA], "dt=2026-01-01/hr=00", is_dry=False)
     assert repair(world).compare("orders") == ()

@@ -1,4 +1,4 @@
-"""Commit, races, lost replies, damage, checkpoints and hints of the commit log."""
+"""Commit numbers, races, lost replies, damage, checkpoints and hints of the commit log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.loader.commit.conflict import ConflictRule
 from headrace.loader.commit.json_values import canonical, to_json
 from headrace.loader.commit.state import FileTotals
 from headrace.loader.errors import CorruptCommit, LogReplaced, StorageError, UnsupportedFormat
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.work_unit import FileKind
 from support.checkout import GOLDEN
 from support.loader.loader_samples import clean, commits_of, committed_file, committed_range, load, topic_commit
@@ -157,7 +157,7 @@ def test_a_copied_slot_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hint", [None, b"", b"nonsense", b'{"slot": 1}', b'{"slot": 900}', b'{"slot": "x"}', b"[1]"])
-@pytest.mark.parametrize("decisions", [0, 1, 2, 7, 20])
+@pytest.mark.parametrize("commits", [0, 1, 2, 7, 20])
 def test_the_newest_slot_is_found_whatever_the_hint_says(tmp_path: Path, commits: int, hint: bytes | None) -> None:
     filled(tmp_path, commits)
     if hint is None:
@@ -333,7 +333,7 @@ def test_a_decision_after_another_than_it_was_made_for_stops(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kept", [1, 2])
 def test_an_older_copy_of_the_log_that_was_put_back_is_noticed(tmp_path: Path, kept: int) -> None:
-    """By a driver that has read the longer one: `kept` commit are left, and perhaps others have followed."""
+    """By a driver that has read the longer one: `kept` commit numbers are left, and perhaps others have followed."""
     log = filled(tmp_path, 3)
     for commit_number in range(kept + 1, 4):
         (tmp_path / commit_path(commit_number)).unlink()

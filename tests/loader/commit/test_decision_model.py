@@ -1,9 +1,9 @@
 """Every interleaving of two loads and a cleaner or an operator, each of which may stop for ever after any step.
 
-The actors take the real steps one at a time on a small world: read the log, stage a file, look for a conflict, put
-the commit, link the file, unlink it, remove the staging. Rules and fold are the loader's own. After every step it must
-hold that no offset is published twice and that no committed file is lost, and from every state one more load must be
-able to publish each offset exactly once, but those that the operator passed over, which nothing may hold. The rules
+The actors take the real steps one at a time on a small world: read the log, stage a file, look for a conflict, put the
+commit number, link the file, unlink it, remove the staging. Rules and fold are the loader's own. After every step it
+must hold that no offset is published twice and that no committed file is lost, and from every state one more load must
+be able to publish each offset exactly once, but those that the operator passed over, which nothing may hold. The rules
 that this rests on are taken away one by one to show that the model would notice.
 """
 
@@ -47,8 +47,8 @@ class Proposal(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """`step` is what it does next; `commit_number` the newest commit it knows, and `planned` the one it planned after; `apply` is
-    the commit whose files it publishes."""
+    """`step` is what it does next; `commit_number` the newest commit number it knows, and `planned` the one it planned
+    after; `apply` is the commit number whose files it publishes."""
 
     name: str
     step: str
@@ -156,7 +156,7 @@ def step(world: World, number: int, rules: Rules) -> World | None:
         elif actor.step == "link":
             if proposal.work not in published:
                 if proposal.work not in staged:
-                    raise AssertionError(f"the decided file of {proposal.work} is lost: {log}")
+                    raise AssertionError(f"the committed file of {proposal.work} is lost: {log}")
                 published |= {proposal.work}
             actor = actor._replace(step="unlink")
         else:

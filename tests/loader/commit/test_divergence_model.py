@@ -49,7 +49,7 @@ class Actor(NamedTuple):
 
 
 class World(NamedTuple):
-    """`version` says which of the logs there is; `committed` are the offers in their commit."""
+    """`version` says which of the logs there is; `committed` are the offers in their commit numbers."""
 
     version: int
     committed: tuple[Read, ...]

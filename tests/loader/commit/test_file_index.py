@@ -83,7 +83,7 @@ class MemoryStorage:
 
 
 class Warehouse:
-    """A log in memory, with what its commits plainly add up to: `live` by commit, kind and time."""
+    """A log in memory, with what its commits plainly add up to: `live` by commit number, kind and time partition."""
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
@@ -133,7 +133,7 @@ class Warehouse:
         self.live[commit.commit_number], self.generations[commit.commit_number] = live, generations
 
     def check(self, index: FileIndex) -> None:
-        """Every answer, for every commit since files were last deleted."""
+        """Every answer, for every commit number since files were last deleted."""
         for kind in KINDS:
             for time_partition in TIME_PARTITIONS:
                 for commit_number in range(self.retired, self.head + 1):
@@ -234,7 +234,7 @@ class Play:
         self.world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
 
     def _follow(self, given: int) -> None:
-        """With the commits of the last commit, as a cursor of any age would bring them."""
+        """With the commits of the last commit numbers, as a cursor of any age would bring them."""
         state = self.world.log.read_state()
         since = max(0, state.commit_number - given)
         commits = commits_of(self.world.log, TOPIC, state, since)

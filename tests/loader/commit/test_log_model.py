@@ -1,11 +1,12 @@
-"""Every interleaving of loads of several topics, committed in chunks, and of those who clean and pack commit meanwhile.
+"""Every interleaving of loads of several topics, committed in chunks, and of those who clean and pack commit numbers
+meanwhile.
 
 The processes are the loader's own code: they read the log, offer, void and pack as in a run, one call of the storage at
-a time, and each may stop for ever after any of them. What a commit holds must never change, in whatever order archives
-and files come and go and whoever reads it; what a load is told of its offer must be what the log says; a topic is
-refused only for what was committed of it. From every state one more load must be able to load the rest, each offset once,
-and the files of whatever was committed must be in staging still. The rules that this rests on are taken away one by one
-to show that the model would notice.
+a time, and each may stop for ever after any of them. What a commit number holds must never change, in whatever order
+archives and files come and go and whoever reads it; what a load is told of its offer must be what the log says; a topic
+is refused only for what was committed of it. From every state one more load must be able to load the rest, each offset
+once, and the files of whatever was committed must be in staging still. The rules that this rests on are taken away one
+by one to show that the model would notice.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace.loader import run
-from headrace.loader.commit import chunks, commits
-from headrace.loader.commit.chunks import staged_files
+from headrace.loader.commit import commit_files, prepare
 from headrace.loader.commit.cleaning import clean
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_files import CommitFiles
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.conflict import ConflictRule, run_conflict, topic_conflicts
 from headrace.loader.commit.document import read_document
+from headrace.loader.commit.prepare import staged_files
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import LoaderError
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
@@ -67,7 +68,7 @@ def decides(name: str, ask: Ask, prefix: Prefix) -> tuple[Told, ...]:
     proposal = commit_to_try(name, log.state)
     ask("stage", name, tuple(file.path for file in staged_files(proposal)))
     told: list[Told] = []
-    plain = log.proposal
+    plain = log.try_commit
 
     def noting(chunk: Commit) -> CommitResult:
         found = plain(chunk)
@@ -76,7 +77,7 @@ def decides(name: str, ask: Ask, prefix: Prefix) -> tuple[Told, ...]:
         told.append(Told(chunk.run_id, frozenset(chunk.topics), commit_number, frozenset(found.refused), is_voided))
         return found
 
-    log.proposal = noting  # type: ignore[method-assign]
+    log.try_commit = noting  # type: ignore[method-assign]
     new_ids = (f"{name}{number}" for number in range(2, 9))
     ports: Any = SimpleNamespace(log=log, staging=AskedStaging(ask), new_run_id=lambda: next(new_ids))
     run._commit_plan(ports, name, proposal)
@@ -145,9 +146,9 @@ def scenario(name: str) -> Scenario:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two commit are an archive as soon as they are committed."""
-    monkeypatch.setattr(commits, "ARCHIVE_COMMITS", 2)
-    monkeypatch.setattr(commits, "LOOSE_COMMITS_MIN", 0)
+    """Two commit numbers are an archive as soon as they are committed."""
+    monkeypatch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
+    monkeypatch.setattr(commit_files, "LOOSE_COMMITS_MIN", 0)
 
 
 class Said(NamedTuple):
@@ -209,8 +210,8 @@ class Judge:
                 if told.commit_number
                 else frozenset()
             )
-            assert topics == told.topics - told.refused or told.is_voided, "other topics were decided than was told"
-            assert ONLY_A_LOADS not in told.refused, "a topic is refused that nobody else decided"
+            assert topics == told.topics - told.refused or told.is_voided, "other topics were committed than was told"
+            assert ONLY_A_LOADS not in told.refused, "a topic is refused that nobody else committed"
 
     def _can_be_finished(self, world: Paper) -> None:
         """Whoever was at work has died; one undisturbed load decides the rest."""
@@ -220,9 +221,9 @@ class Judge:
             raise AssertionError("the next load does not go on") from error
         committed = [said(content) for content in done.committed()]
         rows = Counter(at for one in committed for at in one.offsets)
-        assert rows == {(topic, at): 1 for topic, end in ENDS["last"].items() for at in range(end)}, "decided twice"
+        assert rows == {(topic, at): 1 for topic, end in ENDS["last"].items() for at in range(end)}, "committed twice"
         lost = {file for one in committed for file in one.files} - done.staged
-        assert not lost, f"decided files are lost: {lost}"
+        assert not lost, f"committed files are lost: {lost}"
 
 
 def explore(name: str, patch: pytest.MonkeyPatch) -> tuple[int, int]:
@@ -233,7 +234,7 @@ def explore(name: str, patch: pytest.MonkeyPatch) -> tuple[int, int]:
     wanted, engine, count = scenario(name), Interleavings(), 0
     judge = Judge(engine)
     if wanted.is_chunked:
-        patch.setattr(chunks, "COMMIT_BYTES_MAX", 1)
+        patch.setattr(prepare, "COMMIT_BYTES_MAX", 1)
     for step in engine.steps(wanted.first, wanted.processes):
         judge.look(step.before, step.after, step.moments)
         count += 1
@@ -257,9 +258,9 @@ def test_in_every_interleaving_the_log_says_each_thing_once_and_for_ever(
 
 
 RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
-    "voided work is not decided": (VOIDED, run_conflict, "if state.is_voided(decision.work_id):", "if False:"),
-    "decided work is not voided": (VOIDED, run_conflict, "decision.voided & state.works", "()"),
-    "what another load decided is left out": (
+    "voided work is not committed": (VOIDED, run_conflict, "if state.is_voided(commit.work_id):", "if False:"),
+    "committed work is not voided": (VOIDED, run_conflict, "commit.voided & state.works", "()"),
+    "what another load committed is left out": (
         REFUSED,
         topic_conflicts,
         "if conflict is not None:",
@@ -267,7 +268,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     ),
     "only that is left out": (
         REFUSED,
-        CommitLog.proposal,
+        CommitLog.try_commit,
         "if topic not in conflicts}",
         "if False}",
     ),
@@ -279,7 +280,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     ),
     "who put a slot reads whose it is": (
         CHUNKS,
-        CommitLog.proposal,
+        CommitLog.try_commit,
         "if found.value.work_id == proposal.work_id:",
         "if True:",
     ),
@@ -311,7 +312,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
 }
 
 
-BREAKS = "decided twice|are lost|has changed|is not so|than was told|nobody else|not in the log|not go on|ended with"
+BREAKS = "committed twice|are lost|has changed|is not so|than was told|nobody else|not in the log|not go on|ended with"
 
 
 @pytest.mark.simulation

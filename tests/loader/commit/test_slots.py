@@ -1,4 +1,5 @@
-"""Packing of older commit: nothing is lost, doubled or changed by it, whoever reads, writes or is killed meanwhile."""
+"""Packing of older commit numbers: nothing is lost, doubled or changed by it, whoever reads, writes or is killed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from headrace.loader.commit.commit_files import (
 )
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.errors import CorruptCommit
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from support.loader.loader_samples import clean, commits_of, committed_range, load, topic_commit
 
 HEAD = 2 * ARCHIVE_COMMITS + LOOSE_COMMITS_MIN + 7
@@ -76,7 +77,7 @@ def test_the_newest_slots_stay_files(root: Path) -> None:
 
 
 def test_a_writer_that_slept_since_before_the_packing_is_refused(root: Path) -> None:
-    """The name of the commit that it waits to put is free again."""
+    """The name of the commit number that it waits to put is free again."""
     commits = CommitFiles(LocalCommitStorage(root))
     before = commits.read(7)
     late = CommitFiles(LocalCommitStorage(root))
@@ -99,7 +100,7 @@ def test_what_a_writer_left_that_was_killed_before_it_looked_counts_for_nothing(
 def test_what_a_writer_that_slept_puts_while_somebody_looks_counts_for_nothing(
     root: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[CommitFiles], bytes | None]
 ) -> None:
-    """The commit is packed, and its name taken again, just after the first look of whoever reads it."""
+    """The commit number is packed, and its name taken again, just after the first look of whoever reads it."""
     before, plain = contents(root)[6], LocalCommitStorage.read
 
     def read(storage: LocalCommitStorage, name: str) -> bytes | None:
@@ -188,7 +189,7 @@ def test_a_cut_archive_stops_and_is_named(root: Path) -> None:
 
 
 def test_readers_writers_and_packers_at_once(root: Path) -> None:
-    """Everybody sees every commit once and in order, and each offer takes a commit of its own."""
+    """Everybody sees every commit once and in order, and each offer takes a commit number of its own."""
     failures: list[BaseException] = []
     taken: list[int] = []
 

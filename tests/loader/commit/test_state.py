@@ -83,7 +83,7 @@ def test_asked_ids_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decision", "rule"),
+    ("commit", "rule"),
     [
         (load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}), None),
         (load("w2", {"orders": topic_commit(committed_range(1, None, 0, 4))}), None),

@@ -1,4 +1,5 @@
-"""Work that was voided is never committed, however late its offer comes, and is remembered no longer than that takes."""
+"""Work that was voided is never committed, however late its offer comes, and is remembered no longer than that
+takes."""
 
 from __future__ import annotations
 

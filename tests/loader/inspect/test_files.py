@@ -68,8 +68,8 @@ def test_until_a_rewrite_is_in_place_the_files_before_it_are_told(ask, shelf: Sh
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("--bucket", SIX), [SIX]),
-        (("--bucket", "dt=2026-01-01"), [FIVE, FIVE, SIX]),
+        (("--time-partition", SIX), [SIX]),
+        (("--time-partition", "dt=2026-01-01"), [FIVE, FIVE, SIX]),
         (("--from", "2026-01-01T06"), [SIX, LATER]),
         (("--from", "2026-01-01"), [FIVE, FIVE, SIX, LATER]),
         (("--to", "2026-01-02"), [FIVE, FIVE, SIX]),
@@ -92,16 +92,23 @@ def test_facts_for_people_and_programs(ask, shelf: Shelf) -> None:  # type: igno
     assert lines[2].split()[:2] == [FIVE, "2"]
     assert re.findall(r"\d+", lines[-1])[:2] == ["4", "5"]
     told = json.loads(ask("--format", "json"))
-    assert (told["topic"], told["slot"], told["newest_slot"], len(told["files"])) == ("orders", 2, 2, 4)
+    assert (told["topic"], told["commit_number"], told["newest_commit_number"], len(told["files"])) == (
+        "orders",
+        2,
+        2,
+        4,
+    )
     first = told["files"][0]
-    assert (first["bucket"], first["rows"], first["decision"]) == (FIVE, 2, 1)
+    assert (first["time_partition"], first["rows"], first["commit_number"]) == (FIVE, 2, 1)
     assert first["offsets"] == [{"partition": 0, "first": 0, "last": 1, "rows": 2}]
     assert first["bytes"] == Path(first["path"]).stat().st_size
     assert first["checksum"] == f"xxh3-128:{xxhash.xxh3_128(Path(first['path']).read_bytes()).hexdigest()}"
 
 
 def test_a_limit_that_is_none_is_one_line(ask, shelf: Shelf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    assert re.match(r"headrace: --bucket: .*\bdt=2026-01-31/hr=07\b.*\bhr=07\n", ask("--bucket", "hr=07", code=2))
+    assert re.match(
+        r"headrace: --time-partition: .*\bdt=2026-01-31/hr=07\b.*\bhr=07\n", ask("--time-partition", "hr=07", code=2)
+    )
     assert re.match(r"headrace: --from: .*\b2026-01-31\b", ask("--from", "yesterday", code=2))
     assert main(["files", "users", "--data-dir", str(tmp_path)]) == 2
 

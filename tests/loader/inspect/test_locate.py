@@ -135,7 +135,7 @@ def test_files_that_cannot_be_asked_are_all_named(tmp_path: Path) -> None:
     shelf.load({FIVE: [(0, 4), (0, 6)], SIX: [(0, 5)]}, (0, 4, 4, 7))
     assert (ask(shelf, 4).fate, len(ask(shelf, 4).files)) == (Fate.UNCLEAR, 1)
     found = ask(shelf, 5)
-    assert (found.fate, len(found.files)) == (Fate.ROW, 1), "which the decision alone tells"
+    assert (found.fate, len(found.files)) == (Fate.ROW, 1), "which the commit alone tells"
 
 
 def test_a_topic_that_was_recreated_counts_anew(shelf: Shelf) -> None:
@@ -165,7 +165,7 @@ def test_the_command_says_it_in_words_and_in_json(
     assert lines[1] == f"  {shelf.warehouse}/orders/{SIX}/0-2-work-2-0-1.avro"
     assert re.match(r"  .*\b2\b.*\b2026-01-01T00:00:00Z\b.*\b4\b.*\b10\b.*\bwork-2\b", lines[2])
     found = json.loads(told("0", "22", "--format", "json"))
-    assert (found["fate"], found["slot"]) == ("quarantined", 3)
+    assert (found["fate"], found["commit_number"]) == ("quarantined", 3)
     assert Path(found["files"][0]).exists()
     assert re.fullmatch(r"orders-0 offset 99: .*\b26\b.*\n", told("0", "99"))
 

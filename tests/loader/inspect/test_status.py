@@ -91,7 +91,7 @@ def test_sizes_that_an_earlier_release_did_not_note_are_not_guessed(world: World
 def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     load(world)
     runs = (
-        RunLine(1_767_225_600_000, 2_500, "decided", 0, commit_number=1, topics=1, rows=15, tasks=2, imbalance=1.25),
+        RunLine(1_767_225_600_000, 2_500, "committed", 0, commit_number=1, topics=1, rows=15, tasks=2, imbalance=1.25),
         RunLine(1_767_226_200_000, 100, "nothing", 1, problems=2),
         RunLine(1_767_226_800_000, 100, "failed", 2, error="no broker answers"),
     )

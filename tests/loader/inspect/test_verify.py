@@ -170,7 +170,7 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
 
 
 @pytest.mark.parametrize(
-    ("slot", "change", "messages"),
+    ("commit_number", "change", "messages"),
     [
         (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), [r"\b7$", r"\b8\b"]),
         (2, lambda d: _range(d, counts=RangeCounts(records=1)), [r"\b1\b", r"\(1, 1\)$"]),

@@ -15,7 +15,7 @@ from headrace.avro_schema import parse_schema, self_contained_text
 from headrace.loader.plan import asking, schemas
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
-from headrace.registry.errors import AccessRefused, RegistryUnavailable
+from headrace.registry.errors import AccessDenied, RegistryUnavailable
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry, World
 
 PATIENCE_S = 20.0
@@ -180,7 +180,7 @@ def test_an_outage_says_nothing_of_what_the_registry_is(world: World) -> None:
     assert set(load(world).problems) == {"orders"}
 
 
-@pytest.mark.parametrize("failure", [AccessRefused("not allowed"), RegistryUnavailable("http://registry", "slow")])
+@pytest.mark.parametrize("failure", [AccessDenied("not allowed"), RegistryUnavailable("http://registry", "slow")])
 def test_who_may_not_ask_what_the_registry_is_still_has_newest_ids_compared(
     world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:

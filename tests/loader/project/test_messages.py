@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from headrace.audit import window
 from headrace.audit.count import WindowCounter
-from headrace.audit.facts import CountedRow, gather
+from headrace.audit.facts import RowCounts, collect_facts
 from headrace.audit.offsets import CONTIGUOUS
-from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.producer_counter import ProducerCounter, RowSelection
 from headrace.audit.reconcile import reconcile_topic
 from headrace.audit.row import AuditRow
-from headrace.audit.verdict import State, TopicVerdict
-from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, TIME_MS_MAX, WINDOW_MS
+from headrace.audit.verdict import AuditVerdict, TopicResult
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, SPECIAL_WINDOWS, TIME_MS_MAX, WINDOW_MS
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -27,7 +27,7 @@ from headrace.loader.project.messages import Clamp, RangeMessages
 from headrace.loader.project.odd_times import PLAUSIBLE_S, likely_unit
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import OddTimes, TimeOddity, TopicPlan
-from headrace.loader.write.time_partitions import Buckets
+from headrace.loader.write.time_partitions import TimePartitions
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import encode
 
@@ -55,7 +55,7 @@ def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None
         TOPIC_PARTITION,
         TopicProjection(plan, ("timestamp",)),
         lambda kind, time_partition, offset, row: None,
-        Buckets("hour"),
+        TimePartitions("hour"),
         lambda offset, timestamp, key, headers: b"",
         set() if opened is None else opened,
         None,
@@ -112,8 +112,8 @@ def test_a_range_counts_each_message_once_in_so_many_windows(sample: list[int], 
         rows = taken(sample).audit()
     read = [row for row in rows if row.tier == "broker"]
     assert sum(row.count for row in read) == len(sample)
-    assert len({row.window_start_ms for row in read}) <= windows_max + len(NAMES)
-    assert len(rows) <= 2 * (windows_max + len(NAMES))
+    assert len({row.window_start_ms for row in read}) <= windows_max + len(SPECIAL_WINDOWS)
+    assert len(rows) <= 2 * (windows_max + len(SPECIAL_WINDOWS))
     out_of_range = sum(not 0 <= time_ms <= TIME_MS_MAX for time_ms in sample)
     assert sum(row.count for row in read if row.window_start_ms == OUT_OF_RANGE_MS) == out_of_range
 
@@ -138,16 +138,16 @@ def counted_by_producer(times: Sequence[int], acknowledged: int) -> list[AuditRo
     counter = ProducerCounter("a", spool_dir=None)
     tickets = [counter.sent("t", at, b"%d" % offset, value_at(at)) for offset, at in enumerate(times)]
     counter.acknowledge(tickets[:acknowledged])
-    return counter.take(T0, Taking.EVERY)
+    return counter.take(T0, RowSelection.ALL)
 
 
-def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int = NOW_MS) -> TopicVerdict:
+def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int = NOW_MS) -> TopicResult:
     rows = [
-        CountedRow("t", one.window_start_ms, one.outcome, "a", one.count, one.bytes, one.fingerprint, one.sent, 0, T0)
+        RowCounts("t", one.window_start_ms, one.outcome, "a", one.count, one.bytes, one.fingerprint, one.sent, 0, T0)
         for one in producer
     ]
     rows += [
-        CountedRow(
+        RowCounts(
             "t",
             one.window_start_ms,
             one.outcome or "stored",
@@ -161,7 +161,7 @@ def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int 
         )
         for one in loaded.audit()
     ]
-    facts = tuple(gather(sorted(rows, key=lambda row: row.window_start_ms)))
+    facts = tuple(collect_facts(sorted(rows, key=lambda row: row.window_start_ms)))
     return reconcile_topic("t", facts, CONTIGUOUS, now_ms=now_ms, grace_ms=GRACE_MS)
 
 
@@ -178,18 +178,18 @@ def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_
         records = [record(offset, value_at(sample[offset])) for offset in order]
         whole = messages_of()
         whole.take(records)
-        assert verdict_of(produced, whole).state is State.COMPLETE
+        assert verdict_of(produced, whole).verdict is AuditVerdict.COMPLETE
         short = messages_of()
         short.take(records[1:])
         lost = verdict_of(produced, short)
-        assert lost.state is State.SHORT
+        assert lost.verdict is AuditVerdict.MISSING
         assert sum(one.difference for one in lost.windows) == -1
         doubled = messages_of()
         doubled.take([*records, records[0]])
-        assert verdict_of(produced, doubled).state in (State.UNCOUNTED, State.SURPLUS, State.UNKNOWN)
+        assert verdict_of(produced, doubled).verdict in (AuditVerdict.UNTRACKED, AuditVerdict.EXTRA, AuditVerdict.UNKNOWN)
         swapped = messages_of()
         swapped.take([*records[1:], record(99, value_at(sample[order[0]]))])
-        assert verdict_of(produced, swapped).state in (State.MIXED, State.UNKNOWN)
+        assert verdict_of(produced, swapped).verdict in (AuditVerdict.MISMATCH, AuditVerdict.UNKNOWN)
 
 
 @given(st.lists(times, min_size=1, max_size=20), st.data())
@@ -210,9 +210,9 @@ def test_consumer_and_broker_agree(sample: list[int], data: st.DataObject) -> No
 def test_a_crashed_producer_is_no_finding(sample: list[int], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "WINDOWS_MAX", windows_max)
-        assert verdict_of(counted_by_producer(sample, len(sample) // 2), taken(sample)).state in (
-            State.COMPLETE,
-            State.UNKNOWN,
+        assert verdict_of(counted_by_producer(sample, len(sample) // 2), taken(sample)).verdict in (
+            AuditVerdict.COMPLETE,
+            AuditVerdict.UNKNOWN,
         )
 
 

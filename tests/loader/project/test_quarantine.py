@@ -15,7 +15,7 @@ from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.inspect.quarantine import QuarantinedRow, committed_files, read_rows
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import ContainerFormat
 from support.golden import golden

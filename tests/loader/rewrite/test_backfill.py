@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace.audit.row import Outcome
+from headrace.audit.row import AuditOutcome
 from headrace.cli import main
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.loader.commit.commit import Commit, CommitKind
@@ -24,7 +24,7 @@ from headrace.loader.inspect.locate import Fate, locate
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.retire import READERS_MS
-from headrace.loader.rewrite.run import CompactSettings, compact, accept_missing, expire
+from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact, expire
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import FileKind, UnitResult, WorkUnit
 from support.loader import task_world
@@ -282,7 +282,7 @@ def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: Bac
     report = world.backfill()
     assert report.commits == ()
     assert [one.partition(": ")[2].partition(",")[0] for one in report.problems] == [
-        "decision 3 found the topic re-created after they were loaded"
+        "commit 3 found the topic re-created after they were loaded"
     ]
     assert (world.rows("orders"), world.findings()) == (rows, ())
 
@@ -297,7 +297,7 @@ def test_offsets_of_a_log_that_was_cut_back_stay(world: BackfillWorld) -> None:
     world.load()
     rows = world.rows("orders")
     report = world.backfill()
-    assert any("decision 4 found offsets 6 to 8 of partition 0 to be others" in one for one in report.problems)
+    assert any("commit 4 found offsets 6 to 8 of partition 0 to be others" in one for one in report.problems)
     assert world.rows("orders") == rows
     assert world.findings() == ()
 
@@ -541,13 +541,13 @@ def test_the_audit_still_counts_every_message_once(world: BackfillWorld) -> None
     world.backfill()
     world.audit_path.unlink()
     world.load()
-    written = sum(row.count for row in world.audit("orders") if row.outcome is Outcome.WRITTEN)
+    written = sum(row.count for row in world.audit("orders") if row.outcome is AuditOutcome.WRITTEN)
     assert written == len(world.rows("orders"))
 
 
 def test_two_offers_of_one_work_are_one_decision(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply to an offer is lost: the files that were committed must be where they are needed."""
-    proposal = CommitLog.proposal
+    proposal = CommitLog.try_commit
 
     def lost(log: CommitLog, commit: Commit) -> object:
         proposal(log, commit)
@@ -586,7 +586,7 @@ def test_the_command_says_what_it_would_do_and_what_it_did(
     period = ("orders", "--from", HOURS[0], "--to", HOURS[0])
     assert run(world, *period, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["kind", "bucket", "files", "rows", "MB"]
+    assert lines[0].split() == ["kind", "time partition", "files", "rows", "MB"]
     assert any(re.match(r"partition 1: 4 .*\b0\b.*\b3$", line) for line in lines)
     asked, files = len(world.files(time_partition=HOURS[0])), len(world.files())
     assert lines[-1].startswith(f"{asked} files ")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.choose import DAY_MS
-from headrace.loader.rewrite.run import CompactSettings, compact, accept_missing
+from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact
 from headrace.loader.work_unit import FileKind
 from support.loader.backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
 from support.loader.task_world import HOLE

@@ -261,8 +261,8 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "what lives on is brought to the new generation": (
         LOAD_AND_COMPACT,
         FilesApplier._wanted,
-        "names = None if bucket in rewritten else frozenset(added[bucket])",
-        "names = frozenset(added.get(bucket, {}))",
+        "names = None if time partition in rewritten else frozenset(added[time partition])",
+        "names = frozenset(added.get(time partition, {}))",
     ),
     "and is there before the partition is": (
         LOAD_AND_COMPACT,
@@ -280,10 +280,10 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "before files are removed the partition is looked at": (
         LOAD_AND_COMPACT,
         Retirement._retire_topic,
-        "self._mend_partitions(topic, decided, state)",
+        "self._mend_partitions(topic, committed, state)",
         "pass",
     ),
-    "files are removed only when all followers have passed": (
+    "files are removed only when all appliers have passed": (
         SLEEPS_A_DAY,
         Retirement._retire_slot,
         "if not all(self._is_passed(topic, slot) for topic in topics):",

@@ -113,7 +113,7 @@ def test_a_flipped_bit_is_never_given_a_good_checksum(bench: Bench, at: int) -> 
     damaged.write_bytes(content)
     result = bench.merge()
     assert result.files == ()
-    assert result.error == (f"{damaged} is damaged: its checksum is not the decided one; restore it from a backup")
+    assert result.error == (f"{damaged} is damaged: its checksum is not the committed one; restore it from a backup")
 
 
 def test_a_source_that_is_gone_is_named(bench: Bench) -> None:

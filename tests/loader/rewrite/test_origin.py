@@ -58,7 +58,7 @@ def test_files_of_one_log_are_at_home_and_nothing_older_is_read() -> None:
     def commits() -> Iterator[Told]:
         yield load(3, second)
         yield load(2, first)
-        raise AssertionError("one decision too many was read")
+        raise AssertionError("one commit too many was read")
 
     assert foreign([live(first), live(second)], commits()) == {}
     assert foreign([], iter(())) == {}
@@ -75,7 +75,7 @@ def test_names_come_again_in_other_buckets_and_kinds() -> None:
 def test_what_was_loaded_before_a_topic_was_recreated_is_of_another_log() -> None:
     old, new = file("old"), file("new")
     found = foreign([live(old), live(new)], [load(3, new, topic_id_before="id-0"), load(2, old)])
-    assert found == {key(old): Foreign("decision 3 found the topic re-created after they were loaded", True)}
+    assert found == {key(old): Foreign("commit 3 found the topic re-created after they were loaded", True)}
 
 
 def test_the_first_decision_of_a_topic_recreates_nothing() -> None:
@@ -122,7 +122,7 @@ def test_a_backfill_read_its_rows_itself() -> None:
 def test_only_offsets_that_the_log_lost_are_in_doubt(start: int, end: int, is_found: bool) -> None:
     old = file("old", start, end)
     found = foreign([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
-    why = "decision 3 found offsets 80 to 99 of partition 0 to be others than those that were loaded"
+    why = "commit 3 found offsets 80 to 99 of partition 0 to be others than those that were loaded"
     assert found == ({key(old): Foreign(why, False)} if is_found else {})
 
 
@@ -137,10 +137,10 @@ def test_of_another_partition_nothing_is_in_doubt() -> None:
 def test_the_newest_reason_is_told() -> None:
     old = file("old", 70, 90)
     history = [load(4, ranges=[diverged(85, 100)]), load(3, ranges=[diverged(80, 99)]), load(2, old)]
-    assert "decision 4" in foreign([live(old)], history)[key(old)].why
+    assert "commit 4" in foreign([live(old)], history)[key(old)].why
 
 
 def test_what_no_decision_tells_of_is_not_believed() -> None:
     assert foreign([live(file("a"))], []) == {
-        key(file("a")): Foreign("no decision tells where their rows are from", False)
+        key(file("a")): Foreign("no commit tells where their rows are from", False)
     }

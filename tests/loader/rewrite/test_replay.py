@@ -133,7 +133,7 @@ def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, regis
 
 
 def test_a_replay_says_what_its_catching_up_had_to_say(shelf: Shelf, registry: FakeRegistry) -> None:
-    told = "orders: published files of a bucket are gone"
+    told = "orders: published files of a time partition are gone"
     world = ports(shelf)
     applied = world.engine.follow
     answers = iter([(told,), ()])
@@ -228,14 +228,14 @@ def test_messages_of_a_newer_release_are_left_as_they_are(
 def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     late = dataclasses.replace(ports(shelf, "late"))
-    proposal = shelf.log.proposal
+    proposal = shelf.log.try_commit
 
     def overtaken(commit: Commit) -> object:
-        shelf.log.proposal = proposal  # type: ignore[method-assign]
+        shelf.log.try_commit = proposal  # type: ignore[method-assign]
         replayed(shelf, registry)
         return proposal(commit)
 
-    shelf.log.proposal = overtaken  # type: ignore[method-assign,assign]
+    shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]
     report = replay(late, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
     assert report.loaded == {}
     assert report.left == {"absent_schema": 2, "malformed": 1}
@@ -245,14 +245,14 @@ def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegis
 
 def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
-    proposal = shelf.log.proposal
+    proposal = shelf.log.try_commit
 
     def overtaken(commit: Commit) -> object:
-        shelf.log.proposal = proposal  # type: ignore[method-assign]
+        shelf.log.try_commit = proposal  # type: ignore[method-assign]
         shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, response_value=framed(9))
         return proposal(commit)
 
-    shelf.log.proposal = overtaken  # type: ignore[method-assign,assign]
+    shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]
     assert replayed(shelf, registry).loaded == {"absent_schema": 2}
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]
     assert [row.offset for row in quarantined(shelf)] == [7, 11]
@@ -408,7 +408,7 @@ def test_the_command_says_what_was_loaded_and_what_stays(
     assert re.findall(r"\d+", lines[-1]) == ["2"]
     assert run("--format", "json", "--reason", "absent_schema") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["loaded"], told["left"], told["slot"]) == ({"absent_schema": 2}, {"malformed": 1}, 4)
+    assert (told["loaded"], told["left"], told["commit_number"]) == ({"absent_schema": 2}, {"malformed": 1}, 4)
     registry.is_down = True
     assert run() == 1
     assert "PROBLEM: orders: " in capsys.readouterr().out

@@ -16,7 +16,7 @@ from headrace.loader.errors import StorageError
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS
-from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, accept_missing, expire
+from headrace.loader.rewrite.run import CompactSettings, RewriteReport, accept_missing, compact, expire
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, World
@@ -124,7 +124,7 @@ def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
     assert queried(world) == world.produced("orders")
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
-    assert world.log().read_state().rewrites == {}, "the next decision says that they are gone"
+    assert world.log().read_state().rewrites == {}, "the next commit says that they are gone"
 
 
 def test_what_is_gone_is_not_looked_at_again_and_what_cannot_be_looked_at_stays(world: World) -> None:
@@ -263,7 +263,7 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
     world.cluster.topics["orders"].logs[0].append(1)
     report = run_load(world.ports(), world.settings)
     assert not report.has_findings
-    assert [note for note in report.notes if "headrace accept-missing orders --bucket" in note]
+    assert [note for note in report.notes if "headrace accept-missing orders --time-partition" in note]
     after = run_load(world.ports(), world.settings)
     assert not [note for note in after.notes if "headrace accept-missing" in note], "it is said once"
 
@@ -282,7 +282,7 @@ def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
         path.unlink()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
         path.unlink()
-    assert [note for note in rewrite(world).notes if "headrace accept-missing orders --bucket" in note]
+    assert [note for note in rewrite(world).notes if "headrace accept-missing orders --time-partition" in note]
     assert not [note for note in run_load(world.ports(), world.settings).notes if "headrace accept-missing" in note]
 
 

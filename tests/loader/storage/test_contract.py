@@ -113,21 +113,21 @@ def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() ->
     publish(storage)
     assert files.done == []
     publish(storage)
-    assert files.done == [("settle", f"hdfs://nn/w/{NAME}")]
+    assert files.done == [("persist", f"hdfs://nn/w/{NAME}")]
     files.done.clear()
     storage.commits.keep("log/1")
     storage.files.put(NAME, b"whole")
     storage.files.bring("t", "t/other.avro", NAME)
-    assert files.done == [("settle", "hdfs://nn/w/_headrace/log/1"), *[("settle", f"hdfs://nn/w/{NAME}")] * 2]
+    assert files.done == [("persist", "hdfs://nn/w/_headrace/log/1"), *[("settle", f"hdfs://nn/w/{NAME}")] * 2]
     files.done.clear()
     stage(storage)
     publish(storage)
     staged = storage.staging.location("w") + "/a.avro"
-    assert files.done[:2] == [("settle", f"hdfs://nn/w/{NAME}"), ("delete", staged)]
+    assert files.done[:2] == [("persist", f"hdfs://nn/w/{NAME}"), ("delete", staged)]
 
 
 def test_a_lost_reply_costs_nothing() -> None:
-    """The client asks again and is refused by its own first try; the commit says whose it is."""
+    """The client asks again and is refused by its own first try; the commit number says whose it is."""
     commits = CommitFiles(hadoop_storage(FakeBucket(drops_replies=True), "s3a://bucket/w").commits)
     assert commits.put(1, b"mine") == b"mine"
     assert commits.put(1, b"other") == b"mine"

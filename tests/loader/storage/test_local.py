@@ -13,7 +13,7 @@ import pytest
 
 from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
 from headrace.loader.storage.local import local_storage
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.protocols import Publication, Staged
 from support.loader.file_checksums import checksum_of
 
@@ -130,7 +130,7 @@ def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 class Warehouse:
-    """A storage and one decided file of it, `whole`, staged by work `w`."""
+    """A storage and one committed file of it, `whole`, staged by work `w`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

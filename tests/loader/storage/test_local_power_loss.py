@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace.loader.storage.local import commits, files, local_storage, sink
+from headrace.loader.storage.local import commit_storage, files, local_storage, sink
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Publication, Staged
 from support.loader.file_checksums import checksum_of
@@ -81,14 +81,14 @@ def a_slot_that_was_put(warehouse: Warehouse) -> None:
 
 
 def a_slot_in_a_directory_of_somebody_killed(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(commits):
+    with killed_before_it_forces(commit_storage):
         warehouse.storage.commits.put_if_absent("log/1", WHOLE)
     assert warehouse.storage.commits.put_if_absent("log/2", WHOLE)
     warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/2"))
 
 
 def a_slot_of_somebody_killed(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(commits):
+    with killed_before_it_forces(commit_storage):
         warehouse.storage.commits.put_if_absent("log/1", WHOLE)
     warehouse.storage.commits.keep("log/1")
     warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))

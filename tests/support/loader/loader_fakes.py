@@ -288,7 +288,7 @@ class FakeHive:
     """The partitions that were looked for, None for all."""
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     """Why tables are not shown."""
-    refuses_late_writers: bool = True
+    has_compare_and_set: bool = True
     looks: int = 0
 
     def _check(self) -> None:

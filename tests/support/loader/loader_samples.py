@@ -96,7 +96,7 @@ def value_subject(topic: str) -> str:
 
 
 def commits_of(log: CommitLog, topic: str, state: LoaderState, since: int = 0) -> list[Commit]:
-    """Those of the commit after `since` that speak of a topic, oldest first."""
+    """Those of the commit numbers after `since` that speak of a topic, oldest first."""
     return [found.value for found in log.back(topic, state, since)][::-1]
 
 
@@ -129,7 +129,7 @@ def rewrite(
     generation_before: int = 0,
     files: Iterable[CommittedFile] = (),
 ) -> TopicCommit:
-    """Takes files of a time away, and puts others in their place."""
+    """Takes files of a time partition away, and puts others in their place."""
     return dataclasses.replace(
         topic_commit(files=files),
         audit=(),

@@ -56,7 +56,7 @@ class Loads:
             return run_load(ports, settings)
 
     def rows(self) -> dict[int, list[tuple[int, int]]]:
-        """By commit of the file that they are in: (offset, number) of every published row."""
+        """By commit number of the file that they are in: (offset, number) of every published row."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for path in sorted((self._world.warehouse / self.topic).rglob("*.avro")):
             with path.open("rb") as file:

@@ -17,7 +17,7 @@ from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema, ThroughCore
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import FileKind, TopicPlan
-from headrace.loader.write.time_partitions import Buckets
+from headrace.loader.write.time_partitions import TimePartitions
 from support.loader.compiled_core import required_core
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import states_of
@@ -42,7 +42,7 @@ def headers_bytes(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 
 @dataclass(slots=True)
 class Rows:
-    """What came for each kind and time, in order."""
+    """What came for each kind and time partition, in order."""
 
     found: dict[tuple[FileKind, str], list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -67,7 +67,7 @@ class Given:
     opened: frozenset[int] = frozenset()
 
     def messages(self, through: Library | None) -> tuple[RangeMessages, Rows]:
-        rows, time_partitions = Rows(), Buckets(self.partition_by)
+        rows, time_partitions = Rows(), TimePartitions(self.partition_by)
         limits = None if self.clamp is None else (self.clamp.future_ms_max, self.clamp.now_ms)
         core_rows = (
             None

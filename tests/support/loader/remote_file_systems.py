@@ -83,8 +83,8 @@ class FakeHdfs(_InMemory):
         with self.lock:
             self.write(path, content)
 
-    def settle(self, path: str) -> None:
-        self.done.append(("settle", path))
+    def persist(self, path: str) -> None:
+        self.done.append(("persist", path))
 
     def write(self, path: str, content: bytes) -> None:
         super().write(path, content)
@@ -169,7 +169,7 @@ class FakeBucket(_InMemory):
         with self.lock:
             self.write(path, content)
 
-    def settle(self, path: str) -> None:
+    def persist(self, path: str) -> None:
         pass
 
     def move(self, source: str, target: str) -> None:

@@ -23,14 +23,14 @@ POINTS = (
     "write:written:before",
     "read:job:after",
     "write:check:after",
-    "decide:link:before",
-    "decide:link:after",
-    "decide:hint:before",
-    "follow:files:link:before",
-    "follow:files:link:after",
-    "follow:files:after",
-    "follow:audit:after",
-    "follow:cursors:before",
+    "commit:link:before",
+    "commit:link:after",
+    "commit:hint:before",
+    "apply:files:link:before",
+    "apply:files:link:after",
+    "apply:files:after",
+    "apply:audit:after",
+    "apply:cursors:before",
 )
 """Of `fault/load_launcher.py`: every load of this world passes them."""
 
@@ -164,7 +164,7 @@ def read_and_change(world: RemoteWorld) -> None:
     rows = len(orders.rows)
     for words, expected in (
         (["load", "status", *world.flags()], "orders"),
-        (["load", "plan", *world.flags()], "after decision"),
+        (["load", "plan", *world.flags()], "after commit"),
         (["files", "orders", *where], f"{world.uri}/orders/"),
         (["locate", "orders", str(partition), str(offset), *where], ".avro"),
         (["verify", "--checksums", *where, *broker], ""),

@@ -52,12 +52,13 @@ def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
 
 
 def quarantine_container(
-    rows: Sequence[Row], value_of: Callable[[int], bytes] = lambda offset: b"v", bad: BadMessage = BAD
+    rows: Sequence[Row], response_value: Callable[[int], bytes] = lambda offset: b"v", bad: BadMessage = BAD
 ) -> bytes:
     """A quarantine file of messages with values by their offsets."""
     form = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
     encoded = [
-        encode_row(partition, offset, TIME_MS, b"k", value_of(offset), NO_HEADERS, bad) for partition, offset in rows
+        encode_row(partition, offset, TIME_MS, b"k", response_value(offset), NO_HEADERS, bad)
+        for partition, offset in rows
     ]
     return form.header({}) + form.block(encoded)
 
@@ -92,7 +93,7 @@ class Shelf:
         *ranges: tuple[int, int | None, int, int],
         topic: str = "orders",
         quarantined: Mapping[str, Sequence[Row]] | None = None,
-        value_of: Callable[[int], bytes] = lambda offset: b"v",
+        response_value: Callable[[int], bytes] = lambda offset: b"v",
         bad: BadMessage = BAD,
         counts: RangeCounts | None = None,
         passed_over: tuple[PassedOver, ...] = (),
@@ -101,7 +102,7 @@ class Shelf:
     ) -> Commit:
         """
         Args:
-            rows: by time.
+            rows: by time partition.
             ranges: partition, previous, start and end.
             counts: of the first range, where it has more than rows; so is `passed_over`.
         """
@@ -112,7 +113,7 @@ class Shelf:
                 for time_partition, found in rows.items()
             },
             **{
-                (FileKind.QUARANTINE, time_partition): (found, quarantine_container(found, value_of, bad))
+                (FileKind.QUARANTINE, time_partition): (found, quarantine_container(found, response_value, bad))
                 for time_partition, found in quarantined.items()
             },
         }
@@ -138,7 +139,7 @@ class Shelf:
     def rewrite(
         self, time_partition: str, rows: Sequence[Row], kind: FileKind = FileKind.DATA, topic: str = "orders"
     ) -> Commit:
-        """All files of a time become one, or none."""
+        """All files of a time partition become one, or none."""
         state = self.log.read_state()
         live = FileIndex(self.log).live(topic, kind, time_partition)
         replaced = TimePartitionRewrite(

@@ -20,7 +20,7 @@ from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.log import files
-from headrace.broker.log.opened import opened as records_of
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
 from headrace.kafka_wire.errors import CorruptBatch
@@ -68,7 +68,7 @@ class Life:
         self.promises = Promises()
         self.clock_ms = NOW_MS
         self.tape = Tape(root, without=without, note=lambda: copy.deepcopy(self.promises))
-        self.sets_aside = False
+        self.repairs_corruption = False
         self._number = 0
         self.node: BrokerNode
 
@@ -83,7 +83,7 @@ class Life:
 
     def start(self) -> None:
         self.clock_ms += 5000
-        self.node = opened(self.root, self.fsync, self.clock_ms, sets_aside=self.sets_aside)
+        self.node = opened(self.root, self.fsync, self.clock_ms, repairs_corruption=self.repairs_corruption)
         self.promises.epoch = self.node.topics.leader_epoch
         if self.fsync is FsyncMode.ALWAYS:
             # Consumers see nothing that the power could take back, also of what nobody had been told is stored.
@@ -123,11 +123,11 @@ class Life:
         for _ in range(count):
             self._number += 1
             values.append(b"value %d" % self._number)
-        placed = {log.log_end_offset + delta: value for delta, value in enumerate(values)}
-        self.promises.sent.setdefault(key, {}).update(placed)
+        located = {log.log_end_offset + delta: value for delta, value in enumerate(values)}
+        self.promises.sent.setdefault(key, {}).update(located)
         offset = append(log, batch(*values, timestamp_ms=self.clock_ms, **fields), self.clock_ms)
-        self.promises.stored.setdefault(key, {}).update(placed)
-        self.node.flusher.note(log)
+        self.promises.stored.setdefault(key, {}).update(located)
+        self.node.flusher.mark_dirty(log)
         if acknowledged:
             await self.acknowledge(key)
         return offset
@@ -136,14 +136,14 @@ class Life:
         """Appends a batch of keys and values to a compacted partition."""
         log = self.log(place)
         entries = [(key.encode(), value.encode() if value is not None else None) for key, value in values.items()]
-        placed = {log.log_end_offset + delta: entry for delta, entry in enumerate(entries)}
-        self.promises.tables_sent.setdefault(place, {}).update(placed)
+        located = {log.log_end_offset + delta: entry for delta, entry in enumerate(entries)}
+        self.promises.tables_sent.setdefault(place, {}).update(located)
         append(log, keyed_batch(*entries, timestamp_ms=self.clock_ms), self.clock_ms)
-        self.promises.tables_stored.setdefault(place, {}).update({key: at for at, (key, _) in placed.items()})
-        self.node.flusher.note(log)
+        self.promises.tables_stored.setdefault(place, {}).update({key: at for at, (key, _) in located.items()})
+        self.node.flusher.mark_dirty(log)
         if acknowledged:
             if self.fsync is FsyncMode.ALWAYS:
-                await self.node.flusher.force(log)
+                await self.node.flusher.flush(log)
             else:
                 await self.node.flusher.flush_dirty()
             self.promises.tables[place] = dict(self.promises.tables_stored[place])
@@ -151,7 +151,7 @@ class Life:
     async def clean(self) -> None:
         """Compacts what is due; where the broker is killed meanwhile, another one starts."""
         try:
-            await self.node.upkeep.clean()
+            await self.node.maintenance.clean()
         except Killed:
             self.tape.revive()
             self.kill()
@@ -161,7 +161,7 @@ class Life:
         # What others append while the disk works is not acknowledged with it.
         stored = dict(self.promises.stored[key])
         if self.fsync is FsyncMode.ALWAYS:
-            await self.node.flusher.force(self.log(key))
+            await self.node.flusher.flush(self.log(key))
         else:
             await self.node.flusher.flush_dirty()
         self._acknowledge(key, stored)
@@ -182,7 +182,7 @@ class Life:
         self.promises.committed_least = offset
 
     async def take_producer_id(self) -> int:
-        taken = await self.node.producer_ids.take()
+        taken = await self.node.producer_ids.allocate()
         self.promises.producer_ids.add(taken)
         return taken
 
@@ -192,12 +192,12 @@ class Life:
         self.node.checkpoints.write_log_starts()
         self.promises.starts_least[key] = offset
 
-    async def keep_house(self, expiring: Key | None = None) -> None:
+    async def run_housekeeping(self, expiring: Key | None = None) -> None:
         """With the records of one partition too old to be kept, all but the last segment's."""
         if expiring is not None:
             log = self.log(expiring)
             self.promises.starts_most[expiring] = log.log_end_offset
-        await self.node.upkeep.keep_house()
+        await self.node.maintenance.run_housekeeping()
 
     # What became of it
 
@@ -238,8 +238,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator, "COMPACT_BYTES", 600)
 
 
-def opened(root: Path, fsync: FsyncMode, now_ms: int, *, sets_aside: bool = False) -> BrokerNode:
-    config = BrokerConfig(root, fsync=fsync, segment_bytes_max=400, sets_damaged_aside=sets_aside)
+def opened(root: Path, fsync: FsyncMode, now_ms: int, *, repairs_corruption: bool = False) -> BrokerNode:
+    config = BrokerConfig(root, fsync=fsync, segment_bytes_max=400, repairs_corrupt_logs=repairs_corruption)
     return BrokerNode(config, now_ms=lambda: now_ms)
 
 
@@ -272,7 +272,7 @@ def _check_node(node: BrokerNode, promises: Promises, was_killed: bool) -> None:
     _expect(promises.topics <= names, f"topics {promises.topics - names} are gone")
     _expect(not promises.gone & names, f"topics {promises.gone & names} are back")
     _expect(node.topics.leader_epoch > promises.epoch or promises.epoch < 0, "a leader epoch is used again")
-    _expect(_loop().run(node.producer_ids.take()) not in promises.producer_ids, "a producer id is given out again")
+    _expect(_loop().run(node.producer_ids.allocate()) not in promises.producer_ids, "a producer id is given out again")
     # A message is acknowledged when it is in the log, but for those who ask for more; a kill takes none of those back.
     for key, records in (promises.stored if was_killed else promises.records).items():
         if key[0] in promises.topics:
@@ -299,7 +299,7 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
     for at, value in found:
         if sent.get(at) != value:
             raise Lost(f"{key} has {value!r} at {at}")
-    ends = {placed.header.leader_epoch: placed.header.last_offset for placed, _ in log.batches(start)}
+    ends = {located.header.leader_epoch: located.header.last_offset for located, _ in log.batches(start)}
     for epoch, last in ends.items():
         answer = log.epoch_end(epoch)
         _expect(answer is not None and answer[0] == epoch and answer[1] > last, f"{key} lost epoch {epoch}: {answer}")
@@ -309,7 +309,7 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
 
 
 def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tuple[bytes, bytes | None]]) -> None:
-    found = [(offset, key, value) for _, raw in log.batches(0) for offset, _, key, value, _ in records_of(raw)]
+    found = [(offset, key, value) for _, raw in log.batches(0) for offset, _, key, value, _ in decode_records(raw)]
     offsets = [offset for offset, _, _ in found]
     if offsets != sorted(set(offsets)):
         raise Lost(f"records are doubled: {offsets}")

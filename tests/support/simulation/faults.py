@@ -21,7 +21,7 @@ from headrace.audit.errors import StoreUnavailable
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.kafka_wire.errors import KafkaUnavailable
-from headrace.loader.storage.local.commits import LocalCommitStorage
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.local.staging import LocalStaging

@@ -15,12 +15,12 @@ from headrace.loader.storage.protocols import Staged
 from support.simulation.interleavings import Ask, Call
 
 Prefix = tuple[bytes, ...]
-"""What the commit hold, from the first."""
+"""What the commit numbers hold, from the first."""
 
 
 class Paper(NamedTuple):
-    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack commit; hints are
-    there as far as their names begin with one of `hints`."""
+    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack commit numbers;
+    hints are there as far as their names begin with one of `hints`."""
 
     files: frozenset[tuple[str, bytes]] = frozenset()
     staged: frozenset[tuple[str, str]] = frozenset()
@@ -76,7 +76,7 @@ class Paper(NamedTuple):
         return self._replace(files=frozenset(one for one in self.files if one[0] != name))
 
     def committed(self) -> Prefix:
-        """What anybody reads in the commit, up to the first that is free."""
+        """What anybody reads in the commit numbers, up to the first that is free."""
         found: list[bytes] = []
         while True:
             archive = self.content(archive_path(len(found) + 1))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace.audit.row import Outcome
+from headrace.audit.row import AuditOutcome
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.table import TableState
 from headrace.loader.apply.layout import time_partition_directory
@@ -67,7 +67,7 @@ class History:
         """Takes the steps one after the other; one that is killed is over, and a new process takes the next."""
         with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
             make_small(patch)
-            patch.setattr(CommitLog, "try_commit", self._remembering(CommitLog.proposal))
+            patch.setattr(CommitLog, "try_commit", self._remembering(CommitLog.try_commit))
             patch.setattr(AuditStore, "close", self._keeping(AuditStore.close))
             for step in steps:
                 try:
@@ -295,7 +295,7 @@ class Aftermath:
                 raise Lost(f"of {topic} there is {found} and should be {world.produced(topic)}")
         rows = sum(len(world.rows(topic)) for topic in world.cluster.topics)
         counted = sum(
-            row.count for topic in world.cluster.topics for row in world.audit(topic) if row.outcome is Outcome.WRITTEN
+            row.count for topic in world.cluster.topics for row in world.audit(topic) if row.outcome is AuditOutcome.WRITTEN
         )
         if rows != counted:
             raise Lost(f"the audit has {counted} of {rows} rows")

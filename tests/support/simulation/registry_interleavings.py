@@ -208,7 +208,7 @@ class Interleavings(RuleBasedStateMachine):
         answer = self.fronts[front].delete(f"/subjects/{subject}?permanent={permanent}")
         self._agree(self.model.delete_subject, (subject, permanent), {}, answer, list)
 
-    @rule(front=fronts, subject=places, level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "FULL")))
+    @rule(front=fronts, subject=places, level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "DISK_FULL_ERRNOS")))
     def put_config(self, front: int, subject: str, level: str) -> None:
         answer = self.fronts[front].put(f"/config/{subject}", {"compatibility": level})
         self._agree(self.model.put_config, (subject, {"compatibility": level}), {}, answer, lambda _: None)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.audit.row import Outcome
+from headrace.audit.row import AuditOutcome
 from headrace.audit.store import AuditStore
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.commit import chunks, commit_log, commits
+from headrace.loader.commit import commit_files, commit_log, prepare
 from headrace.loader.plan import asking
 from headrace.loader.storage.local import sink
 from support.loader.task_world import TaskWorld
@@ -35,21 +35,21 @@ class Lost(AssertionError):
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """A few commits get checkpoints and archives, and a run with two topics is two of them."""
-    patch.setattr(commits, "ARCHIVE_COMMITS", 2)
-    patch.setattr(commits, "LOOSE_COMMITS_MIN", 2)
+    patch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
+    patch.setattr(commit_files, "LOOSE_COMMITS_MIN", 2)
     patch.setattr(commit_log, "CHECKPOINT_EVERY", 2)
-    patch.setattr(chunks, "COMMIT_BYTES_MAX", 1)
+    patch.setattr(prepare, "COMMIT_BYTES_MAX", 1)
     for module in (sink, asking):
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)
     remember_results(patch)
     keep_journal_in_memory(patch)
     prepare = AuditStore._prepare
 
-    def unforced(store: AuditStore) -> None:
+    def without_fsync(store: AuditStore) -> None:
         prepare(store)
         store._connection.execute("PRAGMA synchronous = OFF")
 
-    patch.setattr(AuditStore, "_prepare", unforced)
+    patch.setattr(AuditStore, "_prepare", without_fsync)
 
 
 class SmallWorld(TaskWorld):
@@ -78,10 +78,10 @@ def check_whole(world: SmallWorld, *, staging: bool = True) -> None:
         rows, quarantined, produced = world.rows(topic), world.quarantined(topic), world.produced(topic)
         if sorted([*rows, *quarantined]) != produced:
             raise Lost(f"of {topic} there is {rows} and {quarantined} and should be {produced}")
-        counted = Counter[Outcome]()
+        counted = Counter[AuditOutcome]()
         for row in world.audit(topic):
             counted[row.outcome] += row.count
-        if (counted[Outcome.WRITTEN], counted[Outcome.STORED]) != (len(rows), len(produced)):
+        if (counted[AuditOutcome.WRITTEN], counted[AuditOutcome.STORED]) != (len(rows), len(produced)):
             raise Lost(f"the audit has {counted} of {topic}, {len(rows)} of {len(produced)} rows")
     left = sorted(world.log().storage.children("staging"))
     if staging and left:

@@ -39,7 +39,7 @@ from kafka.protocol.producer import (
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
-from headrace.broker.log.opened import opened
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
@@ -91,12 +91,12 @@ class VirtualBroker:
     async def look(self) -> None:
         """All that a broker does by itself."""
         node = self.node
-        await node.groups.look(self.clock.monotonic_ms)
-        await node.transactions.look()
+        await node.groups.run_due(self.clock.monotonic_ms)
+        await node.transactions.run_maintenance()
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         await node.flusher.flush_dirty()
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
 
     # Questions
 
@@ -175,7 +175,7 @@ class VirtualBroker:
                 if header.attributes & CONTROL:
                     aborted.discard(header.producer_id)
                 elif not (is_committed and header.producer_id in aborted):
-                    found += [(offset, key, value) for offset, _, key, value, _ in opened(bytes(view)) if offset >= at]
+                    found += [(offset, key, value) for offset, _, key, value, _ in decode_records(bytes(view)) if offset >= at]
                 at = header.last_offset + 1
 
     async def _fetch(self, topic: str, partition: int, offset: int, is_committed: bool) -> Any:
@@ -304,10 +304,10 @@ class VirtualBroker:
             "producers": sum(len(log.producers) for log in logs),
             "open transactions": sum(len(log.producers.open) for log in logs),
             "dirty": len(node.flusher._dirty),
-            "changes": len(node.changes._under_way),
+            "changes": len(node.changes._running),
             "rows of checkpoints": len(node.cleaner.clean_to),
             "pending offsets": len(groups.offsets.all_pending()),
-            "deadlines": len(groups._due_ms),
+            "deadlines": len(groups._deadlines_ms),
             "joining": len(groups._waiting),
             "locks": len(node.transactions._locks),
         }

@@ -1,4 +1,5 @@
-"""A warehouse of one time as a value: its log and staging, published files, and where the partition points."""
+"""A warehouse of one time partition as a value: its log and staging, published files, and where the partition
+points."""
 
 from __future__ import annotations
 

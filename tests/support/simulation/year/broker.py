@@ -138,7 +138,7 @@ class PartitionLog:
         self.batches[place] = dataclasses.replace(one, data=bytes(data))
         return self.batches[place]
 
-    def mend(self) -> None:
+    def repair_segment(self) -> None:
         """A replica leads whose copy is whole."""
         self.batches = [self.mended.get(one.base, one) for one in self.batches]
         self.mended = {}

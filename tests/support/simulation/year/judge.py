@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.store import AuditStore
-from headrace.audit.verdict import FINDINGS, State
+from headrace.audit.verdict import FINDINGS, AuditVerdict
 from headrace.audit.window import TIME_MS_MAX, window_start, window_text
 from headrace.avro_schema import Schema, parse_schema
 from headrace.loader.commit.commit import Commit, CommittedRange, LoadSchema
@@ -73,7 +73,7 @@ class Judge:
     def _range(self, topic: str, log: int, offsets: CommittedRange, commit_number: int) -> None:
         place = (topic, log, offsets.partition)
         self.gaps[place] += offsets.gaps
-        passed = {offset for one in offsets.passed_over for offset in range(one.start, one.end)}
+        passed = {offset for one in offsets.skipped for offset in range(one.start, one.end)}
         known = self.story.places[place]
         met: Counter[str] = Counter()
         for offset in sorted({*range(offsets.start, offsets.end), *passed}):
@@ -82,7 +82,8 @@ class Judge:
                 continue
             if message.committed:
                 raise self.story.failed(
-                    topic, f"{message} is decided in slot {commit_number} too (range [{offsets.start}, {offsets.end}))"
+                    topic,
+                    f"{message} is committed in slot {commit_number} too (range [{offsets.start}, {offsets.end}))",
                 )
             message.committed = commit_number
             self.story.unread[topic].discard(message.n)
@@ -93,7 +94,7 @@ class Judge:
             if message.kind in (Kind.ROW, Kind.BAD):
                 self.pending[topic].add(message.n)
         self.bad[topic] += met[Kind.BAD]
-        for one in offsets.passed_over:
+        for one in offsets.skipped:
             number = self.corrupt.get((*place, one.start), 0)
             if one.is_kept and number:
                 self.story.messages[number].committed = commit_number
@@ -120,7 +121,7 @@ class Judge:
         """
         message = self._quarantined(topic, row) if row.is_quarantined else self._loaded(topic, row)
         if not message.committed:
-            raise self.story.failed(topic, f"{message} is in {row.path} and nobody has decided it")
+            raise self.story.failed(topic, f"{message} is in {row.path} and nobody has committed it")
         return message.n
 
     def _quarantined(self, topic: str, row: Row) -> Message:
@@ -238,7 +239,7 @@ class Judge:
         Returns:
             How many windows have each verdict.
         """
-        states: Counter[str] = Counter()
+        verdict_counts: Counter[str] = Counter()
         for topic in topics:
             read: Counter[int] = Counter()
             unread: Counter[int] = Counter()
@@ -248,25 +249,25 @@ class Judge:
                     (read if is_read else unread)[window_start(message.event_ms)] += 1
             facts = list(store.facts(topic))
             offsets = {topic: store.offset_check(topic)}
-            (verdict, *_) = reconcile_topics(facts, offsets, now_ms=now_ms, grace_ms=GRACE_MS) or [None]
-            for window in verdict.windows if verdict else ():
+            (result, *_) = reconcile_topics(facts, offsets, now_ms=now_ms, grace_ms=GRACE_MS) or [None]
+            for window in result.windows if result else ():
                 start_ms = window.facts.window_start_ms
                 counted = (_count(window.facts.acknowledged), _count(window.facts.stored), _count(window.facts.loaded))
                 wanted = (read[start_ms] + unread[start_ms], read.pop(start_ms, 0))
                 missing = unread.pop(start_ms, 0)
-                fits = window.state is State.COMPLETE if not missing else window.state is not State.COMPLETE
-                if window.state in (FINDINGS - {State.SHORT}) | {State.UNCOUNTED}:
+                fits = window.verdict is AuditVerdict.COMPLETE if not missing else window.verdict is not AuditVerdict.COMPLETE
+                if window.verdict in (FINDINGS - {AuditVerdict.MISSING}) | {AuditVerdict.UNTRACKED}:
                     fits = False
                 if counted != (*wanted, wanted[1]) or not fits:
                     raise self.story.failed(
                         topic,
                         f"the audit of {window_text(start_ms)} has {counted} (acknowledged, stored, loaded), should "
-                        f"have {wanted}, {missing} of them unread, and says {window.state}: {window.sentence}",
+                        f"have {wanted}, {missing} of them unread, and says {window.verdict}: {window.sentence}",
                     )
-                states[window.state] += 1
+                verdict_counts[window.verdict] += 1
             if read or unread:
                 raise self.story.failed(topic, f"no tier has counted {read or unread}")
-        return states
+        return verdict_counts
 
 
 def _count(count: Any) -> int:

@@ -330,7 +330,7 @@ def _stopped(life: Life, topic: Topic, offset: int, next_offset: int, *, mends: 
     yield from life.until_said(topic, f"headrace offsets skip {topic.name} 0 {offset}", "a corrupt batch stops")
     if mends:
         life.tell(topic, "another replica leads")
-        life.logs(topic)[0].mend()
+        life.logs(topic)[0].repair_segment()
     else:
         life.tell(topic, f"offsets skip {offset} --to {next_offset}")
         _skip(life, topic, offset, next_offset)

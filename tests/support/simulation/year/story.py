@@ -20,7 +20,7 @@ from typing import Any
 import fastavro
 
 from headrace.audit.count import WindowCounter
-from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
+from headrace.audit.row import AuditRow, AuditOutcome, Tier, counted_row_id
 from headrace.avro_schema import frame
 from support.simulation.year.broker import Sent
 from support.simulation.year.schemas import EvolvingRecord
@@ -147,7 +147,7 @@ class Story:
                 AuditRow(
                     id=counted_row_id("year", len(self.producer_rows)),
                     tier=Tier.PRODUCER,
-                    outcome=Outcome.ACKNOWLEDGED,
+                    outcome=AuditOutcome.ACKNOWLEDGED,
                     topic=topic,
                     window_start_ms=start_ms,
                     count=tally.count,

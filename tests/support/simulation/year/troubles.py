@@ -190,8 +190,8 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
     settings = CompactSettings(HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
     names = sorted(life.chance.sample(sorted(state.topics), min(6, len(state.topics))))
     report = compact(rewrites, names, settings, is_dry=False)
-    life.tell(None, f"compacted {names}: {len(report.time_partitions)} buckets")
-    life.met["buckets compacted"] += len(report.time_partitions)
+    life.tell(None, f"compacted {names}: {len(report.time_partitions)} time partitions")
+    life.met["time partitions compacted"] += len(report.time_partitions)
     life.after(report)
     yield
 
@@ -209,7 +209,7 @@ def expired(life: Life, _: Topic) -> Iterator[None]:
             lambda time_partition: is_expired(time_partition.partition("/")[0], KEEP_DAYS, life.world.clock_ms),
             "kept",
         )
-    life.met["buckets retired"] += len(report.time_partitions)
+    life.met["time partitions retired"] += len(report.time_partitions)
     life.after(report)
     yield
 

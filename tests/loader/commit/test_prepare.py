@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.commit import chunks
-from headrace.loader.commit.chunks import estimated_bytes, in_chunks, staged_files
+from headrace.loader.commit import prepare
 from headrace.loader.commit.commit import Commit, TopicCommit, WindowCount
 from headrace.loader.commit.document import write_document
+from headrace.loader.commit.prepare import estimated_bytes, split_commit, staged_files
 from headrace.loader.storage.protocols import Staged
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 
@@ -58,18 +58,18 @@ def try_commit(number: int) -> Commit:
 
 def test_what_fits_is_one_decision_under_its_own_id() -> None:
     whole = proposal(3)
-    assert in_chunks(whole, lambda: "never asked") == [whole]
+    assert split_commit(whole, lambda: "never asked") == [whole]
     nothing = load("first", {})
-    assert in_chunks(nothing, lambda: "never asked") == [nothing]
+    assert split_commit(nothing, lambda: "never asked") == [nothing]
 
 
 @pytest.mark.parametrize(("room", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (9, [5])])
 def test_chunks_are_as_few_as_the_bound_allows(room: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = proposal(5)
     one = estimated_bytes(whole.topics["t0"])
-    monkeypatch.setattr(chunks, "COMMIT_BYTES_MAX", room * one)
+    monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", room * one)
     numbers = ids()
-    found = in_chunks(whole, lambda: f"w{next(numbers)}")
+    found = split_commit(whole, lambda: f"w{next(numbers)}")
     assert [len(chunk.topics) for chunk in found] == sizes
     assert [topic for chunk in found for topic in chunk.topics] == list(whole.topics)
     assert [chunk.run_id for chunk in found] == ["first", *(f"w{n}" for n in range(1, len(sizes)))]
@@ -78,10 +78,10 @@ def test_chunks_are_as_few_as_the_bound_allows(room: int, sizes: list[int], monk
 
 
 def test_a_topic_beyond_the_bound_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "COMMIT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", 10_000)
     small = topic_commit(committed_range(0, 0, 0, 5))
     whole = load("w", {"a": small, "b": big(100, 3, 10), "c": small})
-    assert [list(chunk.topics) for chunk in in_chunks(whole, lambda: "x")] == [["a"], ["b"], ["c"]]
+    assert [list(chunk.topics) for chunk in split_commit(whole, lambda: "x")] == [["a"], ["b"], ["c"]]
 
 
 def test_files_of_a_chunk_are_told_for_its_staging() -> None:

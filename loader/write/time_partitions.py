@@ -10,7 +10,7 @@ PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
 """By the setting `loader.partition_by`."""
 
 
-class Buckets:
+class TimePartitions:
     """The partition path of a time in milliseconds, in UTC; a time that no day has is filed under 1970-01-01."""
 
     def __init__(self, partition_by: str) -> None:
@@ -20,7 +20,7 @@ class Buckets:
 
     @property
     def period_ms(self) -> int:
-        """How long a time is; the periods are counted from 1970 on."""
+        """How long a time partition is; the periods are counted from 1970 on."""
         return self._period_ms
 
     def __call__(self, time_ms: int) -> str:

@@ -52,7 +52,7 @@ class HadoopCommitStorage:
         return self._files.put_if_absent(self.describe(name), content, self._scratch)
 
     def keep(self, name: str) -> None:
-        self._files.reconcile(self.describe(name))
+        self._files.persist(self.describe(name))
 
     def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
         """See `CommitStorage`; there is nothing to be saved here by not forcing it."""

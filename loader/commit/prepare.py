@@ -1,0 +1,104 @@
+"""Builds the commit of a load from its reconciled topics, and splits a large one. Pure.
+
+A week's backlog of ten thousand partitions would otherwise be one commit of a gigabyte. Every process that catches up
+reads a commit as a whole, so its size costs each of them memory and time. A commit is split between topics: files mix
+the partitions of one topic, never topics. Each part is an ordinary commit of a run of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from headrace.loader.commit.commit import Commit, CommitKind, TopicCommit
+from headrace.loader.commit.reconcile import ReconciledTopic
+from headrace.loader.plan.load_plan import LoadPlan, TopicWork
+from headrace.loader.storage.protocols import Staged
+
+COMMIT_BYTES_MAX = 16 * 1024 * 1024  # read and folded in about half a second; an ordinary run takes a tenth of it
+
+# What each takes in a commit, measured on real ones and rounded up.
+TOPIC_BYTES, RANGE_BYTES, FILE_BYTES, FILE_RANGE_BYTES, WINDOW_BYTES = 800, 350, 350, 70, 60
+
+
+def new_load_commit(
+    plan: LoadPlan,
+    reconciled: Mapping[str, ReconciledTopic],
+    registered_ids: Mapping[str, frozenset[int]],
+    published: frozenset[str],
+    now_ms: int,
+    build: str,
+) -> Commit:
+    """The offer: only what changed.
+
+    Args:
+        registered_ids: by topic, ids that the plan did not know and the registry has.
+        published: committed work that has nothing left in staging.
+    """
+    topics = {}
+    for topic, work in plan.works.items():
+        committed = _topic_commit(
+            work, reconciled.get(topic, ReconciledTopic()), registered_ids.get(topic, frozenset()) - work.known_ids
+        )
+        if committed is not None:
+            topics[topic] = committed
+    return Commit(
+        0, CommitKind.LOAD, plan.run_id, now_ms, build, topics, frozenset(), published, planned_after=plan.commit_number
+    )
+
+
+def _topic_commit(work: TopicWork, one: ReconciledTopic, asked_ids: frozenset[int]) -> TopicCommit | None:
+    known = work.known
+    changed = known is None or work.schemas.is_changed or work.ranges.starts_again or work.ranges.continues
+    if not (changed or asked_ids or one.ranges):
+        return None
+    return TopicCommit(
+        topic_id=work.ranges.topic_id,
+        topic_id_before=known.topic_id if known else None,
+        revision_before=known.load_schema.revision if known else 0,
+        table=work.table,
+        directory=work.directory,
+        partition_by=work.policy.partition_by,
+        kafka_column=work.policy.kafka_column,
+        load_schema=work.schemas.load_schema if known is None or work.schemas.is_changed else None,
+        ranges=one.ranges,
+        files=one.files,
+        audit=one.audit,
+        time_sources=one.time_sources,
+        asked_ids=asked_ids,
+        continues=work.ranges.continues,
+    )
+
+
+def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit]:
+    """The offer in as few commits as the bound allows; topics keep their order, and the first keeps the run id."""
+    chunks: list[dict[str, TopicCommit]] = [{}]
+    size = 0
+    for topic, committed in proposal.topics.items():
+        bytes_of_topic = estimated_bytes(committed)
+        if chunks[-1] and size + bytes_of_topic > COMMIT_BYTES_MAX:
+            chunks.append({})
+            size = 0
+        chunks[-1][topic] = committed
+        size += bytes_of_topic
+    first = dataclasses.replace(proposal, topics=chunks[0])
+    rest = dataclasses.replace(proposal, published=frozenset(), retired=frozenset())
+    return [first, *(dataclasses.replace(rest, run_id=new_run_id(), topics=topics) for topics in chunks[1:])]
+
+
+def staged_files(chunk: Commit) -> list[Staged]:
+    """The files of a chunk, to be moved to its own work."""
+    return [Staged(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
+
+
+def estimated_bytes(committed: TopicCommit) -> int:
+    """About what a topic takes in a commit."""
+    schema = committed.load_schema
+    return (
+        TOPIC_BYTES
+        + (len(schema.text) + len(schema.fold) if schema else 0)
+        + RANGE_BYTES * len(committed.ranges)
+        + FILE_BYTES * len(committed.files)
+        + FILE_RANGE_BYTES * sum(len(file.ranges) for file in committed.files)
+        + WINDOW_BYTES * sum(len(series.windows) for series in committed.audit)
+    )
