@@ -1,4 +1,4 @@
-"""/metrics, for Prometheus."""
+"""/metrics: the Prometheus page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flask import Blueprint, Response, current_app, request
 
 from headrace.registry.api.services import services
-from headrace.registry.domain import Following
+from headrace.registry.domain import ReplicationState
 from headrace.registry.errors import StoreError
 from headrace.registry.operation.metrics import MetricsPage
 
@@ -20,15 +20,15 @@ EXTENSION = "registry_metrics"
 def metrics() -> Response:
     page = current_app.extensions[EXTENSION]
     assert isinstance(page, MetricsPage)
-    stored, following = _stored()
-    behind_s = None if following is None or following.is_promoted else following.behind_s(services().now_ms())
-    body, content_type = page.page(request.headers.get("Accept", ""), stored, behind_s)
+    stored, replication = _stored()
+    lag_s = None if replication is None or replication.is_promoted else replication.lag_s(services().now_ms())
+    body, content_type = page.page(request.headers.get("Accept", ""), stored, lag_s)
     return Response(body, headers={"Content-Type": content_type})
 
 
-def _stored() -> tuple[Mapping[str, int] | None, Following | None]:
+def _stored() -> tuple[Mapping[str, int] | None, ReplicationState | None]:
     try:
-        return services().database.read(lambda repository: (repository.totals(), repository.following()))
+        return services().database.read(lambda repository: (repository.totals(), repository.replication_state()))
     except StoreError:
-        # What the processes counted is wanted most when the database is down.
+        # The request metrics matter most while the database is down.
         return None, None

@@ -1,17 +1,17 @@
-"""/mode: what may be done with all subjects, those of a context, or one."""
+"""/mode: the mode of a subject, a context, or globally."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from headrace.registry.api.answers import answer, query_flag
-from headrace.registry.api.changes import note_change
+from headrace.registry.api.responses import json_response, query_flag
+from headrace.registry.api.changes import record_change
 from headrace.registry.api.payloads import ModePayload, ModeRequest, read_body
 from headrace.registry.api.services import services
 from headrace.registry.domain import Mode, parse_mode
 from headrace.registry.errors import InvalidMode, InvalidSubject
 from headrace.registry.names import scope_name
-from headrace.registry.service.modes import FORWARD_ELSEWHERE
+from headrace.registry.service.modes import FORWARD_GLOBAL_ONLY
 
 blueprint = Blueprint("mode", __name__)
 
@@ -47,18 +47,18 @@ def delete_subject(subject: str) -> Response:
 
 
 def _get(scope: str | None) -> Response:
-    return _answer(services().modes.of_scope(scope, in_effect=query_flag("defaultToGlobal")))
+    return _response(services().modes.of_scope(scope, in_effect=query_flag("defaultToGlobal")))
 
 
 def _put(subject: str | None) -> Response:
-    wanted = read_body(ModePayload, ModeRequest)
-    mode = None if wanted.mode is None else parse_mode(wanted.mode)
+    body = read_body(ModePayload, ModeRequest)
+    mode = None if body.mode is None else parse_mode(body.mode)
     scope = None if subject is None else _scope_for(mode, subject)
     if services().modes.change(scope, mode, force=query_flag("force")):
-        what = {"scope": scope or "", "mode": None if mode is None else mode.value}
-        note_change("mode_changed", **what, forced=query_flag("force"))
-    # The request is echoed as it was written.
-    return answer({} if wanted.mode is None else {"mode": wanted.mode})
+        details = {"scope": scope or "", "mode": None if mode is None else mode.value}
+        record_change("mode_changed", **details, forced=query_flag("force"))
+    # The response repeats the mode in the client's spelling.
+    return json_response({} if body.mode is None else {"mode": body.mode})
 
 
 def _scope_for(mode: Mode | None, subject: str) -> str | None:
@@ -66,17 +66,22 @@ def _scope_for(mode: Mode | None, subject: str) -> str | None:
         return scope_name(subject)
     except InvalidSubject:
         if mode is Mode.FORWARD:
+<<<<<<< /work/main/registry/api/mode.py
             # It is for all subjects of all contexts, so that `:.__GLOBAL:name` is wrong for it whatever the name.
+            raise InvalidMode(message=FORWARD_GLOBAL_ONLY) from None
+=======
+            # FORWARD is global only, so the mode is the error whatever the name after `:.__GLOBAL:`.
             raise InvalidMode(message=FORWARD_ELSEWHERE) from None
+>>>>>>> /tmp/t/h8/new.txt
         raise
 
 
 def _delete(scope: str | None) -> Response:
     removed = services().modes.reset(scope, recursive=query_flag("recursive"))
     if removed.was_set:
-        note_change("mode_removed", scope=scope or "", recursive=query_flag("recursive"))
-    return _answer(removed.mode)
+        record_change("mode_removed", scope=scope or "", recursive=query_flag("recursive"))
+    return _response(removed.mode)
 
 
-def _answer(mode: Mode | None) -> Response:
-    return answer({} if mode is None else {"mode": mode.value})
+def _response(mode: Mode | None) -> Response:
+    return json_response({} if mode is None else {"mode": mode.value})

@@ -1,4 +1,4 @@
-"""What the views work with: the services on one database, and in which form the present client wants schemas."""
+"""The services of the application, as the views of the current request use them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from headrace.registry.domain import StoredSchema
 from headrace.registry.service.compatibility import Compatibility
 from headrace.registry.service.configuration import Configuration
 from headrace.registry.service.deletion import Deletion
-from headrace.registry.service.lookup import Lookup
+from headrace.registry.service.lookup import Lookup, RestrictedLookup
 from headrace.registry.service.modes import Modes
-from headrace.registry.service.presentation import Presentation, Shown, Wish
+from headrace.registry.service.presentation import Presentation, PresentationOptions, PresentedSchema
 from headrace.registry.service.registration import Registration
+from headrace.registry.service.schema_parser import SchemaParser
 from headrace.registry.service.tagging import Tagging
-from headrace.registry.service.texts import SchemaTexts
-from headrace.registry.service.visibility import RestrictedLookup
 from headrace.registry.storage.database import Database
 
 
@@ -38,7 +37,7 @@ class Services:
     now_ms: Callable[[], int]
     version: str
     profile: Profile
-    keeps_rules: bool
+    stores_rules: bool
 
     @classmethod
     def of(
@@ -48,14 +47,14 @@ class Services:
         now_ms: Callable[[], int],
         version: str,
         profile: Profile = Profile.FULL,
-        keeps_rules: bool = True,
+        stores_rules: bool = True,
         mutable_modes: bool = True,
     ) -> Services:
-        texts = SchemaTexts()
+        parser = SchemaParser()
         configuration = Configuration(database, default_level)
-        compatibility = Compatibility(database, texts, configuration)
-        registration = Registration(database, texts, configuration, compatibility, now_ms)
-        lookup = Lookup(database, texts, configuration)
+        compatibility = Compatibility(database, parser, configuration)
+        registration = Registration(database, parser, configuration, compatibility, now_ms)
+        lookup = Lookup(database, parser, configuration)
         return cls(
             database,
             registration,
@@ -64,12 +63,12 @@ class Services:
             Deletion(database),
             configuration,
             Modes(database, mutable=mutable_modes),
-            Presentation(database, texts),
+            Presentation(database, parser),
             Tagging(lookup, registration),
             now_ms,
             version,
             profile,
-            keeps_rules,
+            stores_rules,
         )
 
 
@@ -80,7 +79,7 @@ def services_of(app: Flask) -> Services:
 
 
 def services() -> Services:
-    """The services of the application that answers the present request."""
+    """The services of the current application, restricted to the subjects that the principal may read."""
     found = services_of(current_app)
     if not is_restricted():
         return found
@@ -92,19 +91,19 @@ ACCEPT_UNKNOWN_HEADER = "Confluent-Accept-Unknown-Properties"
 
 
 def profile() -> Profile:
-    """The configured one; clients that say that they ignore keys which they do not know get all that there are."""
+    """The response profile: the configured one, or all keys for clients that declare to ignore unknown keys."""
     if request.headers.get(ACCEPT_UNKNOWN_HEADER, "").lower() == "true":
         return Profile.FULL
     return services().profile
 
 
-def as_shown(schema: StoredSchema) -> Shown:
-    """What is shown of a schema in place of what is stored, as the query asks."""
+def as_shown(schema: StoredSchema) -> PresentedSchema:
+    """The requested presentation of a schema; None in it means the stored value."""
     query = request.args
-    # confluent-kafka's Python client writes parameters with underscores.
+    # confluent-kafka's Python client spells the parameters with underscores.
     reference_format = query.get("referenceFormat", query.get("reference_format", ""))
     tags = tuple(query.getlist("findTags") or query.getlist("find_tags"))
-    return services().presentation.shown(schema, Wish(query.get("format", ""), reference_format, tags))
+    return services().presentation.shown(schema, PresentationOptions(query.get("format", ""), reference_format, tags))
 
 
 def shown_text(schema: StoredSchema) -> str:

@@ -11,9 +11,9 @@ from headrace.avro_schema import Record
 from headrace.compat.errors import ComparisonTooLarge
 from headrace.compat.finding import LEVELS, Direction, Report
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
-from headrace.compat.logical_policy import logical_problems
+from headrace.compat.logical_policy import find_logical_problems
 from headrace.compat.report import confluent_messages
-from headrace.compat.resolution import Effort
+from headrace.compat.resolution import ComparisonBudget
 from headrace.registry.domain import (
     LATEST,
     ConfigEntry,
@@ -24,9 +24,9 @@ from headrace.registry.domain import (
     StoredVersion,
 )
 from headrace.registry.errors import InvalidSchema, RegistryError, VersionNotFound
-from headrace.registry.metadata import group_of, reserved_fields
+from headrace.registry.metadata import compatibility_group_of, reserved_fields
 from headrace.registry.service.configuration import LOGICAL, Configuration, SubjectSettings
-from headrace.registry.service.texts import KEPT_CHARS_MAX, Candidate, SchemaTexts
+from headrace.registry.service.schema_parser import CACHED_CHARS_MAX, Candidate, SchemaParser
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
@@ -35,18 +35,18 @@ CHECK_S: Final = 10.0  # of computing for a schema that is only tried; a registr
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`is_settled` is False when there was no time for it, so that it may be another one the next time."""
+    """`is_final` is False when there was no time for it, so that it may be another one the next time."""
 
     is_compatible: bool
     messages: tuple[str, ...] = ()
-    is_settled: bool = True
+    is_final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """All that a verdict follows from, as values that another process on the same database can work with.
 
-    `versions` are those of the subject to compare with, each by its number and `SchemaTexts.key`; `config` is what
+    `versions` are those of the subject to compare with, each by its number and `SchemaParser.key`; `config` is what
     holds for the subject. `text` and `targets` are the candidate's.
     """
 
@@ -59,19 +59,19 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkedOut:
+class ComparisonResult:
     comparison: Comparison
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Comparisons that take long are left to others; `worked_out` is one that they have made."""
+class ComparisonOffload:
+    """Comparisons that take long are left to others; `comparison_result` is one that they have made."""
 
-    worked_out: WorkedOut | None = None
+    comparison_result: ComparisonResult | None = None
 
 
-class ComparisonLeft(Exception):
+class ComparisonDeferred(Exception):
     """A comparison takes long, and was begun where it is to be left to others. It is no error of whoever asks."""
 
     def __init__(self, comparison: Comparison) -> None:
@@ -85,13 +85,13 @@ class Compatibility:
     def __init__(
         self,
         database: Database,
-        texts: SchemaTexts,
+        parser: SchemaParser,
         configuration: Configuration,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._database = database
-        self._texts = texts
+        self._parser = parser
         self._configuration = configuration
 
     def verdict(
@@ -99,32 +99,32 @@ class Compatibility:
         repository: Repository,
         settings: SubjectSettings,
         candidate: Candidate,
-        effort: Effort | None = None,
+        budget: ComparisonBudget | None = None,
     ) -> Verdict:
         """What registration would say: against the latest version, or all when the level is transitive."""
-        return self._compare(repository, settings, candidate, _compared_with(repository, settings), effort)
+        return self._compare(repository, settings, candidate, _compared_with(repository, settings), budget)
 
-    def verdict_here(
-        self, repository: Repository, settings: SubjectSettings, candidate: Candidate, elsewhere: Elsewhere
+    def verdict_or_defer(
+        self, repository: Repository, settings: SubjectSettings, candidate: Candidate, offload: ComparisonOffload
     ) -> Verdict:
         """`verdict`, as long as it takes no more than a moment or has been worked out.
 
         Raises:
-            ComparisonLeft: it takes longer.
+            ComparisonDeferred: it takes longer.
         """
         history = _compared_with(repository, settings)
-        known = elsewhere.worked_out
+        known = offload.comparison_result
         if known is not None and known.comparison == self._comparison(repository, settings, candidate, history):
             return known.verdict
 
         def leave() -> bool:
-            raise ComparisonLeft(self._comparison(repository, settings, candidate, history))
+            raise ComparisonDeferred(self._comparison(repository, settings, candidate, history))
 
-        if sum(len(item.schema.content.text) for item in history) > KEPT_CHARS_MAX:
+        if sum(len(item.schema.content.text) for item in history) > CACHED_CHARS_MAX:
             leave()  # even to read them takes long, each time
-        return self._compare(repository, settings, candidate, history, Effort(leave))
+        return self._compare(repository, settings, candidate, history, ComparisonBudget(leave))
 
-    def work_out(self, comparison: Comparison) -> WorkedOut | None:
+    def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
         """What was left; None when what was to be compared is no longer there."""
         try:
             return self._database.read(lambda repository: self._worked_out(repository, comparison))
@@ -134,26 +134,26 @@ class Compatibility:
     def _comparison(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, history: list[StoredVersion]
     ) -> Comparison:
-        versions = tuple((item.version, self._texts.key(repository, item.schema)) for item in history)
+        versions = tuple((item.version, self._parser.key(repository, item.schema)) for item in history)
         return Comparison(
             settings.subject, settings.config, candidate.content, candidate.text, candidate.targets, versions
         )
 
-    def _worked_out(self, repository: Repository, comparison: Comparison) -> WorkedOut | None:
+    def _worked_out(self, repository: Repository, comparison: Comparison) -> ComparisonResult | None:
         # Not asked anew: how the settings are by now finds out whoever registers.
         settings = SubjectSettings(comparison.subject, comparison.config, Mode.READWRITE)
         request = SchemaRequest(comparison.text, references=comparison.content.references)
         # What is strictly read has been read strictly before.
-        candidate = self._texts.candidate(
+        candidate = self._parser.candidate(
             repository, comparison.subject, request, normalize=False, strict=False, deleted=True
         )
         candidate = replace(candidate, content=comparison.content)
         numbers = {number for number, _ in comparison.versions}
-        marks = repository.subject_view(comparison.subject).marks
-        history = repository.seen_versions(comparison.subject, [mark for mark in marks if mark.version in numbers])
+        entries = repository.subject_view(comparison.subject).entries
+        history = repository.load_entries(comparison.subject, [entry for entry in entries if entry.version in numbers])
         if self._comparison(repository, settings, candidate, history) != comparison:
             return None
-        return WorkedOut(comparison, self._compare(repository, settings, candidate, history, None))
+        return ComparisonResult(comparison, self._compare(repository, settings, candidate, history, None))
 
     def check_subject(self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool) -> Verdict:
         """`verdict` for a schema that is only being tried.
@@ -195,18 +195,18 @@ class Compatibility:
             raise VersionNotFound(subject=subject, version=version)
         strict = settings.config.validate_new_schemas is not False
         try:
-            candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=strict)
+            candidate = self._parser.candidate(repository, subject, request, normalize=normalize, strict=strict)
         except InvalidSchema as error:
             if verbose:
                 return Verdict(False, (str(error),))
             raise
         ends_at = self._clock() + CHECK_S
-        effort = Effort(lambda: self._clock() >= ends_at)
+        budget = ComparisonBudget(lambda: self._clock() >= ends_at)
         if version is None:
-            verdict = self.verdict(repository, settings, candidate, effort)
+            verdict = self.verdict(repository, settings, candidate, budget)
         else:
-            verdict = self._compare(repository, settings, candidate, [] if found is None else [found], effort)
-        return replace(verdict, is_settled=self._clock() < ends_at)
+            verdict = self._compare(repository, settings, candidate, [] if found is None else [found], budget)
+        return replace(verdict, is_final=self._clock() < ends_at)
 
     def _compare(
         self,
@@ -214,20 +214,22 @@ class Compatibility:
         settings: SubjectSettings,
         candidate: Candidate,
         history: list[StoredVersion],
-        effort: Effort | None,
+        budget: ComparisonBudget | None,
     ) -> Verdict:
         config, level = settings.config, settings.level
         reserved = _reserved_problems(candidate, history[-1] if history else None) if config.validate_fields else []
         if config.compatibility_group is not None:
-            group = group_of(candidate.content.metadata, config.compatibility_group)
-            history = [item for item in history if group_of(_metadata(item), config.compatibility_group) == group]
+            group = compatibility_group_of(candidate.content.metadata, config.compatibility_group)
+            history = [
+                item for item in history if compatibility_group_of(_metadata(item), config.compatibility_group) == group
+            ]
         if level is CompatibilityLevel.NONE:
             history = []
         elif not _is_transitive(level):
             history = history[-1:]
-        versioned = [VersionedSchema(item.version, self._texts.parsed(repository, item.schema)) for item in history]
+        versioned = [VersionedSchema(item.version, self._parser.parsed(repository, item.schema)) for item in history]
         try:
-            report = check_level(candidate.schema, versioned, level, effort=effort)
+            report = check_level(candidate.schema, versioned, level, budget=budget)
         except ComparisonTooLarge as error:
             return Verdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
         others = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]
@@ -239,7 +241,7 @@ def _compared_with(repository: Repository, settings: SubjectSettings) -> list[St
     # With groups the version to compare with need not be the latest of all.
     if settings.config.compatibility_group is not None or _is_transitive(settings.level):
         view = repository.subject_view(settings.subject)
-        return repository.seen_versions(settings.subject, [mark for mark in view.marks if not mark.deleted])
+        return repository.load_entries(settings.subject, [entry for entry in view.entries if not entry.deleted])
     latest = repository.version(settings.subject, LATEST)
     return [] if latest is None else [latest]
 
@@ -250,9 +252,9 @@ def _logical_problems(report: Report) -> list[str]:
         problems: list[str] = []
         for direction in LEVELS[report.level].directions:
             if direction is Direction.BACKWARD:
-                problems += logical_problems(report.candidate, earlier.schema, reader_is_new=True)
+                problems += find_logical_problems(report.candidate, earlier.schema, reader_is_new=True)
             else:
-                problems += logical_problems(earlier.schema, report.candidate, reader_is_new=False)
+                problems += find_logical_problems(earlier.schema, report.candidate, reader_is_new=False)
         if problems:
             return problems
     return []

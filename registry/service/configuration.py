@@ -11,7 +11,7 @@ from headrace.compat.errors import InvalidLevel
 from headrace.compat.levels import CompatibilityLevel, parse_level
 from headrace.registry.domain import ConfigChange, ConfigEntry, Mode
 from headrace.registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
-from headrace.registry.names import in_context_of, in_log, is_whole_context, scopes_of
+from headrace.registry.names import is_context_scope, quoted_for_log, resolve_in_context, scopes_of
 from headrace.registry.rules import check_rule_set
 from headrace.registry.service.modes import mode_of, require_writable
 from headrace.registry.storage.database import Database
@@ -58,7 +58,7 @@ class ConfigRemoved:
     was_set: bool
 
 
-INHERITED: Final = (
+INHERITED_KEYS: Final = (
     "normalize",
     "validate_fields",
     "validate_new_schemas",
@@ -80,7 +80,8 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
     present = [entry for entry in entries if entry is not None]
     nearest = present[0] if present else ConfigEntry()
     inherited = {
-        key: next((value for entry in present if (value := getattr(entry, key)) is not None), None) for key in INHERITED
+        key: next((value for entry in present if (value := getattr(entry, key)) is not None), None)
+        for key in INHERITED_KEYS
     }
     # An alias stands for one subject, so only a subject's own entry can have one.
     own = entries[0] or ConfigEntry()
@@ -155,9 +156,9 @@ class Configuration:
         )
         change = replace(change, values=spelled)
         if values.alias:
-            in_context_of(scope or "", values.alias)
+            resolve_in_context(scope or "", values.alias)
 
-        def so_already(repository: Repository) -> ConfigEntry | None:
+        def find_unchanged(repository: Repository) -> ConfigEntry | None:
             require_writable(repository, scope)
             entry = repository.config(scope)
             return entry if entry is not None and change.applied_to(entry) == entry else None
@@ -170,13 +171,13 @@ class Configuration:
             return entry
 
         # There are clients that set the level before each registration. That is not to end every kept answer each time.
-        unchanged = self._database.read(so_already)
+        unchanged = self._database.read(find_unchanged)
         if unchanged is not None:
             # Whoever made it so may still be waiting, for writers or for kept answers to end.
-            self._database.outwait_change()
+            self._database.wait_for_change_in_effect()
             return ConfigChanged(change, unchanged, is_new=False)
         entry = self._database.write(write)
-        logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))
+        logger.info("configuration changed: scope=%s keys=%s", quoted_for_log(scope), ",".join(sorted(change.given)))
         return ConfigChanged(change, entry, is_new=True)
 
     def reset(self, scope: str | None) -> ConfigRemoved:
@@ -198,11 +199,11 @@ class Configuration:
 
         removed = self._database.write(remove)
         if removed.was_set:
-            logger.info("configuration removed: scope=%s", in_log(scope))
+            logger.info("configuration removed: scope=%s", quoted_for_log(scope))
         return removed
 
 
-def aliased(repository: Repository, subject: str) -> str:
+def resolve_alias(repository: Repository, subject: str) -> str:
     """The subject that a subject stands for: its alias, in the same context unless that says another, or itself.
 
     One step only, so that aliases cannot lead around in a circle.
@@ -211,10 +212,10 @@ def aliased(repository: Repository, subject: str) -> str:
 
 
 def alias_target(subject: str, config: ConfigEntry) -> str:
-    """`aliased`, when the configuration of the subject is known."""
-    if not config.alias or is_whole_context(subject):
+    """`resolve_alias`, when the configuration of the subject is known."""
+    if not config.alias or is_context_scope(subject):
         return subject
-    return in_context_of(subject, config.alias)
+    return resolve_in_context(subject, config.alias)
 
 
 def _level(text: str) -> CompatibilityLevel:

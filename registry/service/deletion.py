@@ -16,11 +16,11 @@ from headrace.registry.errors import (
     VersionNotSoftDeleted,
     VersionSoftDeleted,
 )
-from headrace.registry.names import DEFAULT_CONTEXT, context_scope, in_log
-from headrace.registry.service.configuration import aliased
+from headrace.registry.names import DEFAULT_CONTEXT, context_scope, quoted_for_log
+from headrace.registry.service.configuration import resolve_alias
 from headrace.registry.service.modes import require_writable
+from headrace.registry.storage.cache import SubjectState
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Deletion:
 
         def delete(repository: Repository) -> int:
             repository.bump_revision()
-            name = aliased(repository, subject)
+            name = resolve_alias(repository, subject)
             state = repository.subject_state(name)
             if state is None:
                 raise SubjectNotFound(subject=name)
@@ -63,7 +63,7 @@ class Deletion:
             return number
 
         number = self._database.write(delete)
-        logger.info("version deleted: subject=%s version=%d permanent=%s", in_log(subject), number, permanent)
+        logger.info("version deleted: subject=%s version=%d permanent=%s", quoted_for_log(subject), number, permanent)
         return number
 
     def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
@@ -79,7 +79,7 @@ class Deletion:
 
         def delete(repository: Repository) -> list[int]:
             repository.bump_revision()
-            name = aliased(repository, subject)
+            name = resolve_alias(repository, subject)
             state = repository.subject_state(name)
             stored = repository.version_numbers(name)
             if state is None or not stored:
@@ -97,7 +97,9 @@ class Deletion:
             return chosen
 
         versions = self._database.write(delete)
-        logger.info("subject deleted: subject=%s versions=%d permanent=%s", in_log(subject), len(versions), permanent)
+        logger.info(
+            "subject deleted: subject=%s versions=%d permanent=%s", quoted_for_log(subject), len(versions), permanent
+        )
         return versions
 
     def delete_context(self, context: str) -> bool:
@@ -113,7 +115,7 @@ class Deletion:
 
         def delete(repository: Repository) -> bool:
             repository.bump_revision(of_settings=True)
-            repository.keep_writers_out()
+            repository.lock_out_writers()
             if repository.has_subjects(context):
                 raise ContextNotEmpty(context)
             scope = context_scope(context)
@@ -126,7 +128,7 @@ class Deletion:
 
         was_there = self._database.write(delete)
         if was_there:
-            logger.info("context deleted: context=%s", in_log(context))
+            logger.info("context deleted: context=%s", quoted_for_log(context))
         return was_there
 
 

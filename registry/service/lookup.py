@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from headrace.registry.domain import LATEST, SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
-from headrace.registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
+from headrace.registry.errors import AccessDenied, InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
 from headrace.registry.metadata import has_properties
 from headrace.registry.names import (
     DEFAULT_CONTEXT,
     SubjectFilter,
     context_of,
-    in_context_of,
+    is_context_scope,
     is_qualified,
-    is_whole_context,
     qualified,
+    resolve_in_context,
     split_subject,
 )
-from headrace.registry.service.configuration import Configuration, aliased
-from headrace.registry.service.matching import completed, has_text, matching
-from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.service.configuration import Configuration, resolve_alias
+from headrace.registry.service.matching import complete_request, find_matching_version, has_schema_text
+from headrace.registry.service.schema_parser import SchemaParser
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
@@ -51,9 +51,9 @@ class ListedVersion:
 
 
 class Lookup:
-    def __init__(self, database: Database, texts: SchemaTexts, configuration: Configuration) -> None:
+    def __init__(self, database: Database, parser: SchemaParser, configuration: Configuration) -> None:
         self._database = database
-        self._texts = texts
+        self._parser = parser
         self._configuration = configuration
 
     def identity(self) -> str:
@@ -69,9 +69,9 @@ class Lookup:
             lambda repository: repository.subjects(wanted, deleted=deleted, deleted_only=deleted_only)
         )
 
-    def standing_for(self, subject: str) -> str:
+    def resolve_alias(self, subject: str) -> str:
         """The subject that a subject stands for, which is itself unless it is an alias."""
-        return self._database.read(lambda repository: aliased(repository, subject))
+        return self._database.read(lambda repository: resolve_alias(repository, subject))
 
     def versions(
         self, subject: str, *, deleted: bool, deleted_only: bool, deleted_as_negative: bool = False
@@ -83,7 +83,7 @@ class Lookup:
         """
 
         def read(repository: Repository) -> list[int]:
-            name = aliased(repository, subject)
+            name = resolve_alias(repository, subject)
             stored = repository.version_numbers(name)
             live = [number for number, is_deleted in stored if not is_deleted]
             if not (stored if deleted or deleted_only or deleted_as_negative else live):
@@ -96,8 +96,8 @@ class Lookup:
 
         return self._database.read(read)
 
-    def version(self, subject: str, version: int, *, deleted: bool, elsewhere: bool = True) -> StoredVersion:
-        """One version, or the newest that is not deleted for `LATEST`; with `elsewhere` also of another context.
+    def version(self, subject: str, version: int, *, deleted: bool, offload: bool = True) -> StoredVersion:
+        """One version, or the newest that is not deleted for `LATEST`; with `offload` also of another context.
 
         Raises:
             SubjectNotFound: the subject has no visible version at all.
@@ -108,8 +108,8 @@ class Lookup:
             def find(name: str) -> StoredVersion | None:
                 return repository.version(name, version, deleted=deleted and version != LATEST)
 
-            name = aliased(repository, subject)
-            found = self._first(repository, name, find) if elsewhere else find(name)
+            name = resolve_alias(repository, subject)
+            found = self._first_in_contexts(repository, name, find) if offload else find(name)
             if found is None:
                 _require_subject(repository, name, deleted=deleted)
                 raise VersionNotFound(subject=name, version=version)
@@ -126,7 +126,7 @@ class Lookup:
         """
 
         def read(repository: Repository) -> StoredVersion:
-            name = aliased(repository, subject)
+            name = resolve_alias(repository, subject)
             for stored in reversed(repository.versions(subject=name, deleted=deleted)):
                 if has_properties(stored.schema.content.metadata, wanted):
                     return stored
@@ -191,11 +191,11 @@ class Lookup:
         def read(repository: Repository) -> StoredVersion:
             # First, because it also tells whether the configuration is as it was at an earlier read.
             repository.subject_view(subject)
-            name = aliased(repository, subject)
+            name = resolve_alias(repository, subject)
             found = self._registered(repository, name, request, normalize, deleted)
             if found is not None:
                 return found
-            for other in self._elsewhere(repository, name):
+            for other in self._in_other_contexts(repository, name):
                 try:
                     found = self._registered(repository, other, request, normalize, deleted)
                 except InvalidSchema:
@@ -211,25 +211,27 @@ class Lookup:
         self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
     ) -> StoredVersion | None:
         view = repository.subject_view(subject)
-        if not has_text(request) or view.mark(LATEST, deleted=deleted) is None:
+        if not has_schema_text(request) or view.entry(LATEST, deleted=deleted) is None:
             return None
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)
-        candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False, deleted=True)
-        found = matching(repository, self._texts, subject, view, candidate, deleted=deleted)
+        candidate = self._parser.candidate(
+            repository, subject, request, normalize=normalize, strict=False, deleted=True
+        )
+        found = find_matching_version(repository, self._parser, subject, view, candidate, deleted=deleted)
         if found is not None:
             return found
         latest = repository.version(subject, LATEST)
         if latest is None:
             return None
         # As registering would find it: with the metadata and rules that the request leaves to what is there.
-        request = completed(request, config, latest, None)
+        request = complete_request(request, config, latest, None)
         content = candidate.content
         if (request.metadata, request.rule_set) == (content.metadata, content.rule_set):
             return None
         content = dataclasses.replace(content, metadata=request.metadata, rule_set=request.rule_set)
-        return matching(
-            repository, self._texts, subject, view, dataclasses.replace(candidate, content=content), deleted=deleted
+        return find_matching_version(
+            repository, self._parser, subject, view, dataclasses.replace(candidate, content=content), deleted=deleted
         )
 
     def referencing(self, subject: str, version: int, *, deleted: bool) -> list[int]:
@@ -241,8 +243,8 @@ class Lookup:
         """
 
         def read(repository: Repository) -> list[int]:
-            name = aliased(repository, subject)
-            found = self._first(
+            name = resolve_alias(repository, subject)
+            found = self._first_in_contexts(
                 repository, name, lambda other: repository.version(other, version, deleted=version != LATEST)
             )
             if found is None:
@@ -306,7 +308,7 @@ class Lookup:
 
         return self._database.read(read)
 
-    def _elsewhere(self, repository: Repository, subject: str) -> Iterator[str]:
+    def _in_other_contexts(self, repository: Repository, subject: str) -> Iterator[str]:
         """The subjects of that name in the other contexts, if the subject names no context."""
         if is_qualified(subject):
             return
@@ -319,7 +321,7 @@ class Lookup:
         """Those that whoever asks may read.
 
         Raises:
-            AccessRefused: there are some, but none of these.
+            AccessDenied: there are some, but none of these.
         """
         return schemas
 
@@ -327,12 +329,12 @@ class Lookup:
         """Whether whoever asks may read a schema."""
         return True
 
-    def _first(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
+    def _first_in_contexts(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
         """What is found under a subject, else under one of that name in another context."""
         found = find(subject)
         if found is not None:
             return found
-        others = (find(other) for other in self._elsewhere(repository, subject))
+        others = (find(other) for other in self._in_other_contexts(repository, subject))
         return next((item for item in others if item is not None), None)
 
     def _by_id(
@@ -343,9 +345,9 @@ class Lookup:
         A subject that names a context must have the schema, unless it names nothing else. One that does not is only a
         hint where to look first.
         """
-        if not subject or is_whole_context(subject):
+        if not subject or is_context_scope(subject):
             return self._by_id_in(repository, context_of(subject or ""), schema_id), None
-        name = aliased(repository, subject)
+        name = resolve_alias(repository, subject)
 
         def find(other: str) -> tuple[StoredSchema, StoredVersion] | None:
             stored = repository.schema(context_of(other), schema_id)
@@ -355,7 +357,7 @@ class Lookup:
             used = max(versions, key=lambda item: (not item.deleted, item.version), default=None)
             return None if used is None else (stored, used)
 
-        found = self._first(repository, name, find)
+        found = self._first_in_contexts(repository, name, find)
         if found is not None:
             self._readable(repository, [found[0]])
             return found
@@ -379,11 +381,11 @@ def _aliases(repository: Repository, wanted: SubjectFilter) -> dict[str, tuple[s
     """Who has which aliases, of the aliases that are wanted."""
     found: dict[str, list[str]] = {}
     for scope, alias in repository.aliases().items():
-        if scope is None or is_whole_context(scope) or not alias:
+        if scope is None or is_context_scope(scope) or not alias:
             continue
         context, name = split_subject(scope)
         if wanted.context in (None, context) and name.startswith(wanted.prefix):
-            found.setdefault(in_context_of(scope, alias), []).append(scope)
+            found.setdefault(resolve_in_context(scope, alias), []).append(scope)
     return {subject: tuple(sorted(names)) for subject, names in found.items()}
 
 
@@ -395,3 +397,37 @@ def _has_rule(stored: StoredVersion, rule_type: str) -> bool:
 def _require_subject(repository: Repository, subject: str, *, deleted: bool) -> None:
     if not any(deleted or not is_deleted for _, is_deleted in repository.version_numbers(subject)):
         raise SubjectNotFound(subject=subject)
+
+
+MayRead = Callable[[str], bool]
+
+
+class RestrictedLookup(Lookup):
+    """What `may_read` does not allow is not there. Names of contexts are shown to all."""
+
+    def __init__(self, unrestricted: Lookup, may_read: MayRead) -> None:
+        super().__init__(unrestricted._database, unrestricted._parser, unrestricted._configuration)
+        self._may_read = may_read
+
+    def subjects(self, wanted: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
+        found = super().subjects(wanted, deleted=deleted, deleted_only=deleted_only)
+        return [name for name in found if self._may_read(name)]
+
+    def _is_shown(self, subject: str) -> bool:
+        return self._may_read(subject)
+
+    def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
+        found = super().users(schema_id, subject=subject, deleted=deleted)
+        return [user for user in found if self._may_read(user.subject)]
+
+    def _in_other_contexts(self, repository: Repository, subject: str) -> Iterator[str]:
+        return (name for name in super()._in_other_contexts(repository, subject) if self._may_read(name))
+
+    def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
+        found = [schema for schema in schemas if self._is_readable(repository, schema)]
+        if not found:
+            raise AccessDenied("Denied: no subject that uses this schema may be read")
+        return found
+
+    def _is_readable(self, repository: Repository, schema: StoredSchema) -> bool:
+        return any(map(self._may_read, repository.subjects_using(schema.row_key)))

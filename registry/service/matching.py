@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from headrace.registry.domain import ConfigEntry, SchemaContent, SchemaReference, SchemaRequest, StoredVersion
 from headrace.registry.errors import InvalidSchema
-from headrace.registry.metadata import finds, merged_metadata, numbered
+from headrace.registry.metadata import merged_metadata, satisfies_request, with_version_property
 from headrace.registry.rules import merged_rules
-from headrace.registry.service.texts import Candidate, SchemaTexts
-from headrace.registry.storage.kept import SubjectView
+from headrace.registry.service.schema_parser import Candidate, SchemaParser
+from headrace.registry.storage.cache import SubjectView
 from headrace.registry.storage.repository import Repository
 
 
-def matching(
+def find_matching_version(
     repository: Repository,
-    texts: SchemaTexts,
+    parser: SchemaParser,
     subject: str,
     view: SubjectView,
     candidate: Candidate,
@@ -34,25 +34,28 @@ def matching(
         version: with `LATEST` only the newest version counts, with a number only that one; None and 0 leave it open.
         deleted: whether softly deleted versions count too.
     """
-    alike = [mark for mark in view.marks if mark.lookup_key == candidate.lookup_key and (deleted or not mark.deleted)]
+    alike = [
+        entry for entry in view.entries if entry.lookup_key == candidate.lookup_key and (deleted or not entry.deleted)
+    ]
     if version:
-        wanted = view.mark(version, deleted=deleted)
-        alike = [mark for mark in alike if mark is wanted]
+        wanted = view.entry(version, deleted=deleted)
+        alike = [entry for entry in alike if entry is wanted]
     if not alike:
         return None
-    chosen = repository.seen_versions(subject, tuple(reversed(alike)))
+    chosen = repository.load_entries(subject, tuple(reversed(alike)))
     same = (item for item in chosen if item.schema.content == candidate.content)
     return next(same, None) or next(
         (
             item
             for item in chosen
-            if _says_the_same(candidate.content, item) and texts.says_the_same(repository, candidate, item.schema)
+            if _has_equivalent_content(candidate.content, item)
+            and parser.is_equivalent(repository, candidate, item.schema)
         ),
         None,
     )
 
 
-def completed(
+def complete_request(
     request: SchemaRequest, config: ConfigEntry, latest: StoredVersion | None, version: int | None
 ) -> SchemaRequest:
     """A request with what it leaves out: the schema, metadata and rules of the latest version, and the configured ones.
@@ -64,7 +67,7 @@ def completed(
         InvalidSchema: there is no schema, and none to take.
     """
     content = None if latest is None else latest.schema.content
-    if not has_text(request):
+    if not has_schema_text(request):
         if content is None:
             raise InvalidSchema("Empty schema")
         request = replace(request, text=content.text, references=content.references)
@@ -72,28 +75,28 @@ def completed(
     rule_set = request.rule_set if request.rule_set is not None or content is None else content.rule_set
     metadata = merged_metadata(config.default_metadata, metadata, config.override_metadata)
     if version is not None:
-        metadata = numbered(metadata, version, wanted=request.version not in (None, 0))
+        metadata = with_version_property(metadata, version, wanted=request.version not in (None, 0))
     rule_set = merged_rules(config.default_rule_set, rule_set, config.override_rule_set)
     return replace(request, metadata=metadata, rule_set=rule_set)
 
 
-def has_text(request: SchemaRequest) -> bool:
+def has_schema_text(request: SchemaRequest) -> bool:
     return bool(request.text and request.text.strip())
 
 
-def adds_to_requests(config: ConfigEntry) -> bool:
+def adds_metadata_or_rules(config: ConfigEntry) -> bool:
     """Whether a configuration gives versions metadata or rules, so that a request does not show what it will store."""
     added = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
     return any(value is not None for value in added)
 
 
-def _says_the_same(wanted: SchemaContent, stored: StoredVersion) -> bool:
+def _has_equivalent_content(wanted: SchemaContent, stored: StoredVersion) -> bool:
     content = stored.schema.content
-    return _finds_references(wanted.references, content.references) and finds(
+    return _matches_references(wanted.references, content.references) and satisfies_request(
         (wanted.metadata, wanted.rule_set), (content.metadata, content.rule_set), stored.version
     )
 
 
-def _finds_references(wanted: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
+def _matches_references(wanted: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
     """A schema in one piece finds the one that was split, and not the other way round."""
     return not wanted or sorted(wanted) == sorted(stored)

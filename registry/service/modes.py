@@ -16,13 +16,20 @@ from headrace.registry.errors import (
     SubjectModeNotConfigured,
     SubjectNotFound,
 )
-from headrace.registry.names import EVERYWHERE, context_of, filter_of_scope, in_log, is_whole_context, scopes_of
+from headrace.registry.names import (
+    ALL_CONTEXTS_SCOPE,
+    context_of,
+    filter_of_scope,
+    is_context_scope,
+    quoted_for_log,
+    scopes_of,
+)
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 
-FORWARD_ELSEWHERE: Final = "Forward mode only supported on global level"
+FORWARD_GLOBAL_ONLY: Final = "Forward mode only supported on global level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +78,25 @@ class Modes:
             ReferenceExists: what is deleted softly in the scope is referred to from outside.
         """
         self._require_mutable()
-        if mode is Mode.FORWARD and scope != EVERYWHERE:
-            raise InvalidMode(message=FORWARD_ELSEWHERE)
+        if mode is Mode.FORWARD and scope != ALL_CONTEXTS_SCOPE:
+            raise InvalidMode(message=FORWARD_GLOBAL_ONLY)
 
         def write(repository: Repository) -> bool:
             repository.bump_revision(of_settings=True)
-            _refuse_following(repository)
-            has_made_room = False
+            _refuse_on_replica(repository)
+            has_purged = False
             if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
-                repository.keep_writers_out()
-                has_made_room = _make_room(repository, scope)
+                repository.lock_out_writers()
+                has_purged = _purge_soft_deleted(repository, scope)
             if mode is None:
                 return repository.remove_modes([scope])
             before = repository.modes([scope]).get(scope)
             repository.put_mode(scope, mode)
-            return before is not mode or has_made_room
+            return before is not mode or has_purged
 
         is_new = self._database.write(write)
         if is_new:
-            logger.info("mode changed: scope=%s mode=%s", in_log(scope), mode)
+            logger.info("mode changed: scope=%s mode=%s", quoted_for_log(scope), mode)
         return is_new
 
     def reset(self, scope: str | None, *, recursive: bool) -> ModeRemoved:
@@ -105,7 +112,7 @@ class Modes:
 
         def remove(repository: Repository) -> ModeRemoved:
             repository.bump_revision(of_settings=True)
-            _refuse_following(repository)
+            _refuse_on_replica(repository)
             found = repository.modes([scope]).get(scope)
             if found is None and not recursive:
                 if scope is not None:
@@ -116,7 +123,7 @@ class Modes:
 
         removed = self._database.write(remove)
         if removed.was_set:
-            logger.info("mode removed: scope=%s recursive=%s", in_log(scope), recursive)
+            logger.info("mode removed: scope=%s recursive=%s", quoted_for_log(scope), recursive)
         return removed
 
     def _require_mutable(self) -> None:
@@ -124,11 +131,13 @@ class Modes:
             raise OperationNotPermitted("Mode changes are not allowed")
 
 
-def _refuse_following(repository: Repository) -> None:
+def _refuse_on_replica(repository: Repository) -> None:
     """The mode of everything is what keeps all other changes away from a registry that follows another one."""
-    following = repository.following()
-    if following is not None and not following.is_promoted:
-        raise OperationNotPermitted(f"This registry follows {following.url} and takes no changes until it is promoted")
+    replication = repository.replication_state()
+    if replication is not None and not replication.is_promoted:
+        raise OperationNotPermitted(
+            f"This registry follows {replication.url} and takes no changes until it is promoted"
+        )
 
 
 def effective_mode(modes: Sequence[Mode | None]) -> Mode:
@@ -165,13 +174,13 @@ def not_permitted(scope: str | None, why: str) -> OperationNotPermitted:
     )
 
 
-def _make_room(repository: Repository, scope: str | None) -> bool:
+def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
     """Removes for good what is deleted softly in a scope, so that ids and versions are free for those that come.
 
     Returns:
         Whether there was anything.
     """
-    if scope is not None and not is_whole_context(scope):
+    if scope is not None and not is_context_scope(scope):
         stored = repository.versions(subject=scope, deleted=True)
     else:
         stored = repository.versions(wanted=filter_of_scope(scope), deleted=True)

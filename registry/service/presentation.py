@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.registry.domain import SchemaReference, StoredSchema
-from headrace.registry.names import in_context_of, qualified
-from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.names import qualified, resolve_in_context
+from headrace.registry.service.schema_parser import SchemaParser
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 from headrace.registry.tags import TaggedEntity, entities_with
@@ -17,7 +17,7 @@ QUALIFIED: Final = "qualified"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PresentationOptions:
     """What a client asks for: a format of the text, one of the references' subjects, and tags to find."""
 
     text_format: str = ""
@@ -30,7 +30,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PresentedSchema:
     """What is shown in place of a schema's own text and references (None: those), and which tags were found in it."""
 
     text: str | None = None
@@ -38,15 +38,15 @@ class Shown:
     tagged: Sequence[TaggedEntity] = ()
 
 
-PLAIN: Final = Shown()
+PLAIN: Final = PresentedSchema()
 
 
 class Presentation:
-    def __init__(self, database: Database, texts: SchemaTexts) -> None:
+    def __init__(self, database: Database, parser: SchemaParser) -> None:
         self._database = database
-        self._texts = texts
+        self._parser = parser
 
-    def shown(self, stored: StoredSchema, wish: Wish) -> Shown:
+    def shown(self, stored: StoredSchema, wish: PresentationOptions) -> PresentedSchema:
         """A schema as it is wished; formats that there are not change nothing.
 
         Raises:
@@ -55,11 +55,11 @@ class Presentation:
         if wish.is_plain:
             return PLAIN
 
-        def read(repository: Repository) -> Shown:
-            return Shown(
-                self._texts.formatted(repository, stored, wish.text_format),
+        def read(repository: Repository) -> PresentedSchema:
+            return PresentedSchema(
+                self._parser.formatted(repository, stored, wish.text_format),
                 _qualified(stored) if wish.reference_format.lower() == QUALIFIED else None,
-                entities_with(self._texts.parsed(repository, stored), wish.tags) if wish.tags else (),
+                entities_with(self._parser.parsed(repository, stored), wish.tags) if wish.tags else (),
             )
 
         return self._database.read(read)
@@ -68,5 +68,6 @@ class Presentation:
 def _qualified(stored: StoredSchema) -> tuple[SchemaReference, ...]:
     parent = qualified(stored.context, "")
     return tuple(
-        replace(reference, subject=in_context_of(parent, reference.subject)) for reference in stored.content.references
+        replace(reference, subject=resolve_in_context(parent, reference.subject))
+        for reference in stored.content.references
     )

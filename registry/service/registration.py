@@ -32,29 +32,34 @@ from headrace.registry.errors import (
     SchemaIdMismatch,
     StoreError,
 )
-from headrace.registry.names import context_of, in_context_of, in_log
+from headrace.registry.names import context_of, quoted_for_log, resolve_in_context
 from headrace.registry.rules import check_rule_set
-from headrace.registry.service.compatibility import Compatibility, Elsewhere
+from headrace.registry.service.compatibility import ComparisonOffload, Compatibility
 from headrace.registry.service.configuration import Configuration, SubjectSettings
-from headrace.registry.service.matching import adds_to_requests, completed, has_text, matching
+from headrace.registry.service.matching import (
+    adds_metadata_or_rules,
+    complete_request,
+    find_matching_version,
+    has_schema_text,
+)
 from headrace.registry.service.modes import not_permitted, refuse_readonly
-from headrace.registry.service.texts import Candidate, SchemaTexts
+from headrace.registry.service.schema_parser import Candidate, SchemaParser
+from headrace.registry.storage.cache import LruCache, SubjectState, SubjectView
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.kept import Recent, SubjectState, SubjectView
-from headrace.registry.storage.repository import Conflict, ContentKnown, IdWanted, Repository
+from headrace.registry.storage.repository import Conflict, ContentExists, IdRequest, Repository
 
 logger = logging.getLogger(__name__)
 
-DECISIONS_MAX = 200
+REGISTRATION_ATTEMPTS_MAX = 200
 """Of one registration. Each one lost is another process's success on the same subject or with the same schema."""
 
-TURNS = 8192  # which the subjects share; two subjects that share one are rarely both being written
-KNOWN_MAX = 20_000  # contents of which is remembered that they have an id, some 5 MB
-CROWDED_FOR = 20  # registrations of a process under a subject after one has lost it twice to others
+LOCK_STRIPES = 8192  # which the subjects share; two subjects that share one are rarely both being written
+KNOWN_CONTENTS_MAX = 20_000  # contents of which is remembered that they have an id, some 5 MB
+SERIALIZED_ATTEMPTS = 20  # registrations of a process under a subject after one has lost it twice to others
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _RegistrationPlan:
     """A new version.
 
     `seen` and `settings_seen` are the revisions that it was decided on, in the history `history_seen`. `imposed_id`
@@ -77,9 +82,9 @@ class _Plan:
         return context_of(self.subject)
 
     @property
-    def new_id(self) -> IdWanted | None:
+    def new_id(self) -> IdRequest | None:
         is_needed = self.imposed_id is None and self.known is None
-        return IdWanted(self.context, self.candidate.content) if is_needed else None
+        return IdRequest(self.context, self.candidate.content) if is_needed else None
 
     @property
     def is_plain(self) -> bool:
@@ -96,19 +101,19 @@ class Registered:
     history_seen: int = 0
 
 
-class _Turn:
+class _LockStripe:
     """Whose turn it is to register under a subject, in this process.
 
-    While `crowded_for` is not 0, other processes register under it too, and the database says whose turn it is.
-    `has_lost` says that the registration under way has been decided in vain.
+    While `serialized_attempts_left` is not 0, other processes register under it too, and the database says whose turn it is.
+    `had_conflict` says that the registration under way has been decided in vain.
     """
 
-    __slots__ = ("crowded_for", "has_lost", "lock")
+    __slots__ = ("had_conflict", "lock", "serialized_attempts_left")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.crowded_for = 0
-        self.has_lost = False
+        self.serialized_attempts_left = 0
+        self.had_conflict = False
 
 
 class Registration:
@@ -117,19 +122,19 @@ class Registration:
     def __init__(
         self,
         database: Database,
-        texts: SchemaTexts,
+        parser: SchemaParser,
         configuration: Configuration,
         compatibility: Compatibility,
         now_ms: Callable[[], int],
     ) -> None:
         self._database = database
-        self._texts = texts
+        self._parser = parser
         self._configuration = configuration
         self._compatibility = compatibility
         self._now_ms = now_ms
         # Contents that their contexts have had an id for.
-        self._known = Recent[tuple[str, bytes], bool](KNOWN_MAX)
-        self._turns = tuple(_Turn() for _ in range(TURNS))
+        self._known = LruCache[tuple[str, bytes], bool](KNOWN_CONTENTS_MAX)
+        self._lock_stripes = tuple(_LockStripe() for _ in range(LOCK_STRIPES))
 
     def register(
         self,
@@ -138,7 +143,7 @@ class Registration:
         *,
         normalize: bool,
         force: bool = False,
-        elsewhere: Elsewhere | None = None,
+        offload: ComparisonOffload | None = None,
     ) -> Registered:
         """The version that holds the schema: an equal one that was there, else a new one.
 
@@ -152,7 +157,7 @@ class Registration:
             elsewhere: what others have compared, to whom is left what takes long; None compares everything here.
 
         Raises:
-            ComparisonLeft: it is to be asked for again with what `Compatibility.work_out` returns.
+            ComparisonDeferred: it is to be asked for again with what `Compatibility.run_comparison` returns.
             InvalidRuleSet: the rules cannot be.
             InvalidSchema: malformed, empty, a missing reference, or not the version that the request expects.
             IncompatibleSchema: the subject's level forbids it.
@@ -161,68 +166,68 @@ class Registration:
         """
         if request.rule_set is not None:
             check_rule_set(request.rule_set)
-        compare = partial(self._require_compatible, elsewhere=elsewhere)
+        compare = partial(self._require_compatible, offload=offload)
         decide = partial(
             self._decide, subject=subject, request=request, normalize=normalize, compare=None if force else compare
         )
-        turn = self._turns[hash(subject) % TURNS]
+        stripe = self._lock_stripes[hash(subject) % LOCK_STRIPES]
         # One after the other, since of any number that decide at once only one succeeds.
-        with turn.lock:
-            turn.has_lost = False
-            attempts = (self._attempt(subject, decide, turn) for _ in range(DECISIONS_MAX))
+        with stripe.lock:
+            stripe.had_conflict = False
+            attempts = (self._attempt(subject, decide, stripe) for _ in range(REGISTRATION_ATTEMPTS_MAX))
             registered = next(filter(None, attempts), None)
         if registered is None:
             raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
         if registered.is_new:
             stored = registered.stored
             # The next registration under the subject is compared with it, and other subjects may get it too.
-            self._database.keep(registered.history_seen, stored.schema)
+            self._database.cache_schema(registered.history_seen, stored.schema)
             self._note_known(stored.schema.context, stored.schema.content)
             logger.info(
                 "schema registered: subject=%s version=%d schema_id=%d",
-                in_log(stored.subject),
+                quoted_for_log(stored.subject),
                 stored.version,
                 stored.schema.schema_id,
             )
         else:
             # Whoever has just made it visible again may still be waiting for kept answers to end.
-            self._database.outwait_new_revision()
+            self._database.wait_out_leases_of_new_revision()
         return registered
 
     def _attempt(
-        self, subject: str, decide: Callable[[Repository], StoredVersion | _Plan], turn: _Turn
+        self, subject: str, decide: Callable[[Repository], StoredVersion | _RegistrationPlan], stripe: _LockStripe
     ) -> Registered | None:
         """Decides and writes; None when another change came first."""
         try:
-            if turn.crowded_for:
-                turn.crowded_for -= 1
-                return self._database.write_in_turn(subject, decide, self._settle, new_id=_new_id_of)
+            if stripe.serialized_attempts_left:
+                stripe.serialized_attempts_left -= 1
+                return self._database.write_serialized(subject, decide, self._write_decision, new_id=_new_id_of)
             # What it rests on is held when it is written: the subject's revision, references, the content's being new.
-            decided = self._database.read(decide, one_view=False)
+            decided = self._database.read(decide, in_one_snapshot=False)
             if isinstance(decided, StoredVersion):
                 return Registered(decided, is_new=False)
             return self._database.write(
-                partial(self._settle, decided=decided),
+                partial(self._write_decision, decided=decided),
                 attempts=1,
                 new_id=decided.new_id,
                 in_one_statement=decided.is_plain,
             )
-        except ContentKnown as error:
+        except ContentExists as error:
             self._note_known(error.wanted.context, error.wanted.content)
         except Conflict:
             # Not at the first one, which a change of configuration may have been.
-            if turn.has_lost:
-                turn.crowded_for = CROWDED_FOR
-            turn.has_lost = True
+            if stripe.had_conflict:
+                stripe.serialized_attempts_left = SERIALIZED_ATTEMPTS
+            stripe.had_conflict = True
         return None
 
     def _note_known(self, context: str, content: SchemaContent) -> None:
         self._known.put((context, content.fingerprint), True, 1)
 
-    def _settle(self, repository: Repository, decided: StoredVersion | _Plan) -> Registered:
+    def _write_decision(self, repository: Repository, decided: StoredVersion | _RegistrationPlan) -> Registered:
         if isinstance(decided, StoredVersion):
             return Registered(decided, is_new=False)
-        return Registered(self._apply(repository, decided), is_new=True, history_seen=decided.history_seen)
+        return Registered(self._write_plan(repository, decided), is_new=True, history_seen=decided.history_seen)
 
     def _decide(
         self,
@@ -232,7 +237,7 @@ class Registration:
         request: SchemaRequest,
         normalize: bool,
         compare: Callable[[Repository, SubjectSettings, Candidate], None] | None,
-    ) -> StoredVersion | _Plan:
+    ) -> StoredVersion | _RegistrationPlan:
         # First of all, because that also tells whether the configuration is as it was at an earlier read.
         repository.subject_view(subject)
         seen = repository.history(), repository.settings_revision()
@@ -241,13 +246,15 @@ class Registration:
         view = repository.subject_view(subject)
         # What comes with its id has the text that it has elsewhere.
         normalize = not settings.mode.takes_ids and (normalize or bool(config.normalize))
-        tagged = self._tagged(repository, subject, request)
+        tagged = self._with_requested_tags(repository, subject, request)
         request, is_tagged = tagged, tagged is not request
-        candidate, problem = self._parsed(repository, request, settings, normalize)
+        candidate, problem = self._parse_request(repository, request, settings, normalize)
         # Whoever names the next version wants a new one, unless it comes with the id that the version has.
         is_new = request.version not in (None, 0, LATEST) and request.schema_id is None
-        if candidate is not None and not (is_new or is_tagged or adds_to_requests(config)):
-            existing = matching(repository, self._texts, subject, view, candidate, version=request.version)
+        if candidate is not None and not (is_new or is_tagged or adds_metadata_or_rules(config)):
+            existing = find_matching_version(
+                repository, self._parser, subject, view, candidate, version=request.version
+            )
             if existing is not None and request.schema_id in (None, existing.schema.schema_id):
                 return existing
         _require_mode(subject, request, settings.mode)
@@ -256,13 +263,13 @@ class Registration:
         if settings.mode.takes_ids:
             return _decide_import(repository, subject, view, seen, candidate, request)
         latest = repository.version(subject, LATEST)
-        request = completed(request, config, latest, view.next_version)
+        request = complete_request(request, config, latest, view.next_version)
         if candidate is None:
-            candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False)
+            candidate = self._parser.candidate(repository, subject, request, normalize=normalize, strict=False)
         content = replace(candidate.content, metadata=request.metadata, rule_set=request.rule_set)
         candidate = replace(candidate, content=content)
         if request.version in (None, 0):
-            existing = matching(repository, self._texts, subject, view, candidate)
+            existing = find_matching_version(repository, self._parser, subject, view, candidate)
             if existing is not None:
                 return existing
         if compare is not None:
@@ -270,23 +277,23 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        plan = _Plan(subject, view.state, *seen, candidate, view.next_version, revives=view.is_deleted)
-        return self._planned(repository, plan)
+        plan = _RegistrationPlan(subject, view.state, *seen, candidate, view.next_version, revives=view.is_deleted)
+        return self._with_known_schema(repository, plan)
 
-    def _planned(self, repository: Repository, plan: _Plan) -> _Plan:
+    def _with_known_schema(self, repository: Repository, plan: _RegistrationPlan) -> _RegistrationPlan:
         content = plan.candidate.content
         # On PostgreSQL whether the content is known is told with the new id, and most are not.
-        is_told = not (self._database.is_sqlite or self._known.get((plan.context, content.fingerprint)))
-        known = None if is_told else repository.schema_of(plan.context, content)
-        revives = known is not None and repository.is_hidden(known.row_key, plan.subject)
+        is_deferred_to_insert = not (self._database.is_sqlite or self._known.get((plan.context, content.fingerprint)))
+        known = None if is_deferred_to_insert else repository.schema_of(plan.context, content)
+        revives = known is not None and repository.is_soft_deleted_for(known.row_key, plan.subject)
         return replace(plan, known=known, revives=plan.revives or revives)
 
-    def _tagged(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
+    def _with_requested_tags(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
             return request
-        return self._texts.tagged(repository, subject, request, repository.version(subject, LATEST))
+        return self._parser.tagged(repository, subject, request, repository.version(subject, LATEST))
 
-    def _parsed(
+    def _parse_request(
         self,
         repository: Repository,
         request: SchemaRequest,
@@ -294,9 +301,9 @@ class Registration:
         normalize: bool,
     ) -> tuple[Candidate | None, InvalidSchema | None]:
         """The request's schema, and what is wrong with it for a new version: one from before may be found with it."""
-        if not has_text(request):
+        if not has_schema_text(request):
             return None, None
-        parse = partial(self._texts.candidate, repository, settings.subject, request, normalize=normalize)
+        parse = partial(self._parser.candidate, repository, settings.subject, request, normalize=normalize)
         try:
             # What comes from another registry was accepted there, with what it refers to.
             is_import = request.schema_id is not None
@@ -315,19 +322,19 @@ class Registration:
         settings: SubjectSettings,
         candidate: Candidate,
         *,
-        elsewhere: Elsewhere | None,
+        offload: ComparisonOffload | None,
     ) -> None:
-        if elsewhere is None:
+        if offload is None:
             verdict = self._compatibility.verdict(repository, settings, candidate)
         else:
-            verdict = self._compatibility.verdict_here(repository, settings, candidate, elsewhere)
+            verdict = self._compatibility.verdict_or_defer(repository, settings, candidate, offload)
         if not verdict.is_compatible:
             raise IncompatibleSchema(verdict.messages, subject=settings.subject)
 
-    def _apply_plain(self, repository: Repository, plan: _Plan) -> StoredVersion:
+    def _write_plain(self, repository: Repository, plan: _RegistrationPlan) -> StoredVersion:
         now_ms, candidate = self._now_ms(), plan.candidate
         schema_id = _new_id(repository, plan)
-        schema = repository.add_whole_version(
+        schema = repository.add_version_with_schema(
             plan.subject,
             plan.seen,
             plan.history_seen,
@@ -340,9 +347,9 @@ class Registration:
         )
         return StoredVersion(plan.subject, plan.version, schema, now_ms)
 
-    def _apply(self, repository: Repository, plan: _Plan) -> StoredVersion:
+    def _write_plan(self, repository: Repository, plan: _RegistrationPlan) -> StoredVersion:
         if plan.is_plain:
-            return self._apply_plain(repository, plan)
+            return self._write_plain(repository, plan)
         now_ms = self._now_ms()
         if plan.revives:
             repository.bump_revision()
@@ -350,21 +357,21 @@ class Registration:
         repository.require_settings(plan.history_seen, plan.settings_seen)
         is_import = plan.imposed_id is not None
         targets = {
-            (in_context_of(plan.subject, reference.subject), reference.version)
+            (resolve_in_context(plan.subject, reference.subject), reference.version)
             for reference in plan.candidate.content.references
         }
         # In the order in which deletions lock them, so that nobody waits for the other.
         for target, version in sorted(targets):
-            if not repository.hold_reference(target, version, deleted=is_import):
+            if not repository.lock_referenced_version(target, version, deleted=is_import):
                 raise Conflict(f"version {version} of {target} has been deleted")
         repository.list_context(plan.context)
-        schema = _held_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
+        schema = _locked_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
         if not is_import:
             repository.add_version(subject_id, plan.version, schema.row_key, now_ms)
         elif repository.put_version(subject_id, plan.version, schema.row_key, now_ms):
-            mend_lookup_keys(repository, plan.subject, plan.version)
+            refresh_lookup_keys(repository, plan.subject, plan.version)
         if plan.revives:
-            _drop_replaced(repository, subject_id, plan, schema)
+            _remove_replaced_versions(repository, subject_id, plan, schema)
         return StoredVersion(plan.subject, plan.version, replace(schema, deleted=False), now_ms)
 
 
@@ -375,7 +382,7 @@ def _decide_import(
     seen: tuple[int, int],
     candidate: Candidate | None,
     request: SchemaRequest,
-) -> _Plan:
+) -> _RegistrationPlan:
     """Schemas of another registry keep their ids, versions and contents, whatever was before.
 
     `seen` are history and revision of the settings.
@@ -397,37 +404,39 @@ def _decide_import(
     # What refers to others waits all the same: others that are deleted softly could else be replaced meanwhile.
     revives = (
         view.is_deleted
-        or any(mark.version == version for mark in view.marks)
+        or any(entry.version == version for entry in view.entries)
         or bool(candidate.content.references)
-        or (owner is not None and repository.is_hidden(owner.row_key, subject))
+        or (owner is not None and repository.is_soft_deleted_for(owner.row_key, subject))
     )
     _require_number(subject, version)
-    return _Plan(subject, view.state, *seen, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
+    return _RegistrationPlan(
+        subject, view.state, *seen, candidate, version, known=owner, imposed_id=schema_id, revives=revives
+    )
 
 
-def _new_id_of(decided: StoredVersion | _Plan) -> IdWanted | None:
+def _new_id_of(decided: StoredVersion | _RegistrationPlan) -> IdRequest | None:
     return None if isinstance(decided, StoredVersion) else decided.new_id
 
 
-def _held_schema(repository: Repository, plan: _Plan) -> StoredSchema:
+def _locked_schema(repository: Repository, plan: _RegistrationPlan) -> StoredSchema:
     """The schema of a plan, which stays as it is until the transaction ends."""
     assert plan.known is not None
-    if not repository.hold_schema(plan.known.row_key):
+    if not repository.lock_schema(plan.known.row_key):
         raise Conflict("the schema has gone")
     # Asked again, because whoever held it before may have deleted its last visible version.
-    if not plan.revives and repository.is_hidden(plan.known.row_key, plan.subject):
+    if not plan.revives and repository.is_soft_deleted_for(plan.known.row_key, plan.subject):
         raise Conflict("the schema has been deleted softly")
     return plan.known
 
 
-def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchema:
+def _new_schema(repository: Repository, plan: _RegistrationPlan, now_ms: int) -> StoredSchema:
     content, context = plan.candidate.content, plan.context
     is_copy = False
     if plan.imposed_id is None:
         schema_id = _new_id(repository, plan)
     else:
         schema_id = plan.imposed_id
-        repository.keep_schema_id(context, schema_id)
+        repository.advance_next_id(context, schema_id)
         is_copy = repository.schema_of(context, content) is not None
     row_key = repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms, is_copy=is_copy)
     if row_key is None:
@@ -435,7 +444,7 @@ def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchem
     return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
 
-def _new_id(repository: Repository, plan: _Plan) -> SchemaId:
+def _new_id(repository: Repository, plan: _RegistrationPlan) -> SchemaId:
     schema_id = repository.take_schema_id(plan.context)
     # An import can use up the ids.
     if schema_id > SCHEMA_ID_MAX:
@@ -457,10 +466,10 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
         raise not_permitted(subject, "is not in read-write mode")
 
 
-def mend_lookup_keys(repository: Repository, subject: str, version: int) -> None:
+def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> None:
     """What refers to a version that has another schema now, directly or through others, says something else."""
     # Not the service's own, which would keep what is not committed.
-    texts = SchemaTexts()
+    parser = SchemaParser()
     pending, seen = [(subject, version)], set[int]()
     while pending:
         for referrer in repository.referencing(*pending.pop(), deleted=True):
@@ -468,12 +477,14 @@ def mend_lookup_keys(repository: Repository, subject: str, version: int) -> None
                 continue
             seen.add(referrer.row_key)
             pending += [(user.subject, user.version) for user in repository.users(referrer, deleted=True)]
-            lookup_key = texts.lookup_key(repository, referrer)
+            lookup_key = parser.lookup_key(repository, referrer)
             if lookup_key is not None:
                 repository.set_lookup_key(referrer.row_key, lookup_key)
 
 
-def _drop_replaced(repository: Repository, subject_id: int, plan: _Plan, schema: StoredSchema) -> None:
+def _remove_replaced_versions(
+    repository: Repository, subject_id: int, plan: _RegistrationPlan, schema: StoredSchema
+) -> None:
     """Registering again what was deleted softly replaces the deleted version, unless something refers to it."""
     replaced = [
         found.version

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.registry.domain import LATEST, SchemaRequest, StoredVersion, TagChange
 from headrace.registry.errors import VersionNotFound
-from headrace.registry.metadata import numbered
+from headrace.registry.metadata import with_version_property
 from headrace.registry.rules import RuleSet, check_rule_set, merged_rules, rules_without
-from headrace.registry.service.compatibility import Elsewhere
+from headrace.registry.service.compatibility import ComparisonOffload
 from headrace.registry.service.lookup import Lookup
 from headrace.registry.service.registration import Registered, Registration
 
@@ -17,7 +17,7 @@ class Tagging:
         self._registration = registration
 
     def change(
-        self, subject: str, version: int, change: TagChange, *, elsewhere: Elsewhere | None = None
+        self, subject: str, version: int, change: TagChange, *, offload: ComparisonOffload | None = None
     ) -> Registered:
         """Registers a version with its tags changed; the new version says its number in its metadata.
 
@@ -28,7 +28,7 @@ class Tagging:
             elsewhere: as in a registration.
 
         Raises:
-            ComparisonLeft: as in a registration.
+            ComparisonDeferred: as in a registration.
             SubjectNotFound: the subject has no version.
             VersionNotFound: it has, but not this one.
             InvalidRuleSet: the rules cannot be.
@@ -39,20 +39,20 @@ class Tagging:
         if change.rule_set is not None:
             check_rule_set(change.rule_set)
         # Only what is read is looked for in other contexts: what is written goes where the path says.
-        old = self._lookup.version(subject, version, deleted=False, elsewhere=False)
+        old = self._lookup.version(subject, version, deleted=False, offload=False)
         content = old.schema.content
         metadata = content.metadata if change.metadata is None else change.metadata
         request = SchemaRequest(
             text=content.text,
             references=content.references,
             # Whatever number stands here, registration writes the true one.
-            metadata=numbered(metadata, change.new_version or 0, wanted=True),
+            metadata=with_version_property(metadata, change.new_version or 0, wanted=True),
             rule_set=self._rules(old.subject, change),
             version=change.new_version or 0,
             tags_to_add=change.tags_to_add,
             tags_to_remove=change.tags_to_remove,
         )
-        return self._registration.register(old.subject, request, normalize=False, elsewhere=elsewhere)
+        return self._registration.register(old.subject, request, normalize=False, offload=offload)
 
     def _rules(self, subject: str, change: TagChange) -> RuleSet | None:
         if change.rules_to_merge is None and change.rules_to_remove is None:
@@ -65,6 +65,6 @@ class Tagging:
     def _version_before(self, subject: str, new_version: int | None) -> StoredVersion | None:
         number = LATEST if new_version is None or new_version <= 1 else new_version - 1
         try:
-            return self._lookup.version(subject, number, deleted=False, elsewhere=False)
+            return self._lookup.version(subject, number, deleted=False, offload=False)
         except VersionNotFound:
             return None

@@ -32,18 +32,18 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from headrace.registry.domain import StoredSchema
 from headrace.registry.errors import DatabaseOutdated, DatabaseUnusable, StoreError
 from headrace.registry.storage import statements
-from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
-from headrace.registry.storage.footing import (
+from headrace.registry.storage.cache import DatabaseCache
+from headrace.registry.storage.dependencies import (
     LEASE_MARGIN,
     LEASE_S,
-    FootingNotes,
-    acknowledged,
-    current_notes,
-    outwait_leases,
+    DependencyRecorder,
+    current_recorder,
+    wait_out_leases,
+    waiting_out_leases,
 )
-from headrace.registry.storage.kept import Kept
+from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from headrace.registry.storage.models import MigrationRow
-from headrace.registry.storage.repository import Conflict, IdWanted, Repository, ReservedIds, reserve_schema_id
+from headrace.registry.storage.repository import Conflict, IdRequest, Repository, ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 D = TypeVar("D")
@@ -64,11 +64,11 @@ def sqlite_url(path: Path) -> str:
 
 
 class ConnectionLost(StoreError):
-    """The database went away in the middle. With `is_undecided` it may or may not have committed."""
+    """The database went away in the middle. With `is_outcome_unknown` it may or may not have committed."""
 
-    def __init__(self, detail: str, *, is_undecided: bool) -> None:
+    def __init__(self, detail: str, *, is_outcome_unknown: bool) -> None:
         super().__init__(detail)
-        self.is_undecided = is_undecided
+        self.is_outcome_unknown = is_outcome_unknown
 
 
 class Database:
@@ -77,7 +77,7 @@ class Database:
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
         connections: how many are open to PostgreSQL at once at most.
-        lease_s: the longest `lease_s` of the `Front`s on this database, of any process; 0 when there is none.
+        lease_s: the longest `lease_s` of the `AsgiFront`s on this database, of any process; 0 when there is none.
 
     Raises:
         DatabaseUnusable: the URL names no database that can be opened.
@@ -92,9 +92,9 @@ class Database:
         self._is_sqlite = self._address.is_sqlite
         self._lease_s = lease_s
         # A connection that whoever has one of the others can wait for.
-        self._beside = None if self._is_sqlite else open_engine(self._address, 1)
-        self._write_turn = threading.Lock()
-        self._kept = Kept()
+        self._reservation_engine = None if self._is_sqlite else open_engine(self._address, 1)
+        self._write_lock = threading.Lock()
+        self._cache = DatabaseCache()
 
     @property
     def name(self) -> str:
@@ -106,28 +106,28 @@ class Database:
         return self._is_sqlite
 
     def close(self) -> None:
-        for engine in filter(None, (self._engine, self._beside)):
+        for engine in filter(None, (self._engine, self._reservation_engine)):
             engine.dispose()
 
-    def read(self, work: Callable[[Repository], T], *, one_view: bool = True) -> T:
+    def read(self, work: Callable[[Repository], T], *, in_one_snapshot: bool = True) -> T:
         """Runs `work` on one consistent view of the database; again, on a new view, when the connection broke.
 
         Args:
             work: what to ask.
-            one_view: False for a change that is being decided and holds what it rests on when it is written. On
+            in_one_snapshot: False for a change that is being decided and holds what it rests on when it is written. On
                 PostgreSQL each question then sees the newest state, which saves beginning and ending a transaction.
 
         Raises:
             StoreError: the database failed.
         """
-        purpose = Purpose.READ if one_view or self._is_sqlite else Purpose.QUESTIONS
-        return self._read(work, purpose, current_notes())
+        purpose = Purpose.READ if in_one_snapshot or self._is_sqlite else Purpose.AUTOCOMMIT_READS
+        return self._read(work, purpose, current_recorder())
 
-    def _read(self, work: Callable[[Repository], T], purpose: Purpose, notes: FootingNotes | None) -> T:
+    def _read(self, work: Callable[[Repository], T], purpose: Purpose, recorder: DependencyRecorder | None) -> T:
         for attempt in range(1, CONNECTION_ATTEMPTS_MAX + 1):
             try:
                 with self._transaction(purpose) as (connection, _):
-                    return work(Repository(connection, kept=self._kept, notes=notes))
+                    return work(Repository(connection, cache=self._cache, recorder=recorder))
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
@@ -142,7 +142,7 @@ class Database:
         work: Callable[[Repository], T],
         attempts: int = WRITE_ATTEMPTS_MAX,
         *,
-        new_id: IdWanted | None = None,
+        new_id: IdRequest | None = None,
         in_one_statement: bool = False,
     ) -> T:
         """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
@@ -159,21 +159,21 @@ class Database:
                 PostgreSQL that is then the whole transaction.
 
         Raises:
-            ContentKnown: no new id is needed; on PostgreSQL only.
+            ContentExists: no new id is needed; on PostgreSQL only.
             Conflict: the only attempt met another change, or the connection broke, maybe after it had committed; with
                 more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed, unless the message says that this is not known.
         """
-        with acknowledged(self._lease_s) as watch:
-            return self._write(watch.over(work), attempts, new_id, in_one_statement)
+        with waiting_out_leases(self._lease_s) as watch:
+            return self._write(watch.observe(work), attempts, new_id, in_one_statement)
 
     def _write(
-        self, work: Callable[[Repository], T], attempts: int, new_id: IdWanted | None, in_one_statement: bool
+        self, work: Callable[[Repository], T], attempts: int, new_id: IdRequest | None, in_one_statement: bool
     ) -> T:
-        purpose = Purpose.ONE_STATEMENT if in_one_statement and not self._is_sqlite else Purpose.WRITE
+        purpose = Purpose.AUTOCOMMIT_WRITE if in_one_statement and not self._is_sqlite else Purpose.WRITE
         for attempt in range(1, attempts + 1):
             try:
-                with self._turn(), self._transaction(purpose, new_id) as (connection, reserved):
+                with self._write_slot(), self._transaction(purpose, new_id) as (connection, reserved):
                     repository = Repository(connection, reserved=reserved)
                     result = work(repository)
                 break
@@ -185,47 +185,47 @@ class Database:
             except ConnectionLost as error:
                 if attempts == 1:
                     raise Conflict(str(error)) from error
-                if error.is_undecided or attempt >= CONNECTION_ATTEMPTS_MAX:
+                if error.is_outcome_unknown or attempt >= CONNECTION_ATTEMPTS_MAX:
                     raise
         else:
             raise AssertionError("attempts is at least 1")
         if repository.has_changed_settings:
-            self.outwait_writers()
+            self.wait_for_writers()
         return result
 
-    def outwait_change(self) -> None:
+    def wait_for_change_in_effect(self) -> None:
         """Ends when a change of settings that was found there is in effect everywhere, as for whoever made it.
 
         Raises:
             StoreError: the database failed, or somebody has been writing for long.
         """
-        self.outwait_writers()
-        outwait_leases(self._lease_s)
+        self.wait_for_writers()
+        wait_out_leases(self._lease_s)
 
-    def outwait_new_revision(self) -> None:
+    def wait_out_leases_of_new_revision(self) -> None:
         """Ends when nobody gives an answer any more that was kept from before the versions that this has read.
 
         Whoever brought the registry to the revision at which it read them may be waiting for that too. Once a revision
         has been known here for the time of a lease, nobody does.
         """
-        if self._kept.newest.age_s() < self._lease_s * LEASE_MARGIN:
-            outwait_leases(self._lease_s)
+        if self._cache.newest.age_s() < self._lease_s * LEASE_MARGIN:
+            wait_out_leases(self._lease_s)
 
-    def outwait_writers(self) -> None:
+    def wait_for_writers(self) -> None:
         """Ends when all that was decided under settings from before this call has been written or refused.
 
         Raises:
             StoreError: the database failed, or somebody has been writing for long.
         """
-        self._read(lambda repository: repository.outwait_writers(), Purpose.QUESTIONS, None)
+        self._read(lambda repository: repository.wait_for_writers(), Purpose.AUTOCOMMIT_READS, None)
 
-    def write_in_turn(
+    def write_serialized(
         self,
         subject: str,
         decide: Callable[[Repository], D],
         work: Callable[[Repository, D], T],
         *,
-        new_id: Callable[[D], IdWanted | None],
+        new_id: Callable[[D], IdRequest | None],
     ) -> T:
         """Decides and writes in one transaction, one after the other of all who call this for a subject.
 
@@ -238,82 +238,82 @@ class Database:
             new_id: which id `work` is going to take.
 
         Raises:
-            ContentKnown: no new id is needed; on PostgreSQL only.
+            ContentExists: no new id is needed; on PostgreSQL only.
             Conflict: it met another change, or the connection broke, maybe after it had committed.
             StoreError: the database failed; nothing was changed.
         """
-        with acknowledged(self._lease_s) as watch:
-            return self._write_in_turn(subject, decide, watch.over(work), new_id)
+        with waiting_out_leases(self._lease_s) as watch:
+            return self._write_in_turn(subject, decide, watch.observe(work), new_id)
 
     def _write_in_turn(
         self,
         subject: str,
         decide: Callable[[Repository], D],
         work: Callable[[Repository, D], T],
-        new_id: Callable[[D], IdWanted | None],
+        new_id: Callable[[D], IdRequest | None],
     ) -> T:
         try:
-            with self._turn(), self._transaction(Purpose.WRITE) as (connection, _):
+            with self._write_slot(), self._transaction(Purpose.WRITE) as (connection, _):
                 if not self._is_sqlite:
                     # Until the transaction ends. Before all other locks, so that nobody who has one waits here.
-                    connection.execute(statements.TAKE_TURN, {"key": zlib.crc32(subject.encode()) - 2**31})
-                decided = decide(Repository(connection, kept=self._kept))
-                reserved = self._reserved_beside(new_id(decided))
+                    connection.execute(statements.LOCK_SUBJECT, {"key": zlib.crc32(subject.encode()) - 2**31})
+                decided = decide(Repository(connection, cache=self._cache))
+                reserved = self._reserve_id(new_id(decided))
                 return work(Repository(connection, reserved=reserved), decided)
         except ConnectionLost as error:
             raise Conflict(str(error)) from error
 
-    def _reserved_beside(self, wanted: IdWanted | None) -> ReservedIds:
+    def _reserve_id(self, wanted: IdRequest | None) -> ReservedIds:
         """An id that is taken at once, while a transaction that has written nothing yet is open."""
-        if wanted is None or self._beside is None:
+        if wanted is None or self._reservation_engine is None:
             return {}
-        with self._beside.connect().execution_options(**{PURPOSE: Purpose.QUESTIONS}) as connection:
+        with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
             return reserve_schema_id(connection, wanted)
 
-    def keep(self, history: int, schema: StoredSchema) -> None:
+    def cache_schema(self, history: int, schema: StoredSchema) -> None:
         """Spares the next read of a schema that a write has just committed in that history."""
-        self._kept.keep_schema(history, schema)
+        self._cache.put_schema(history, schema)
 
-    def _turn(self) -> AbstractContextManager[Any]:
-        return self._write_turn if self._is_sqlite else nullcontext()
+    def _write_slot(self) -> AbstractContextManager[Any]:
+        return self._write_lock if self._is_sqlite else nullcontext()
 
     @contextmanager
     def _transaction(
-        self, purpose: Purpose, new_id: IdWanted | None = None
+        self, purpose: Purpose, new_id: IdRequest | None = None
     ) -> Iterator[tuple[Connection, ReservedIds]]:
-        with self._answered() as stage, self._connected(Purpose.QUESTIONS) as connection:
+        with self._translating_errors() as stage, self._connected(Purpose.AUTOCOMMIT_READS) as connection:
             # While the connection of the transaction is there: as long as that lives the server has not crashed, which
             # can take the counter back. Nor can the transaction be on the disk without it.
             reserved = {} if new_id is None or self._is_sqlite else reserve_schema_id(connection, new_id)
             connection.commit()
             transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
-            stage.is_committing = purpose is Purpose.ONE_STATEMENT
+            stage.is_committing = purpose is Purpose.AUTOCOMMIT_WRITE
             try:
                 yield connection, reserved
             except BaseException:
                 transaction.rollback()
                 raise
-            stage.is_committing = purpose in (Purpose.WRITE, Purpose.ONE_STATEMENT)
+            stage.is_committing = purpose in (Purpose.WRITE, Purpose.AUTOCOMMIT_WRITE)
             transaction.commit()
 
     def _connected(self, purpose: Purpose) -> Connection:
         return self._engine.connect().execution_options(**{PURPOSE: purpose})
 
     @contextmanager
-    def _answered(self) -> Iterator[_Stage]:
+    def _translating_errors(self) -> Iterator[_CommitState]:
         """Turns the database's errors into the registry's."""
-        stage = _Stage()
+        stage = _CommitState()
         try:
             yield stage
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from error
         except SQLAlchemyError as error:
             if _state(error) in SERIALIZATION_STATES:
-                raise Conflict(_cause(error)) from error
-            logger.error("database failed: database=%s cause=%s", self.name, _cause(error))
+                raise Conflict(_driver_message(error)) from error
+            logger.error("database failed: database=%s cause=%s", self.name, _driver_message(error))
             if isinstance(error, DBAPIError) and error.connection_invalidated:
-                raise ConnectionLost(_shown(error, stage), is_undecided=stage.is_committing) from error
-            raise StoreError(_shown(error, stage)) from error
+                raise ConnectionLost(_client_message(error, stage), is_outcome_unknown=stage.is_committing) from error
+            raise StoreError(_client_message(error, stage)) from error
 
     def upgrade(self) -> None:
         """Brings the tables to this version's; does nothing when they are there.
@@ -334,7 +334,7 @@ class Database:
 
     def _upgrade(self) -> None:
         script = _migrations()
-        with self._administration() as connection:
+        with self._admin_connection() as connection:
             if not self._is_sqlite:
                 # Rows of a large database may take their time, and so may others who upgrade. But whoever serves
                 # meanwhile waits behind a table that is waited for.
@@ -363,7 +363,7 @@ class Database:
             DatabaseUnusable: they are of a later one, or the database cannot be opened.
         """
         script = _migrations()
-        with self._administration() as connection:
+        with self._admin_connection() as connection:
             found = self._revision(connection, script)
         if found != script.get_current_head():
             raise DatabaseOutdated(
@@ -377,8 +377,8 @@ class Database:
         known = {row.revision for row in script.walk_revisions()}
         if found is None or found in known:
             return found
-        is_told = sa.inspect(connection).has_table(MigrationRow.__tablename__)
-        if is_told and connection.scalar(sa.select(MigrationRow.serves_from)) in known:
+        has_release_row = sa.inspect(connection).has_table(MigrationRow.__tablename__)
+        if has_release_row and connection.scalar(sa.select(MigrationRow.serves_from)) in known:
             # All that has come since is more than this version needs.
             logger.info("database is newer and serves this version: database=%s migration=%s", self.name, found)
             head: str | None = script.get_current_head()
@@ -390,15 +390,15 @@ class Database:
         )
 
     @contextmanager
-    def _administration(self) -> Iterator[Connection]:
+    def _admin_connection(self) -> Iterator[Connection]:
         try:
             with self._connected(Purpose.WRITE) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            raise DatabaseUnusable(f"database {self.name} cannot be used: {_cause(error)}") from error
+            raise DatabaseUnusable(f"database {self.name} cannot be used: {_driver_message(error)}") from error
 
 
-class _Stage:
+class _CommitState:
     """Whether a transaction has come to its COMMIT."""
 
     def __init__(self) -> None:
@@ -410,7 +410,7 @@ def _state(error: SQLAlchemyError) -> str | None:
     return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
-def _shown(error: SQLAlchemyError, stage: _Stage) -> str:
+def _client_message(error: SQLAlchemyError, stage: _CommitState) -> str:
     """What a client is told: not where the database is or what it was asked, which the log says."""
     if isinstance(error, PoolTimeout):
         return "Error in the registry's database: all connections are in use"
@@ -421,15 +421,15 @@ def _shown(error: SQLAlchemyError, stage: _Stage) -> str:
         return f"Error in the registry's database: the connection was lost{outcome}"
     if isinstance(error, DBAPIError) and type(error.orig).__module__.startswith("psycopg") and _state(error) is None:
         return "Error in the registry's database: it cannot be reached"
-    return f"Error in the registry's database: {_primary(error)}"
+    return f"Error in the registry's database: {_primary_message(error)}"
 
 
-def _primary(error: SQLAlchemyError) -> str:
+def _primary_message(error: SQLAlchemyError) -> str:
     diagnosis = getattr(error.orig, "diag", None) if isinstance(error, DBAPIError) else None
-    return str(getattr(diagnosis, "message_primary", None) or _cause(error))
+    return str(getattr(diagnosis, "message_primary", None) or _driver_message(error))
 
 
-def _cause(error: SQLAlchemyError) -> str:
+def _driver_message(error: SQLAlchemyError) -> str:
     text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return " ".join(text.split())
 

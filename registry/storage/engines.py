@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, make_url
 
 SQLITE_BUSY_TIMEOUT_S = 30  # how long a writer waits for another process
-SQLITE_BUSY_LOOK_S = 0.02
+SQLITE_BUSY_POLL_S = 0.02
 SQLITE_CONNECTIONS = 32  # at least the server's threads, so that none waits for a connection while it holds a request
 POSTGRES_CONNECTIONS = 10  # of one process unless told otherwise, as a server allows 100 in all
 POSTGRES_CONNECTION_WAIT_S = 20  # of a request, when all connections of its process are in use
@@ -41,9 +41,9 @@ PURPOSE = "registry_purpose"  # the execution option that says what a connection
 class Purpose(StrEnum):
     READ = "read"
     WRITE = "write"
-    QUESTIONS = "questions"
+    AUTOCOMMIT_READS = "questions"
     """Of which each is a transaction by itself, goes to the database and back once and sees its newest state."""
-    ONE_STATEMENT = "one statement"
+    AUTOCOMMIT_WRITE = "one statement"
     """A write, likewise."""
 
 
@@ -152,7 +152,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
-            time.sleep(SQLITE_BUSY_LOOK_S)
+            time.sleep(SQLITE_BUSY_POLL_S)
 
 
 def _begin(connection: Connection) -> None:

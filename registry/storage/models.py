@@ -78,15 +78,15 @@ class MigrationRow(Base):
     serves_from: Mapped[str] = mapped_column(Text, primary_key=True)
 
 
-class FollowingRow(Base):
-    """The one row of a registry that follows another one, or did; see `domain.Following`."""
+class ReplicationRow(Base):
+    """The one row of a registry that follows another one, or did; see `domain.ReplicationState`."""
 
-    __tablename__ = "registry_following"
+    __tablename__ = "registry_replication"
 
     source: Mapped[str] = mapped_column(Text, primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     holder: Mapped[str] = mapped_column(Text)
-    asked_ms: Mapped[int] = mapped_column(BigInteger)
+    polled_ms: Mapped[int] = mapped_column(BigInteger)
     as_of_ms: Mapped[int] = mapped_column(BigInteger)
     mode: Mapped[str | None] = mapped_column(String(32))
     promoted_ms: Mapped[int | None] = mapped_column(BigInteger)

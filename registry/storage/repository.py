@@ -18,8 +18,8 @@ from headrace.registry.domain import (
     LATEST,
     SCHEMA_ID_MAX,
     ConfigEntry,
-    Following,
     Mode,
+    ReplicationState,
     SchemaContent,
     SchemaId,
     SchemaReference,
@@ -29,44 +29,51 @@ from headrace.registry.domain import (
 )
 from headrace.registry.errors import StoreError
 from headrace.registry.names import (
+    ALL_SUBJECTS,
     DEFAULT_CONTEXT,
-    EVERYTHING,
     SubjectFilter,
     context_of,
-    in_context_of,
     is_storable,
     qualified,
+    resolve_in_context,
 )
 from headrace.registry.storage import statements
-from headrace.registry.storage.footing import (
-    FootingNotes,
-    names,
-    of_subject,
-    of_version,
-    of_versions,
-    others_grow,
-    rests_on,
-    settled,
+from headrace.registry.storage.cache import (
+    DatabaseCache,
+    ScopeValues,
+    SubjectState,
+    SubjectView,
+    VersionEntry,
+    ViewAtRevision,
 )
-from headrace.registry.storage.history import Moment
-from headrace.registry.storage.kept import Kept, ScopeValues, SubjectState, SubjectView, VersionMark, ViewAtMoment
+from headrace.registry.storage.dependencies import (
+    DependencyRecorder,
+    depends_on,
+    filtered_subject_revision,
+    registry_revision,
+    subject_names,
+    subject_revision,
+    uncacheable_by_default,
+    version_revision,
+)
 from headrace.registry.storage.models import (
     STATE_ID,
     ConfigRow,
     ContextRow,
-    FollowingRow,
     IdentityRow,
     ModeRow,
     ReferenceRow,
+    ReplicationRow,
     SchemaRow,
     StateRow,
     SubjectRow,
     VersionRow,
 )
+from headrace.registry.storage.revision import Revision
 from headrace.registry.storage.rows import (
+    batches,
     config_entry,
     config_row,
-    portions,
     schema_row,
     scope_key,
     scope_keys,
@@ -77,7 +84,7 @@ from headrace.registry.storage.rows import (
 T = TypeVar("T")
 
 WRITER_WAIT_S = 60  # for transactions under way, which end by themselves much earlier
-WRITER_LOOK_S = 0.010  # from one look at them to the next; few take longer
+WRITER_POLL_S = 0.010  # from one look at them to the next; few take longer
 
 
 ReservedIds = Mapping[str, SchemaId]
@@ -88,16 +95,16 @@ class Conflict(Exception):
     """Another transaction changed first what this one rests on; decide again."""
 
 
-class ContentKnown(Conflict):
+class ContentExists(Conflict):
     """A content for which an id was wanted has one in its context."""
 
-    def __init__(self, wanted: IdWanted) -> None:
+    def __init__(self, wanted: IdRequest) -> None:
         super().__init__(f"context {wanted.context} has the content")
         self.wanted = wanted
 
 
 @dataclass(frozen=True, slots=True)
-class IdWanted:
+class IdRequest:
     """What a new id is for."""
 
     context: str
@@ -108,11 +115,11 @@ class IdWanted:
 class RegistryState:
     """What the row of the registry's revisions says, and in which history."""
 
-    moment: Moment
+    revision: Revision
     settings_revision: int
 
 
-@others_grow
+@uncacheable_by_default
 class Repository:
     """The database within one transaction."""
 
@@ -123,45 +130,45 @@ class Repository:
         connection: Connection,
         *,
         reserved: ReservedIds | None = None,
-        kept: Kept | None = None,
-        notes: FootingNotes | None = None,
+        cache: DatabaseCache | None = None,
+        recorder: DependencyRecorder | None = None,
     ) -> None:
-        """`reserved` are ids taken beforehand; `kept` makes it a read, whose transaction sees one state throughout.
+        """`reserved` are ids taken beforehand; `cache` makes it a read, whose transaction sees one state throughout.
 
-        `notes` are told what the answers rest on.
+        `recorder` are told what the answers rest on.
         """
         self._connection = connection
         self._reserved = dict(reserved or {})
-        self._kept = kept
-        self._notes = notes
-        self._answers: dict[Hashable, Any] = {}
+        self._cache = cache
+        self._recorder = recorder
+        self._results: dict[Hashable, Any] = {}
         self.has_bumped_revision = False
         self.has_changed_settings = False
 
     @property
     def connection(self) -> Connection:
         """For what a single feature asks; an answer that rests on it is not kept."""
-        if self._notes is not None:
-            self._notes.spoil()
+        if self._recorder is not None:
+            self._recorder.mark_uncacheable()
         return self._connection
 
-    def _once(self, question: Hashable, ask: Callable[[], T]) -> T:
+    def _cached(self, key: Hashable, ask: Callable[[], T]) -> T:
         """The answer to a question, which a read asks the database once."""
-        if self._kept is None:
+        if self._cache is None:
             return ask()
-        if question not in self._answers:
-            self._answers[question] = ask()
-        return cast(T, self._answers[question])
+        if key not in self._results:
+            self._results[key] = ask()
+        return cast(T, self._results[key])
 
-    def _seen(self, question: Hashable) -> Any:
-        return self._answers.get(question)
+    def _cached_result(self, key: Hashable) -> Any:
+        return self._results.get(key)
 
     def bump_revision(self, *, of_settings: bool = False) -> None:
         """Makes the registry's revision greater, before anything else in the transaction is locked.
 
         So those who do this queue here and cannot wait for each other in a circle. `of_settings` is for changes of
         configuration and modes: registrations that were decided before and are written after it find that the settings
-        have changed, and those that are being written meanwhile are to be waited for by `outwait_writers`.
+        have changed, and those that are being written meanwhile are to be waited for by `wait_for_writers`.
         """
         values = {"revision": StateRow.revision + 1}
         if of_settings:
@@ -170,13 +177,13 @@ class Repository:
         self.has_bumped_revision = True
         self.has_changed_settings |= of_settings
 
-    def keep_writers_out(self) -> None:
+    def lock_out_writers(self) -> None:
         """Waits for those who are writing versions, and lets nobody else do so before the end of this transaction."""
         # Whoever writes versions writes the subject's row first. On SQLite a write is alone anyway.
         if self._connection.dialect.name == "postgresql":
             self._connection.execute(sa.text(f"LOCK TABLE {SubjectRow.__tablename__} IN SHARE MODE"))
 
-    def outwait_writers(self) -> None:
+    def wait_for_writers(self) -> None:
         """Waits for those who are writing versions and keeps nobody from beginning to; not within a transaction.
 
         Raises:
@@ -189,38 +196,33 @@ class Repository:
         while writing:
             if time.monotonic() > deadline:
                 raise StoreError("The change was made, but registrations from before it have not ended for long")
-            time.sleep(WRITER_LOOK_S)
+            time.sleep(WRITER_POLL_S)
             writing &= self._writing()
 
     def _writing(self) -> set[tuple[int, str]]:
         """The transactions that write versions. A statement has its locks before it sees anything."""
         return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
 
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def settings_revision(self) -> int:
         """Greater after every change of configuration and modes."""
         return self._state().settings_revision
 
-    @rests_on(settled)
-    def revision(self) -> int:
-        """The registry's: greater after every deletion, revival, import and change of configuration or mode."""
-        return self._state().moment.revision
-
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def history(self) -> int:
         """Another number after the database may have gone back."""
-        return self._state().moment.history
+        return self._state().revision.history
 
-    @rests_on(settled)
-    def moment(self) -> Moment:
-        return self._state().moment
+    @depends_on(registry_revision)
+    def revision(self) -> Revision:
+        return self._state().revision
 
     def _state(self) -> RegistryState:
-        return self._once("state", self._ask_state)
+        return self._cached("state", self._read_state)
 
-    def _ask_state(self) -> RegistryState:
+    def _read_state(self) -> RegistryState:
         row = self._connection.execute(statements.STATE).one()
-        return RegistryState(Moment(row.history, row.revision), row.settings_revision)
+        return RegistryState(Revision(row.history, row.revision), row.settings_revision)
 
     def identity(self) -> str:
         """The random name that the database was given when it was made."""
@@ -237,13 +239,13 @@ class Repository:
         totals = {name: self._connection.scalar(query) or 0 for name, query in counted.items()}
         return {"subjects": self.subject_count(), **totals}
 
-    def following(self) -> Following | None:
+    def replication_state(self) -> ReplicationState | None:
         """What this registry follows, or followed until it was promoted."""
-        row = self._connection.execute(sa.select(FollowingRow.__table__)).one_or_none()
+        row = self._connection.execute(sa.select(ReplicationRow.__table__)).one_or_none()
         if row is None:
             return None
         values = row._asdict()
-        return Following(**{**values, "mode": None if row.mode is None else Mode(row.mode)})
+        return ReplicationState(**{**values, "mode": None if row.mode is None else Mode(row.mode)})
 
     # Contexts and their ids
 
@@ -260,7 +262,7 @@ class Repository:
         # Only when it has to be: the row of a busy context is not to be locked for as long as a registration.
         if self._connection.scalar(statements.CONTEXT_LISTED, {"name": context}):
             return
-        self._make_context(context)
+        self._insert_context(context)
         changed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed.is_(False))
         self._connection.execute(changed.values(listed=True))
 
@@ -279,23 +281,23 @@ class Repository:
             .values(next_id=ContextRow.next_id + 1)
             .returning(ContextRow.next_id)
         )
-        following = self._connection.scalar(taken)
-        if following is None:
-            self._make_context(context)
-            following = self._connection.scalar(taken)
-        assert following is not None
-        return SchemaId(following - 1)
+        next_id = self._connection.scalar(taken)
+        if next_id is None:
+            self._insert_context(context)
+            next_id = self._connection.scalar(taken)
+        assert next_id is not None
+        return SchemaId(next_id - 1)
 
-    def keep_schema_id(self, context: str, schema_id: int) -> None:
+    def advance_next_id(self, context: str, schema_id: int) -> None:
         """Makes sure that an id that was imposed is not given to another schema later on."""
-        self._make_context(context)
+        self._insert_context(context)
         self._connection.execute(
             sa.update(ContextRow)
             .where(ContextRow.name == context, ContextRow.next_id <= schema_id)
             .values(next_id=schema_id + 1)
         )
 
-    def _make_context(self, context: str) -> None:
+    def _insert_context(self, context: str) -> None:
         self._connection.execute(
             statements.insert_for(self._connection.dialect.name, ContextRow)
             .values(name=context, next_id=1, listed=False)
@@ -304,20 +306,20 @@ class Repository:
 
     # Configuration and modes
 
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def config(self, scope: str | None) -> ConfigEntry | None:
         """What is configured for a subject or a context, or for all of the default context when None."""
         return self.configs([scope]).get(scope)
 
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def configs(self, scopes: Sequence[str | None]) -> dict[str | None, ConfigEntry]:
         """What is configured, for those of the scopes that have an entry."""
-        if self._kept is None:
+        if self._cache is None:
             return self._configs(statements.CONFIGS, scopes)
-        kept = self._kept.scopes.at(self.moment())
-        if kept.configs is None:
-            kept.configs = _whole(self._configs(statements.FIRST_CONFIGS))
-        return kept.configs.of(scopes, lambda missing: self._configs(statements.CONFIGS, missing))
+        cache = self._cache.scopes.at(self.revision())
+        if cache.configs is None:
+            cache.configs = _scope_values(self._configs(statements.FIRST_CONFIGS))
+        return cache.configs.of(scopes, lambda missing: self._configs(statements.CONFIGS, missing))
 
     def _configs(
         self, query: sa.Executable, scopes: Sequence[str | None] | None = None
@@ -325,7 +327,7 @@ class Repository:
         rows = self._connection.execute(query, None if scopes is None else {"scopes": scope_keys(scopes)})
         return {scope_of(row.scope): config_entry(row._asdict()) for row in rows}
 
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def aliases(self) -> dict[str | None, str]:
         """The alias of each scope that has one."""
         query = sa.select(ConfigRow.scope, ConfigRow.alias).where(ConfigRow.alias.is_not(None))
@@ -346,15 +348,15 @@ class Repository:
         """Whether there was one."""
         return self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == scope_key(scope))).rowcount > 0
 
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
         """The modes that are set, for those of the scopes that have one."""
-        if self._kept is None:
+        if self._cache is None:
             return self._modes(statements.MODES, scopes)
-        kept = self._kept.scopes.at(self.moment())
-        if kept.modes is None:
-            kept.modes = _whole(self._modes(statements.FIRST_MODES))
-        return kept.modes.of(scopes, lambda missing: self._modes(statements.MODES, missing))
+        cache = self._cache.scopes.at(self.revision())
+        if cache.modes is None:
+            cache.modes = _scope_values(self._modes(statements.FIRST_MODES))
+        return cache.modes.of(scopes, lambda missing: self._modes(statements.MODES, missing))
 
     def _modes(self, query: sa.Executable, scopes: Sequence[str | None] | None = None) -> dict[str | None, Mode]:
         rows = self._connection.execute(query, None if scopes is None else {"scopes": scope_keys(scopes)})
@@ -374,7 +376,7 @@ class Repository:
 
     # Schemas
 
-    @rests_on(settled, may_be_missing=True)
+    @depends_on(registry_revision, uncacheable_if_none=True)
     def schema(self, context: str, schema_id: int) -> StoredSchema | None:
         # A database driver would refuse a larger number, or a control character, in its own way.
         if not 0 <= schema_id <= SCHEMA_ID_MAX or not is_storable(context):
@@ -390,7 +392,7 @@ class Repository:
     def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
         """Those of the schemas that are there, by id."""
         found: list[StoredSchema] = []
-        for part in portions(ids):
+        for part in batches(ids):
             found += self._schemas(statements.SCHEMAS_BY_ID, {"context": context, "ids": part})
         return sorted(found, key=lambda schema: schema.schema_id)
 
@@ -404,18 +406,18 @@ class Repository:
         references = self._references_of(rows)
         return [stored_schema(row, references, deleted=not row.live) for row in rows]
 
-    def hold_schema(self, row_key: int) -> bool:
+    def lock_schema(self, row_key: int) -> bool:
         """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
-        return self._connection.scalar(statements.HOLD_SCHEMA, {"row_key": row_key}) is not None
+        return self._connection.scalar(statements.LOCK_SCHEMA, {"row_key": row_key}) is not None
 
-    def is_hidden(self, row_key: int, subject: str) -> bool:
+    def is_soft_deleted_for(self, row_key: int, subject: str) -> bool:
         """Whether all versions of a schema are deleted softly, or one under a subject is."""
-        of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
+        subject_revision = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
         live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
-        hidden_here = sa.func.max(
-            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0)
+        deleted_here = sa.func.max(
+            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == subject_revision), 1), else_=0)
         )
-        row = self._connection.execute(sa.select(live, hidden_here).where(VersionRow.schema_key == row_key)).one()
+        row = self._connection.execute(sa.select(live, deleted_here).where(VersionRow.schema_key == row_key)).one()
         # Both are null for a schema without versions.
         return bool(row[0] == 0 or row[1] == 1)
 
@@ -455,7 +457,7 @@ class Repository:
                 "name": reference.name,
                 "subject": reference.subject,
                 "version": reference.version,
-                "target": in_context_of(parent, reference.subject),
+                "target": resolve_in_context(parent, reference.subject),
             }
             for position, reference in enumerate(references)
         ]
@@ -465,7 +467,7 @@ class Repository:
     def _references_of(self, rows: Sequence[Any]) -> dict[int, tuple[SchemaReference, ...]]:
         """By row key of the schemas in the rows, those that have references."""
         found: dict[int, tuple[SchemaReference, ...]] = {}
-        for part in portions(sorted({row.row_key for row in rows if row.has_references})):
+        for part in batches(sorted({row.row_key for row in rows if row.has_references})):
             for row in self._connection.execute(statements.REFERENCES, {"schema_keys": part}):
                 reference = SchemaReference(row.name, row.subject, row.version)
                 found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
@@ -509,7 +511,7 @@ class Repository:
 
     # It grows with registrations, but it decides only who may read a schema: by more of them nobody loses that, and
     # refusals are not kept.
-    @rests_on(settled)
+    @depends_on(registry_revision)
     def subjects_using(self, row_key: int) -> list[str]:
         """The subjects that have a schema, also where it is deleted softly."""
         query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
@@ -517,9 +519,9 @@ class Repository:
 
     # Subjects
 
-    @rests_on(names)
+    @depends_on(subject_names)
     def subjects(
-        self, wanted: SubjectFilter = EVERYTHING, *, deleted: bool = False, deleted_only: bool = False
+        self, wanted: SubjectFilter = ALL_SUBJECTS, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[str]:
         """Names of subjects with a version that is not deleted (or any, or only deleted ones), sorted."""
         if not wanted.is_storable:
@@ -551,7 +553,7 @@ class Repository:
     def stored_subjects(self, names: Sequence[str]) -> set[str]:
         """Those of the names under which anything is stored, if only softly deleted."""
         found: set[str] = set()
-        for part in portions([name for name in names if is_storable(name)]):
+        for part in batches([name for name in names if is_storable(name)]):
             found.update(self._connection.scalars(sa.select(SubjectRow.name).where(SubjectRow.name.in_(part))))
         return found
 
@@ -559,57 +561,57 @@ class Repository:
         """Whether anything is stored in a context, if only softly deleted."""
         return bool(self._connection.scalar(sa.select(sa.exists().where(SubjectRow.context == context))))
 
-    @rests_on(of_subject)
+    @depends_on(subject_revision)
     def subject_state(self, subject: str) -> SubjectState | None:
         if not is_storable(subject):
             return None
-        seen = self._seen(("view", subject))
+        seen = self._cached_result(("view", subject))
         if seen is not None:
             return cast(SubjectView, seen).state
         row = self._connection.execute(statements.SUBJECT_STATE, {"name": subject}).first()
         return None if row is None else SubjectState(row.id, row.revision)
 
-    @rests_on(of_subject)
+    @depends_on(subject_revision)
     def subject_view(self, subject: str) -> SubjectView:
         """All versions of a subject. On the way a read learns the registry's revision."""
         if not is_storable(subject):
             return SubjectView()
-        return self._once(("view", subject), lambda: self._subject_view(subject))
+        return self._cached(("view", subject), lambda: self._subject_view(subject))
 
     def _subject_view(self, subject: str) -> SubjectView:
-        before = None if self._kept is None else self._kept.view(subject)
-        seen, is_whole = self._view_after(subject, before)
-        if not is_whole:
+        before = None if self._cache is None else self._cache.view(subject)
+        seen, is_complete = self._view_after(subject, before)
+        if not is_complete:
             seen, _ = self._view_after(subject, None)
-        if self._kept is not None and seen.view.marks:
-            self._kept.keep_view(subject, seen)
+        if self._cache is not None and seen.view.entries:
+            self._cache.put_view(subject, seen)
         return seen.view
 
-    def _view_after(self, subject: str, known: ViewAtMoment | None) -> tuple[ViewAtMoment, bool]:
+    def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
         """The versions, of which those that are known are not read again, and whether these are all."""
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
-            parameters |= {"known_revision": known.moment.revision, "known_version": known.view.marks[-1].version}
+            parameters |= {"known_revision": known.revision.number, "known_version": known.view.entries[-1].version}
         rows = self._connection.execute(statements.SUBJECT_VIEW, parameters).all()
         first = rows[0]
-        moment = Moment(first.history, first.registry_revision)
-        self._once("state", lambda: RegistryState(moment, first.settings_revision))
-        if self._kept is not None:
-            self._kept.newest.see(moment)
-        if known is not None and known.moment.history != moment.history:
+        revision = Revision(first.history, first.registry_revision)
+        self._cached("state", lambda: RegistryState(revision, first.settings_revision))
+        if self._cache is not None:
+            self._cache.newest.record(revision)
+        if known is not None and known.revision.history != revision.history:
             # It was asked for those after a version that is not, or is another one, in this history.
-            return ViewAtMoment(moment, SubjectView()), False
+            return ViewAtRevision(revision, SubjectView()), False
         if first.id is None:
-            return ViewAtMoment(moment, SubjectView()), True
+            return ViewAtRevision(revision, SubjectView()), True
         state = SubjectState(first.id, first.revision)
-        marks = tuple(VersionMark(*cast(Any, row[5:])) for row in rows if row.version is not None)
-        is_whole = True
-        if known is not None and known.moment == moment:
+        entries = tuple(VersionEntry(*cast(Any, row[5:])) for row in rows if row.version is not None)
+        is_complete = True
+        if known is not None and known.revision == revision:
             assert known.view.state is not None
             # An import may have filled a gap before the newest version.
-            is_whole = state.revision - known.view.state.revision == len(marks)
-            marks = known.view.marks + marks
-        return ViewAtMoment(moment, SubjectView(state, marks)), is_whole
+            is_complete = state.revision - known.view.state.revision == len(entries)
+            entries = known.view.entries + entries
+        return ViewAtRevision(revision, SubjectView(state, entries)), is_complete
 
     def claim_subject(self, subject: str, seen: SubjectState | None) -> int:
         """Makes the subject's next revision this transaction's own and returns the subject's row id.
@@ -620,7 +622,7 @@ class Repository:
         if seen is None:
             row = {"name": subject, "context": context_of(subject), "revision": 1}
             return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
-        moved = self._connection.execute(statements.MOVE_SUBJECT, _moved(seen))
+        moved = self._connection.execute(statements.ADVANCE_SUBJECT, _advance_parameters(seen))
         if moved.rowcount != 1:
             raise Conflict(f"subject {subject!r} has moved on")
         return seen.subject_id
@@ -632,12 +634,12 @@ class Repository:
             Conflict: they have changed, or the database has gone back.
         """
         state = self._state()
-        if (state.moment.history, state.settings_revision) != (history_seen, settings_seen):
+        if (state.revision.history, state.settings_revision) != (history_seen, settings_seen):
             raise Conflict("configuration or modes have changed, or the database has gone back")
 
     # Versions
 
-    @rests_on(of_subject)
+    @depends_on(subject_revision)
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
         """(version, is deleted softly) of every stored version, ascending."""
         if not is_storable(subject):
@@ -650,12 +652,12 @@ class Repository:
         )
         return [(row.version, row.deleted) for row in self._connection.execute(query)]
 
-    @rests_on(of_versions)
+    @depends_on(filtered_subject_revision)
     def versions(
         self,
         *,
         subject: str | None = None,
-        wanted: SubjectFilter = EVERYTHING,
+        wanted: SubjectFilter = ALL_SUBJECTS,
         schema_key: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
@@ -687,39 +689,39 @@ class Repository:
     def load_versions(self, chosen: Sequence[SubjectVersion]) -> list[StoredVersion]:
         """These versions, as far as they are there, ordered by subject and version."""
         found: list[StoredVersion] = []
-        for part in portions(chosen):
+        for part in batches(chosen):
             pairs = [(item.subject, item.version) for item in part]
             wanted = sa.tuple_(SubjectRow.name, VersionRow.version).in_(pairs)
             found += self._stored_versions(statements.VERSIONS.where(wanted))
         return sorted(found, key=lambda item: (item.subject, item.version))
 
-    @rests_on(of_subject)
-    def seen_versions(self, subject: str, marks: Sequence[VersionMark]) -> list[StoredVersion]:
+    @depends_on(subject_revision)
+    def load_entries(self, subject: str, entries: Sequence[VersionEntry]) -> list[StoredVersion]:
         """Versions of a view, in the order of the marks; without those that have gone since it was read."""
-        assert self._kept is not None, "a view is a read's"
+        assert self._cache is not None, "a view is a read's"
         history = self.history()
-        schemas = {mark.schema_key: self._kept.schema(history, mark.schema_key) for mark in marks}
-        missing = [mark.version for mark in marks if schemas[mark.schema_key] is None]
-        for part in portions(missing):
+        schemas = {entry.schema_key: self._cache.schema(history, entry.schema_key) for entry in entries}
+        missing = [entry.version for entry in entries if schemas[entry.schema_key] is None]
+        for part in batches(missing):
             for found in self._stored_versions(statements.VERSIONS_OF, {"name": subject, "versions": part}):
-                self._kept.keep_schema(history, found.schema)
+                self._cache.put_schema(history, found.schema)
                 schemas[found.schema.row_key] = found.schema
         return [
-            StoredVersion(subject, mark.version, schema, mark.created_ms, mark.deleted)
-            for mark in marks
-            if (schema := schemas[mark.schema_key]) is not None
+            StoredVersion(subject, entry.version, schema, entry.created_ms, entry.deleted)
+            for entry in entries
+            if (schema := schemas[entry.schema_key]) is not None
         ]
 
-    @rests_on(of_version, may_be_missing=True)
+    @depends_on(version_revision, uncacheable_if_none=True)
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
         """One version, or the newest visible one for `LATEST`."""
         if not is_storable(subject):
             return None
-        view = cast("SubjectView | None", self._seen(("view", subject)))
-        if view is None or self._kept is None:
-            return self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
-        mark = view.mark(version, deleted=deleted)
-        return None if mark is None else next(iter(self.seen_versions(subject, [mark])), None)
+        view = cast("SubjectView | None", self._cached_result(("view", subject)))
+        if view is None or self._cache is None:
+            return self._cached((subject, version, deleted), lambda: self._version(subject, version, deleted))
+        entry = view.entry(version, deleted=deleted)
+        return None if entry is None else next(iter(self.load_entries(subject, [entry])), None)
 
     def _version(self, subject: str, version: int, deleted: bool) -> StoredVersion | None:
         if version == LATEST:
@@ -742,7 +744,7 @@ class Repository:
         row = {"subject_id": subject_id, "version": version, "schema_key": schema_key, "created_ms": now_ms}
         self._connection.execute(statements.ADD_VERSION, {**row, "deleted": False})
 
-    def add_whole_version(
+    def add_version_with_schema(
         self,
         subject: str,
         seen: SubjectState | None,
@@ -774,8 +776,8 @@ class Repository:
             row = schema_row(context, schema_id, content, lookup_key, now_ms)
             parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
             parameters |= {"history_seen": history_seen, "settings_seen": settings_seen}
-            parameters |= {"new_name": subject} if seen is None else _moved(seen)
-            statement = statements.add_whole_version(new_subject=seen is None)
+            parameters |= {"new_name": subject} if seen is None else _advance_parameters(seen)
+            statement = statements.add_version_with_schema(new_subject=seen is None)
             row_key = int(self._connection.execute(statement, parameters).scalar_one())
         return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
@@ -796,15 +798,15 @@ class Repository:
         """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""
         # Always in the same order, and the schemas after the versions, as everywhere.
         keys: set[int] = set()
-        for part in portions(sorted(versions)):
+        for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             query = sa.select(VersionRow.schema_key).where(*chosen).order_by(VersionRow.version)
             keys.update(self._connection.scalars(query.with_for_update()))
-        for part in portions(sorted(keys)):
+        for part in batches(sorted(keys)):
             held = sa.select(SchemaRow.row_key).where(SchemaRow.row_key.in_(part)).order_by(SchemaRow.row_key)
             self._connection.execute(held.with_for_update())
 
-    def hold_reference(self, target: str, version: int, *, deleted: bool = False) -> bool:
+    def lock_referenced_version(self, target: str, version: int, *, deleted: bool = False) -> bool:
         """Whether a version is there (`deleted`: if only softly deleted) and stays so until this transaction ends."""
         query = (
             sa.select(VersionRow.version)
@@ -817,13 +819,13 @@ class Repository:
         return self._connection.scalar(query) is not None
 
     def mark_deleted(self, subject_id: int, versions: Iterable[int]) -> None:
-        for part in portions(sorted(versions)):
+        for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             self._connection.execute(sa.update(VersionRow).where(*chosen).values(deleted=True))
 
     def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
         """Removes versions for good, and what has no use then: schemas, the subject, its configuration and mode."""
-        for part in portions(sorted(versions)):
+        for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
             self._connection.execute(sa.delete(VersionRow).where(*chosen))
@@ -840,22 +842,22 @@ class Repository:
         self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
 
 
-def reserve_schema_id(connection: Connection, wanted: IdWanted) -> ReservedIds:
+def reserve_schema_id(connection: Connection, wanted: IdRequest) -> ReservedIds:
     """The next id of a context, taken in a transaction of its own by one statement; on PostgreSQL only.
 
     It does not wait for the disk: what uses the id commits later, and that brings everything before it to the disk.
 
     Raises:
-        ContentKnown: no id was taken.
+        ContentExists: no id was taken.
     """
     parameters = {"context": wanted.context, "fingerprint": wanted.content.fingerprint}
-    following = connection.execute(statements.RESERVE_ID, parameters).scalar()
-    if following is None:
-        raise ContentKnown(wanted)
-    return {wanted.context: SchemaId(following - 1)}
+    next_id = connection.execute(statements.RESERVE_ID, parameters).scalar()
+    if next_id is None:
+        raise ContentExists(wanted)
+    return {wanted.context: SchemaId(next_id - 1)}
 
 
-def _moved(seen: SubjectState) -> dict[str, int]:
+def _advance_parameters(seen: SubjectState) -> dict[str, int]:
     return {"subject_id": seen.subject_id, "seen": seen.revision, "next_revision": seen.revision + 1}
 
 
@@ -870,6 +872,6 @@ def _matching(wanted: SubjectFilter) -> list[Any]:
     return chosen
 
 
-def _whole(rows: Mapping[str | None, T]) -> ScopeValues[T]:
+def _scope_values(rows: Mapping[str | None, T]) -> ScopeValues[T]:
     """A table's first rows, which are mostly all that it has."""
-    return ScopeValues({**rows}, is_whole=len(rows) < statements.KEPT_SCOPES_MAX)
+    return ScopeValues({**rows}, is_complete=len(rows) < statements.CACHED_SCOPES_MAX)

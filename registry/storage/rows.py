@@ -96,6 +96,6 @@ def stored_schema(
     return StoredSchema(row.id, content, row.schema_created_ms, deleted, row.context, row.row_key)
 
 
-def portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Parts of a list, because databases bound the number of parameters of one statement."""
     return (items[start : start + 500] for start in range(0, len(items), 500))

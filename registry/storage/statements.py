@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 
-from headrace.registry.storage.history import History
 from headrace.registry.storage.models import (
     STATE_ID,
     ConfigRow,
@@ -24,6 +23,7 @@ from headrace.registry.storage.models import (
     SubjectRow,
     VersionRow,
 )
+from headrace.registry.storage.revision import History
 
 _SCHEMA_COLUMNS: Final[tuple[Any, ...]] = (
     SchemaRow.row_key,
@@ -76,9 +76,9 @@ STATE: Final = sa.select(History().label("history"), StateRow.revision, StateRow
 CONFIGS: Final = sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(bindparam("scopes", expanding=True)))
 MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(bindparam("scopes", expanding=True)))
 
-KEPT_SCOPES_MAX: Final = 200  # read again, all of them, after every change of the registry's revision
-FIRST_CONFIGS: Final = sa.select(ConfigRow.__table__).limit(KEPT_SCOPES_MAX)
-FIRST_MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).limit(KEPT_SCOPES_MAX)
+CACHED_SCOPES_MAX: Final = 200  # read again, all of them, after every change of the registry's revision
+FIRST_CONFIGS: Final = sa.select(ConfigRow.__table__).limit(CACHED_SCOPES_MAX)
+FIRST_MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).limit(CACHED_SCOPES_MAX)
 
 VERSIONS: Final = (
     sa.select(SubjectRow.name, VersionRow.version, VersionRow.deleted, VersionRow.created_ms, *_SCHEMA_COLUMNS)
@@ -118,18 +118,18 @@ REFERENCES: Final = (
 )
 
 ADD_SUBJECT: Final = sa.insert(SubjectRow).returning(SubjectRow.id)
-MOVE_SUBJECT: Final = (
+ADVANCE_SUBJECT: Final = (
     sa.update(SubjectRow)
     .where(SubjectRow.id == bindparam("subject_id"), SubjectRow.revision == bindparam("seen"))
     .values(revision=bindparam("next_revision"))
 )
 ADD_VERSION: Final = sa.insert(VersionRow)
-HOLD_SCHEMA: Final = (
+LOCK_SCHEMA: Final = (
     sa.select(SchemaRow.row_key).where(SchemaRow.row_key == bindparam("row_key")).with_for_update(read=True)
 )
-TURN_LOCK: Final = 1_920_034_171  # class of PostgreSQL's advisory locks; any number that others do not use
-TAKE_TURN: Final = sa.select(
-    sa.func.pg_advisory_xact_lock(sa.literal_column(str(TURN_LOCK)), bindparam("key", type_=sa.Integer))
+SUBJECT_LOCK_CLASS: Final = 1_920_034_171  # class of PostgreSQL's advisory locks; any number that others do not use
+LOCK_SUBJECT: Final = sa.select(
+    sa.func.pg_advisory_xact_lock(sa.literal_column(str(SUBJECT_LOCK_CLASS)), bindparam("key", type_=sa.Integer))
 )
 WRITERS: Final = sa.text(
     "SELECT pid, virtualtransaction FROM pg_locks WHERE mode = 'RowExclusiveLock' AND granted "
@@ -157,7 +157,7 @@ def add_schema(dialect: str) -> Any:
 
 
 @cache
-def add_whole_version(*, new_subject: bool) -> Any:
+def add_version_with_schema(*, new_subject: bool) -> Any:
     """Adds a schema as the next version of a subject, in one statement; on PostgreSQL only.
 
     Whichever part finds that another transaction came first answers with nothing. Then a key of the version is null,
@@ -169,12 +169,12 @@ def add_whole_version(*, new_subject: bool) -> Any:
         History() == bindparam("history_seen"),
     )
     if new_subject:
-        texts = (bindparam("new_name", type_=sa.Text), bindparam("new_context", type_=sa.Text))
-        adding = sa.select(*texts, sa.literal(1)).where(settings_seen)
+        parser = (bindparam("new_name", type_=sa.Text), bindparam("new_context", type_=sa.Text))
+        adding = sa.select(*parser, sa.literal(1)).where(settings_seen)
         inserted = sa.insert(SubjectRow).from_select(["name", "context", "revision"], adding)
         claimed = inserted.returning(SubjectRow.id).cte("claimed")
     else:
-        moved = MOVE_SUBJECT.where(sa.exists().where(settings_seen))
+        moved = ADVANCE_SUBJECT.where(sa.exists().where(settings_seen))
         claimed = moved.returning(SubjectRow.id).cte("claimed")
     content: dict[str, Any] = {name: bindparam(f"new_{name}") for name in CONTENT_COLUMNS}
     stored = add_schema("postgresql").values(**content).cte("stored")

@@ -2,5 +2,5 @@
 
 Either registry may be another implementation of the API. `snapshot` is what a file holds, `lines` how it is written,
 `remote` the calls, `export` registry -> snapshot, `plan` (snapshot, what the target holds) -> actions and what stands
-in the way, `carry_out` does the actions.
+in the way, `execute_actions` does the actions.
 """

@@ -10,14 +10,14 @@ from typing import Final, TypeVar
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import RegistryChanged
 from headrace.registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT
-from headrace.registry.transfer.at_once import AT_ONCE
-from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.parallel import PARALLEL_REQUESTS_MAX
+from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import (
-    Circular,
+    CircularReferences,
     ExportedVersion,
     Selection,
     Snapshot,
-    in_order_of_references,
+    ordered_by_references,
     scope_of_context,
     scopes_of,
 )
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 3  # at a list of versions that does not change meanwhile
 Answer = TypeVar("Answer")
-Steps = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Told of a step by its name, how much of it is done, and of how much (0: not known)."""
 
 
-def read_registry(remote: Remote, selection: Selection, steps: Steps) -> Snapshot:
+def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressCallback) -> Snapshot:
     """What a registry holds, or a part of it. Versions that the part refers to belong to it.
 
     Raises:
@@ -39,12 +39,12 @@ def read_registry(remote: Remote, selection: Selection, steps: Steps) -> Snapsho
     for attempt in range(1, ATTEMPTS_MAX + 1):
         contexts = remote.contexts()
         every = read_versions(remote, contexts, steps)
-        versions = in_safe_order(selection.versions(list(every.values())))
-        told = selection.contexts_told((*contexts, GLOBAL_CONTEXT))
-        scopes = scopes_of(told, {version.subject for version in versions})
+        versions = sort_by_references(selection.versions(list(every.values())))
+        selected = selection.selected_contexts((*contexts, GLOBAL_CONTEXT))
+        scopes = scopes_of(selected, {version.subject for version in versions})
         configs, modes = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
         if read_versions(remote, remote.contexts(), steps) == every:
-            return Snapshot(tuple(_worth_telling(told, versions, {*configs, *modes})), versions, configs, modes)
+            return Snapshot(tuple(_nonempty_contexts(selected, versions, {*configs, *modes})), versions, configs, modes)
         logger.warning("registry_changed attempt=%d url=%s", attempt, remote.url)
     raise RegistryChanged(
         f"{remote.url} was written to while it was read, {ATTEMPTS_MAX} times; "
@@ -52,7 +52,7 @@ def read_registry(remote: Remote, selection: Selection, steps: Steps) -> Snapsho
     )
 
 
-def _worth_telling(
+def _nonempty_contexts(
     contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
 ) -> Iterator[str]:
     """Without those that hold nothing any more: the API cannot make an empty context."""
@@ -62,7 +62,9 @@ def _worth_telling(
             yield context
 
 
-def read_versions(remote: Remote, contexts: Iterable[str], steps: Steps) -> dict[SubjectVersion, ExportedVersion]:
+def read_versions(
+    remote: RemoteRegistry, contexts: Iterable[str], steps: ProgressCallback
+) -> dict[SubjectVersion, ExportedVersion]:
     """All versions of the contexts."""
     found: dict[SubjectVersion, ExportedVersion] = {}
     count = 0
@@ -77,32 +79,32 @@ def read_versions(remote: Remote, contexts: Iterable[str], steps: Steps) -> dict
     return found
 
 
-def read_configs(remote: Remote, scopes: Sequence[str], steps: Steps) -> dict[str, str]:
+def read_configs(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
     """The configurations that scopes have of their own; the API has no list of them."""
-    return _asked(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
+    return _read_scopes(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
 
 
-def read_modes(remote: Remote, scopes: Sequence[str], steps: Steps) -> dict[str, str]:
+def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
     """The modes that scopes have of their own; the API has no list of them either."""
-    return _asked(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
+    return _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
 
 
-def in_safe_order(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:
+def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:
     """Versions after those that they refer to; what runs in a circle comes last as it is, and is logged."""
     try:
-        return in_order_of_references(versions)
-    except Circular as error:
+        return ordered_by_references(versions)
+    except CircularReferences as error:
         stuck = set(error.nodes)
         logger.warning("references_circular versions=%d", len(stuck))
         rest = [version for version in versions if version.key in stuck]
-        return (*in_order_of_references(version for version in versions if version.key not in stuck), *rest)
+        return (*ordered_by_references(version for version in versions if version.key not in stuck), *rest)
 
 
-def _asked(
+def _read_scopes(
     ask: Callable[[str], Answer | None], scopes: Sequence[str], progress: Callable[[int], None]
 ) -> dict[str, Answer]:
     found: dict[str, Answer] = {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(PARALLEL_REQUESTS_MAX) as pool:
         for done, (scope, answer) in enumerate(zip(scopes, pool.map(ask, scopes), strict=True), 1):
             if answer is not None:
                 found[scope] = answer

@@ -16,31 +16,33 @@ The order of the actions, and why:
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
+from headrace.avro_schema import AvroSchemaError, Schema, canonical_text, parse_schema
 from headrace.registry.domain import Mode, SubjectVersion
-from headrace.registry.names import EVERYWHERE, context_of
-from headrace.registry.transfer.content import Contents
+from headrace.registry.names import ALL_CONTEXTS_SCOPE, context_of
 from headrace.registry.transfer.snapshot import (
     DEFAULT_SCOPE,
-    Circular,
+    CircularReferences,
     ExportedVersion,
     Snapshot,
-    in_order,
     json_text,
     scope_of_context,
+    topological_order,
 )
 
-CHANGED_NAMES: Final[Mapping[str, str]] = {"compatibilityLevel": "compatibility"}
+PUT_KEY_NAMES: Final[Mapping[str, str]] = {"compatibilityLevel": "compatibility"}
 """Keys of a configuration that a change calls otherwise than the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetContent:
     """What the target holds of the contexts and scopes that a snapshot is about.
 
     `modes` has also those of the contexts that the snapshot says nothing of, since they hold for its subjects.
@@ -61,7 +63,7 @@ class SetMode:
     force: bool = False
 
     def __str__(self) -> str:
-        return f"{scope_words(self.scope)}: " + (f"mode {self.mode}" if self.mode else "remove the mode")
+        return f"{describe_scope(self.scope)}: " + (f"mode {self.mode}" if self.mode else "remove the mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class SetConfig:
     changes: str
 
     def __str__(self) -> str:
-        return f"{scope_words(self.scope)}: " + (
+        return f"{describe_scope(self.scope)}: " + (
             f"configuration {self.changes}" if self.changes else "remove the configuration"
         )
 
@@ -92,25 +94,25 @@ class VersionAction:
         return frozenset(key.subject for key in self.version.targets)
 
 
-class Register(VersionAction):
+class RegisterVersion(VersionAction):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{version_words(self.version.key)}: register with id {self.version.schema_id}"
+        return f"{describe_version(self.version.key)}: register with id {self.version.schema_id}"
 
 
-class DeleteSoftly(VersionAction):
+class SoftDeleteVersion(VersionAction):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{version_words(self.version.key)}: delete softly"
+        return f"{describe_version(self.version.key)}: delete softly"
 
 
-Action = SetMode | SetConfig | Register | DeleteSoftly
+ImportAction = SetMode | SetConfig | RegisterVersion | SoftDeleteVersion
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ImportProblem:
     """Why something cannot be imported. `key` is the version, where it is one's."""
 
     sentence: str
@@ -120,11 +122,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    actions: tuple[Action, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    actions: tuple[ImportAction, ...] = ()
+    problems: tuple[ImportProblem, ...] = ()
 
 
-def plan_import(snapshot: Snapshot, target: Target) -> ImportPlan:
+def plan_import(snapshot: Snapshot, target: TargetContent) -> ImportPlan:
     """The actions that make the target hold what the snapshot does, or what stands in their way.
 
     What the target holds besides stays as it is.
@@ -134,127 +136,127 @@ def plan_import(snapshot: Snapshot, target: Target) -> ImportPlan:
         return ImportPlan(problems=tuple(problems))
     try:
         content = _content_actions(snapshot, target)
-    except Circular as error:
+    except CircularReferences as error:
         key = error.nodes[0].version.key
-        sentence = f"{version_words(key)} refers to itself through others, so no version of them can come first"
-        return ImportPlan(problems=(Problem(sentence, key),))
+        sentence = f"{describe_version(key)} refers to itself through others, so no version of them can come first"
+        return ImportPlan(problems=(ImportProblem(sentence, key),))
     scopes = _Scopes(snapshot, target)
-    opening = list(scopes.opened_for(content))
-    return ImportPlan((*opening, *content, *scopes.configs(), *scopes.modes()))
+    preparation = list(scopes.prepare_for(content))
+    return ImportPlan((*preparation, *content, *scopes.configs(), *scopes.modes()))
 
 
-def scope_words(scope: str) -> str:
+def describe_scope(scope: str) -> str:
     """A scope as people call it."""
-    if scope == EVERYWHERE:
+    if scope == ALL_CONTEXTS_SCOPE:
         return "all contexts"
     context = context_of(scope)
     return f"context {context}" if scope == scope_of_context(context) else f"subject {scope}"
 
 
-def version_words(key: SubjectVersion) -> str:
+def describe_version(key: SubjectVersion) -> str:
     return f"subject {key.subject} version {key.version}"
 
 
-def _problems(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
+def _problems(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
     yield from _unknown_types(snapshot, target)
-    yield from _dangling(snapshot, target)
-    yield from _clashes(snapshot, target)
-    yield from _locked(snapshot, target)
+    yield from _dangling_references(snapshot, target)
+    yield from _conflicting_ids(snapshot, target)
+    yield from _readonly_subjects(snapshot, target)
 
 
-def _unknown_types(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
+def _unknown_types(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
     for version in snapshot.versions:
         if version.schema_type not in target.schema_types:
-            yield Problem(
-                f"{version_words(version.key)} is of type {version.schema_type}; the target has "
+            yield ImportProblem(
+                f"{describe_version(version.key)} is of type {version.schema_type}; the target has "
                 f"{', '.join(sorted(target.schema_types))}",
                 version.key,
                 can_be_left_out=True,
             )
 
 
-def _dangling(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
-    there = {version.key for version in snapshot.versions} | set(target.versions)
+def _dangling_references(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
+    existing = {version.key for version in snapshot.versions} | set(target.versions)
     for version in snapshot.versions:
         for key in version.targets:
-            if key not in there and version.key not in target.versions:
-                yield Problem(
-                    f"{version_words(version.key)} refers to {version_words(key)}, which is neither in the file nor in "
+            if key not in existing and version.key not in target.versions:
+                yield ImportProblem(
+                    f"{describe_version(version.key)} refers to {describe_version(key)}, which is neither in the file nor in "
                     "the target",
                     version.key,
                     can_be_left_out=True,
                 )
 
 
-def _clashes(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
+def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
     """Numbers and ids that stand for different schemas in the file and in the target, or twice in the file.
 
     One schema under several ids is none: merged registries have such, and every id is still that of its messages.
     """
-    contents = Contents(target.versions, {version.key: version for version in snapshot.versions})
+    contents = ContentIndex(target.versions, {version.key: version for version in snapshot.versions})
     owners = {(version.context, version.schema_id): contents.of_target(version) for version in target.versions.values()}
     taken = dict(owners)
     for version in snapshot.versions:
-        yield from _version_clash(version, target)
+        yield from _conflicting_version_id(version, target)
         here = contents.of_file(version)
         owner = taken.setdefault((version.context, version.schema_id), here)
         if not owner.equals(here):
             where = "target" if (version.context, version.schema_id) in owners else "file"
-            yield Problem(
-                f"id {version.schema_id} in context {version.context} is {version_words(version.key)} in the file and "
-                f"{version_words(owner.version.key)} in the {where}, and their schemas differ",
+            yield ImportProblem(
+                f"id {version.schema_id} in context {version.context} is {describe_version(version.key)} in the file and "
+                f"{describe_version(owner.version.key)} in the {where}, and their schemas differ",
                 version.key,
             )
 
 
-def _version_clash(version: ExportedVersion, target: Target) -> Iterator[Problem]:
-    there = target.versions.get(version.key)
-    if there is not None and there.schema_id != version.schema_id:
-        yield Problem(
-            f"{version_words(version.key)} has id {version.schema_id} in the file and {there.schema_id} in the target",
+def _conflicting_version_id(version: ExportedVersion, target: TargetContent) -> Iterator[ImportProblem]:
+    existing = target.versions.get(version.key)
+    if existing is not None and existing.schema_id != version.schema_id:
+        yield ImportProblem(
+            f"{describe_version(version.key)} has id {version.schema_id} in the file and {existing.schema_id} in the target",
             version.key,
         )
 
 
-def _locked(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
+def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
     """Subjects that somebody made read-only in the target although something of theirs is to change."""
-    told = set()
+    reported = set()
     for version in snapshot.versions:
         scope, mode = mode_in_force(version.subject, target.modes)
-        if mode.is_readonly and scope not in told and _differs(version, target):
-            told.add(scope)
-            yield Problem(
-                f"{scope_words(scope)} is {mode} in the target, and {version_words(version.key)} is to be "
+        if mode.is_readonly and scope not in reported and _needs_change(version, target):
+            reported.add(scope)
+            yield ImportProblem(
+                f"{describe_scope(scope)} is {mode} in the target, and {describe_version(version.key)} is to be "
                 f"{'deleted' if version.key in target.versions else 'registered'}; set its mode to READWRITE first"
             )
 
 
 def mode_in_force(subject: str, modes: Mapping[str, str]) -> tuple[str, Mode]:
     """The mode that holds for a subject, and the scope that has it."""
-    for scope in (subject, scope_of_context(context_of(subject)), EVERYWHERE):
+    for scope in (subject, scope_of_context(context_of(subject)), ALL_CONTEXTS_SCOPE):
         if scope in modes:
             return scope, Mode(modes[scope])
-    return EVERYWHERE, Mode.READWRITE
+    return ALL_CONTEXTS_SCOPE, Mode.READWRITE
 
 
-def _differs(version: ExportedVersion, target: Target) -> bool:
-    there = target.versions.get(version.key)
-    return there is None or there.deleted != version.deleted
+def _needs_change(version: ExportedVersion, target: TargetContent) -> bool:
+    existing = target.versions.get(version.key)
+    return existing is None or existing.deleted != version.deleted
 
 
-def _content_actions(snapshot: Snapshot, target: Target) -> list[Register | DeleteSoftly]:
+def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[RegisterVersion | SoftDeleteVersion]:
     """Registrations and deletions in an order in which the target does them (see the module, 3).
 
     Raises:
         Circular: references run in a circle.
     """
-    registered, deleted = _wanted(snapshot, target)
+    registered, deleted = _needed_actions(snapshot, target)
     same_id = defaultdict(list)
     for version in snapshot.versions:
         same_id[version.subject, version.schema_id].append(version.key)
     # Deleted versions that a version refers to which stays: nobody may refer to them yet when they are deleted.
     kept = {key for version in snapshot.versions if not version.deleted for key in version.targets if key in deleted}
-    before: dict[Register | DeleteSoftly, list[Register | DeleteSoftly]] = defaultdict(list)
+    before: dict[RegisterVersion | SoftDeleteVersion, list[RegisterVersion | SoftDeleteVersion]] = defaultdict(list)
     for key, removal in deleted.items():
         # A version that is registered again under its id would push out a deleted one before it.
         again = same_id[key.subject, removal.version.schema_id]
@@ -269,38 +271,38 @@ def _content_actions(snapshot: Snapshot, target: Target) -> list[Register | Dele
                 before[action].append(first)
     position = {version.key: number for number, version in enumerate(snapshot.versions)}
 
-    def rank(action: Register | DeleteSoftly) -> tuple[int, int]:
-        if isinstance(action, Register):
+    def rank(action: RegisterVersion | SoftDeleteVersion) -> tuple[int, int]:
+        if isinstance(action, RegisterVersion):
             return 0, position[action.version.key]
         return 1, -position[action.version.key]
 
-    return in_order([*registered.values(), *deleted.values()], before, rank)
+    return topological_order([*registered.values(), *deleted.values()], before, rank)
 
 
-def _wanted(
-    snapshot: Snapshot, target: Target
-) -> tuple[dict[SubjectVersion, Register], dict[SubjectVersion, DeleteSoftly]]:
+def _needed_actions(
+    snapshot: Snapshot, target: TargetContent
+) -> tuple[dict[SubjectVersion, RegisterVersion], dict[SubjectVersion, SoftDeleteVersion]]:
     """A version that is deleted in the target and not in the file is registered again, which brings it back."""
     registered, deleted = {}, {}
     for version in snapshot.versions:
-        there = target.versions.get(version.key)
-        if there is None or (there.deleted and not version.deleted):
-            registered[version.key] = Register(version)
-        if version.deleted and not (there is not None and there.deleted):
-            deleted[version.key] = DeleteSoftly(version)
+        existing = target.versions.get(version.key)
+        if existing is None or (existing.deleted and not version.deleted):
+            registered[version.key] = RegisterVersion(version)
+        if version.deleted and not (existing is not None and existing.deleted):
+            deleted[version.key] = SoftDeleteVersion(version)
     return registered, deleted
 
 
 class _Scopes:
     """Configurations and modes: as they are after the actions planned so far, and as they are to be."""
 
-    def __init__(self, snapshot: Snapshot, target: Target) -> None:
+    def __init__(self, snapshot: Snapshot, target: TargetContent) -> None:
         self._snapshot = snapshot
         self._occupied = {version.context for version in target.versions.values()}
         self._configs = dict(target.configs)
         self._modes = dict(target.modes)
 
-    def opened_for(self, actions: list[Register | DeleteSoftly]) -> Iterator[Action]:
+    def prepare_for(self, actions: list[RegisterVersion | SoftDeleteVersion]) -> Iterator[ImportAction]:
         """What lets registrations through."""
         written = [action.version.subject for action in actions]
         for subject in dict.fromkeys(written):
@@ -309,39 +311,106 @@ class _Scopes:
                 self._configs[subject] = json_text(
                     {key: value for key, value in json.loads(self._configs[subject]).items() if key != "alias"}
                 )
-        registered = dict.fromkeys(action.version.subject for action in actions if isinstance(action, Register))
+        registered = dict.fromkeys(action.version.subject for action in actions if isinstance(action, RegisterVersion))
         for context in dict.fromkeys(map(context_of, registered)):
             if context in self._snapshot.contexts and context not in self._occupied:
-                yield from self._imported(scope_of_context(context), force=False)
+                yield from self._import_mode_actions(scope_of_context(context), force=False)
         for subject in registered:
-            yield from self._imported(subject, force=True)
+            yield from self._import_mode_actions(subject, force=True)
 
-    def _imported(self, scope: str, *, force: bool) -> Iterator[SetMode]:
+    def _import_mode_actions(self, scope: str, *, force: bool) -> Iterator[SetMode]:
         if mode_in_force(scope, self._modes)[1] != Mode.IMPORT:
             self._modes[scope] = Mode.IMPORT
             yield SetMode(scope, Mode.IMPORT, force)
 
     def configs(self) -> Iterator[SetConfig]:
         for scope in self._snapshot.scopes:
-            wanted, there = self._snapshot.configs.get(scope), self._configs.get(scope)
-            if scope == DEFAULT_SCOPE and wanted is None:
+            desired, existing = self._snapshot.configs.get(scope), self._configs.get(scope)
+            if scope == DEFAULT_SCOPE and desired is None:
                 continue  # Its configuration cannot be removed, and the file says nothing of it.
-            if wanted is None and there is not None:
+            if desired is None and existing is not None:
                 yield SetConfig(scope, "")
-            elif wanted is not None and wanted != there:
-                yield SetConfig(scope, _changes(wanted, there or "{}"))
+            elif desired is not None and desired != existing:
+                yield SetConfig(scope, _changes(desired, existing or "{}"))
 
     def modes(self) -> Iterator[SetMode]:
         # Contexts after their subjects: nobody but the import writes before all of it is there.
         for scope in sorted(self._snapshot.scopes, key=lambda scope: scope == scope_of_context(context_of(scope))):
-            wanted, there = self._snapshot.modes.get(scope), self._modes.get(scope)
+            desired, existing = self._snapshot.modes.get(scope), self._modes.get(scope)
             if scope == DEFAULT_SCOPE:
-                wanted = wanted or Mode.READWRITE
-            if wanted != there:
-                yield SetMode(scope, wanted, force=wanted == Mode.IMPORT)
+                desired = desired or Mode.READWRITE
+            if desired != existing:
+                yield SetMode(scope, desired, force=desired == Mode.IMPORT)
 
 
-def _changes(wanted: str, there: str) -> str:
+def _changes(desired: str, existing: str) -> str:
     """The change that turns one configuration into another."""
-    values = {**dict.fromkeys(json.loads(there)), **json.loads(wanted)}
-    return json_text({CHANGED_NAMES.get(key, key): value for key, value in values.items()})
+    values = {**dict.fromkeys(json.loads(existing)), **json.loads(desired)}
+    return json_text({PUT_KEY_NAMES.get(key, key): value for key, value in values.items()})
+
+
+DEPTH_MAX = 100  # of references; registries refuse far less
+
+
+class ContentIndex:
+    """What ids stand for, in a form that can be compared between a file and a target."""
+
+    def __init__(
+        self,
+        in_target: Mapping[SubjectVersion, ExportedVersion],
+        in_file: Mapping[SubjectVersion, ExportedVersion],
+    ) -> None:
+        # What the file does not hold of its references, the target does.
+        self._target = _Schemas(in_target)
+        self._file = _Schemas({**in_target, **in_file})
+
+    def of_target(self, version: ExportedVersion) -> VersionContent:
+        return VersionContent(version, self._target)
+
+    def of_file(self, version: ExportedVersion) -> VersionContent:
+        return VersionContent(version, self._file)
+
+
+@dataclass(frozen=True)
+class VersionContent:
+    """What a version's id stands for. Not slotted, so that its identity, which needs a parser, is made once.
+
+    Rule sets are not compared: some editions of the registry drop them from what they are given.
+    """
+
+    version: ExportedVersion
+    schemas: _Schemas
+
+    def equals(self, other: VersionContent) -> bool:
+        return self._written == other._written or self.identity == other.identity
+
+    @property
+    def _written(self) -> tuple[object, ...]:
+        version = self.version
+        return version.text, version.schema_type, version.references, version.metadata
+
+    @cached_property
+    def identity(self) -> tuple[object, ...]:
+        """With the text in Avro's canonical form, which not every registry stores."""
+        schema = self.schemas.parsed(self.version) if self.version.schema_type == "AVRO" else None
+        return (self.version.text if schema is None else canonical_text(schema), *self._written[1:])
+
+
+class _Schemas:
+    """Versions as values, parsed when they are needed."""
+
+    def __init__(self, versions: Mapping[SubjectVersion, ExportedVersion]) -> None:
+        self._versions = versions
+        self._parsed: dict[SubjectVersion, Schema | None] = {}
+
+    def parsed(self, version: ExportedVersion, depth: int = DEPTH_MAX) -> Schema | None:
+        """None for what cannot be parsed here; its text is then compared as it is."""
+        if version.key not in self._parsed:
+            self._parsed[version.key] = None  # Also while it is being parsed: references may run in a circle.
+            targets = [self._versions.get(key) for key in version.targets]
+            referenced = [self.parsed(item, depth - 1) if item and depth else None for item in targets]
+            known = [schema for schema in referenced if schema is not None]
+            if len(known) == len(referenced):
+                with contextlib.suppress(AvroSchemaError):
+                    self._parsed[version.key] = parse_schema(version.text, references=known, strict=False)
+        return self._parsed[version.key]

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import (
-    AnswerUnusable,
     ImportStopped,
+    InvalidResponse,
     InvalidSubject,
     ServiceError,
     SubjectLevelNotConfigured,
@@ -24,17 +24,17 @@ from headrace.registry.errors import (
     SubjectNotFound,
     VersionSoftDeleted,
 )
-from headrace.registry.names import DEFAULT_CONTEXT, EVERYWHERE
-from headrace.registry.transfer.lines import reference_object, version_of
+from headrace.registry.names import ALL_CONTEXTS_SCOPE, DEFAULT_CONTEXT
+from headrace.registry.transfer.export_file import parse_version_object, reference_object
 from headrace.registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
 
-ABSENT: Final = (404, 405)  # statuses of calls that a server does not have
-PAGE: Final = 1000  # versions asked for at once; what the API allows at most
+UNSUPPORTED_STATUSES: Final = (404, 405)  # statuses of calls that a server does not have
+PAGE_VERSIONS: Final = 1000  # versions asked for at once; what the API allows at most
 Progress = Callable[[int], None]
 """Told how many more have been done."""
 
 
-class Caller(Protocol):
+class ApiCaller(Protocol):
     """What is used of `registry.client.RegistryClient`."""
 
     @property
@@ -45,10 +45,10 @@ class Caller(Protocol):
     ) -> Any: ...
 
 
-class Remote:
-    """One registry. Methods raise the errors of its client, and `AnswerUnusable`."""
+class RemoteRegistry:
+    """One registry. Methods raise the errors of its client, and `InvalidResponse`."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: ApiCaller) -> None:
         self._client = client
 
     @property
@@ -60,20 +60,20 @@ class Remote:
         try:
             names = self._client.call("GET", "/contexts")
         except ServiceError as error:
-            if error.status not in ABSENT:
+            if error.status not in UNSUPPORTED_STATUSES:
                 raise
             names = []
-        with self._usable("/contexts"):
+        with self._checking_response("/contexts"):
             return tuple(sorted({DEFAULT_CONTEXT, *(str(name) for name in names)}))
 
     def schema_types(self) -> frozenset[str]:
         try:
             names = self._client.call("GET", "/schemas/types")
         except ServiceError as error:
-            if error.status not in ABSENT:
+            if error.status not in UNSUPPORTED_STATUSES:
                 raise
             names = ["AVRO"]
-        with self._usable("/schemas/types"):
+        with self._checking_response("/schemas/types"):
             return frozenset(str(name) for name in names)
 
     def versions(self, context: str, progress: Progress = lambda count: None) -> dict[SubjectVersion, ExportedVersion]:
@@ -90,14 +90,14 @@ class Remote:
             "subjectPrefix": "" if context == DEFAULT_CONTEXT else scope_of_context(context),
             "deleted": str(deleted).lower(),
             "latestOnly": "false",
-            "limit": str(PAGE),
+            "limit": str(PAGE_VERSIONS),
         }
         found: dict[SubjectVersion, ExportedVersion] = {}
         while True:
             # Counted in what the server sent, also of other contexts, which it sends when it knows none.
             page = self._client.call("GET", "/schemas", query={**query, "offset": str(len(found))})
-            with self._usable("/schemas"):
-                versions = [version_of(item) for item in page]
+            with self._checking_response("/schemas"):
+                versions = [parse_version_object(item) for item in page]
             count = len(found)
             found.update((version.key, version) for version in versions)
             # A server that does not page sends the same again.
@@ -107,28 +107,28 @@ class Remote:
 
     def config(self, scope: str) -> str | None:
         """What is configured for a scope itself, as JSON text."""
-        value = self._own("config", scope)
-        with self._usable("/config"):
+        value = self._read_own("config", scope)
+        with self._checking_response("/config"):
             return None if value is None else json_text(dict(value)) or "{}"
 
     def mode(self, scope: str) -> str | None:
         """The mode of a scope itself."""
-        value = self._own("mode", scope)
-        with self._usable("/mode"):
+        value = self._read_own("mode", scope)
+        with self._checking_response("/mode"):
             return None if value is None else str(value["mode"])
 
-    def _own(self, resource: str, scope: str) -> Any:
+    def _read_own(self, resource: str, scope: str) -> Any:
         try:
             return self._client.call("GET", _path(resource, scope))
         except (SubjectLevelNotConfigured, SubjectModeNotConfigured, SubjectNotFound):
             return None
         except InvalidSubject:
             # Older servers know no scope of all contexts.
-            if scope != EVERYWHERE:
+            if scope != ALL_CONTEXTS_SCOPE:
                 raise
             return None
         except ServiceError as error:
-            if error.status not in ABSENT:
+            if error.status not in UNSUPPORTED_STATUSES:
                 raise
             return None
 
@@ -154,7 +154,7 @@ class Remote:
             ImportStopped: the target gave it another one.
         """
         answer = self._client.call("POST", f"/subjects/{quote(version.subject, safe='')}/versions", body=_body(version))
-        with self._usable("/subjects/…/versions"):
+        with self._checking_response("/subjects/…/versions"):
             found = answer["id"], answer.get("version") or version.version
         if found != (version.schema_id, version.version):
             raise ImportStopped(
@@ -162,18 +162,18 @@ class Remote:
                 f"id {version.schema_id}; is it written to by others, or is its mode no longer IMPORT?"
             )
 
-    def delete_softly(self, key: SubjectVersion) -> None:
+    def soft_delete(self, key: SubjectVersion) -> None:
         path = f"/subjects/{quote(key.subject, safe='')}/versions/{key.version}"
         # It may be deleted by a call whose answer was lost.
         with suppress(VersionSoftDeleted):
             self._client.call("DELETE", path)
 
     @contextmanager
-    def _usable(self, path: str) -> Iterator[None]:
+    def _checking_response(self, path: str) -> Iterator[None]:
         try:
             yield
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise AnswerUnusable(
+            raise InvalidResponse(
                 f"the answer of {self.url} to {path} is not one of a schema registry: {error}"
             ) from error
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
 from headrace.registry.domain import SchemaReference, SubjectVersion
-from headrace.registry.names import EVERYWHERE, GLOBAL_CONTEXT, context_of, qualified, split_subject
+from headrace.registry.names import ALL_CONTEXTS_SCOPE, GLOBAL_CONTEXT, context_of, qualified, split_subject
 
 DEFAULT_SCOPE: Final = ":.:"
 """Scope of what is configured for the default context: `/config` and `/mode` without a subject."""
@@ -20,7 +20,7 @@ DEFAULT_SCOPE: Final = ":.:"
 Node = TypeVar("Node", bound=Hashable)
 
 
-class Circular(ValueError):
+class CircularReferences(ValueError):
     """`nodes` cannot be put in order, because they wait for each other."""
 
     def __init__(self, nodes: Sequence[Any]) -> None:
@@ -100,14 +100,14 @@ class Selection:
     contexts: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
 
-    def contexts_told(self, contexts: Iterable[str]) -> tuple[str, ...]:
+    def selected_contexts(self, contexts: Iterable[str]) -> tuple[str, ...]:
         """The contexts whose own configuration and mode belong to the part: none when subjects are picked."""
-        return () if self.subjects else tuple(sorted(item for item in contexts if self._takes_context(item)))
+        return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
     def versions(self, versions: Sequence[ExportedVersion]) -> list[ExportedVersion]:
         """The selected versions and, wherever they are, those that they refer to, in the order given."""
         by_key = {version.key: version for version in versions}
-        waiting = [version for version in versions if self._takes_subject(version.subject)]
+        waiting = [version for version in versions if self._includes_subject(version.subject)]
         taken = set()
         while waiting:
             version = waiting.pop()
@@ -116,10 +116,10 @@ class Selection:
                 waiting += [by_key[target] for target in version.targets if target in by_key]
         return [version for version in versions if version.key in taken]
 
-    def part_of(self, snapshot: Snapshot) -> Snapshot:
+    def select_from(self, snapshot: Snapshot) -> Snapshot:
         """The selected part of an export."""
         versions = tuple(self.versions(snapshot.versions))
-        contexts = self.contexts_told(snapshot.contexts)
+        contexts = self.selected_contexts(snapshot.contexts)
         scopes = set(scopes_of(contexts, {version.subject for version in versions}))
         return Snapshot(
             contexts,
@@ -128,18 +128,18 @@ class Selection:
             {scope: mode for scope, mode in snapshot.modes.items() if scope in scopes},
         )
 
-    def _takes_context(self, context: str) -> bool:
+    def _includes_context(self, context: str) -> bool:
         return not self.contexts or context in self.contexts
 
-    def _takes_subject(self, subject: str) -> bool:
+    def _includes_subject(self, subject: str) -> bool:
         context, name = split_subject(subject)
-        return self._takes_context(context) and (
+        return self._includes_context(context) and (
             not self.subjects or any(fnmatchcase(name, pattern) for pattern in self.subjects)
         )
 
 
 def scope_of_context(context: str) -> str:
-    return EVERYWHERE if context == GLOBAL_CONTEXT else f":{context}:"
+    return ALL_CONTEXTS_SCOPE if context == GLOBAL_CONTEXT else f":{context}:"
 
 
 def scopes_of(contexts: Iterable[str], subjects: Iterable[str]) -> list[str]:
@@ -149,7 +149,7 @@ def scopes_of(contexts: Iterable[str], subjects: Iterable[str]) -> list[str]:
     return sorted(scopes, key=split_subject)
 
 
-def in_order_of_references(versions: Iterable[ExportedVersion]) -> tuple[ExportedVersion, ...]:
+def ordered_by_references(versions: Iterable[ExportedVersion]) -> tuple[ExportedVersion, ...]:
     """Versions by context, name and number, except that what a version refers to comes before it.
 
     Raises:
@@ -157,24 +157,24 @@ def in_order_of_references(versions: Iterable[ExportedVersion]) -> tuple[Exporte
     """
     by_key = {version.key: version for version in versions}
     before = {key: [item for item in version.targets if item in by_key] for key, version in by_key.items()}
-    keys = sorted(by_key, key=_place)
+    keys = sorted(by_key, key=_sort_key)
     chained = {key: list(items) for key, items in before.items()}
     for earlier, later in itertools.pairwise(keys):
         if earlier.subject == later.subject:
             chained[later].append(earlier)
     try:
-        ordered = in_order(keys, chained, _place)
-    except Circular:
+        ordered = topological_order(keys, chained, _sort_key)
+    except CircularReferences:
         # Only permanent deletions and imports can lead to this; then the numbers of a subject are not in order.
-        ordered = in_order(keys, before, _place)
+        ordered = topological_order(keys, before, _sort_key)
     return tuple(by_key[key] for key in ordered)
 
 
-def _place(key: SubjectVersion) -> tuple[str, str, int]:
+def _sort_key(key: SubjectVersion) -> tuple[str, str, int]:
     return (*split_subject(key.subject), key.version)
 
 
-def in_order(
+def topological_order(
     nodes: Collection[Node], before: Mapping[Node, Collection[Node]], rank: Callable[[Node], Any]
 ) -> list[Node]:
     """Nodes such that each comes after those in its `before`; of those that could be next, the one of lowest rank.
@@ -200,7 +200,7 @@ def in_order(
                 heapq.heappush(ready, (rank(other), next(count), other))
     if len(ordered) < len(nodes):
         done = set(ordered)
-        raise Circular([node for node in nodes if node not in done])
+        raise CircularReferences([node for node in nodes if node not in done])
     return ordered
 
 

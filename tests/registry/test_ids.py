@@ -15,7 +15,7 @@ from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.api.services import Services
 from headrace.registry.domain import Mode, SchemaRequest
 from headrace.registry.errors import RegistryError
-from headrace.registry.names import EVERYTHING, context_of
+from headrace.registry.names import ALL_SUBJECTS, context_of
 from headrace.registry.storage.database import Database, sqlite_url
 from support.examples import examples
 
@@ -90,7 +90,7 @@ def do(services: Services, step: tuple[str, str, int, int], given_ids: dict[str,
 
 def contents(services: Services) -> dict[tuple[str, int], str]:
     """What each id of each context says."""
-    stored = services.database.read(lambda repository: repository.versions(wanted=EVERYTHING, deleted=True))
+    stored = services.database.read(lambda repository: repository.versions(wanted=ALL_SUBJECTS, deleted=True))
     return {(item.schema.context, item.schema.schema_id): item.schema.content.text for item in stored}
 
 

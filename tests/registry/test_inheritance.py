@@ -6,10 +6,10 @@ import pytest
 
 from headrace.registry.domain import ConfigEntry, Metadata, Mode
 from headrace.registry.names import (
-    EVERYWHERE,
+    ALL_CONTEXTS_SCOPE,
     SubjectFilter,
     filter_of_scope,
-    in_context_of,
+    resolve_in_context,
     scope_name,
     scopes_of,
     split_subject,
@@ -24,12 +24,12 @@ LABELS = Metadata.of({"owner": "x"})
 def test_the_scopes_that_matter() -> None:
     with all_cases() as case:
         for scope, scopes in [
-            ("s", ("s", None, EVERYWHERE)),
-            ("", ("", None, EVERYWHERE)),
-            (None, (None, EVERYWHERE)),
-            (":.c:s", (":.c:s", ":.c:", EVERYWHERE)),
-            (":.c:", (":.c:", EVERYWHERE)),
-            (EVERYWHERE, (EVERYWHERE,)),
+            ("s", ("s", None, ALL_CONTEXTS_SCOPE)),
+            ("", ("", None, ALL_CONTEXTS_SCOPE)),
+            (None, (None, ALL_CONTEXTS_SCOPE)),
+            (":.c:s", (":.c:s", ":.c:", ALL_CONTEXTS_SCOPE)),
+            (":.c:", (":.c:", ALL_CONTEXTS_SCOPE)),
+            (ALL_CONTEXTS_SCOPE, (ALL_CONTEXTS_SCOPE,)),
         ]:
             with case((scope, scopes)):
                 assert scopes_of(scope) == scopes
@@ -44,7 +44,7 @@ def test_the_scope_that_a_path_names() -> None:
             (":.:s", "s"),
             (":.c:", ":.c:"),
             (":.c", ":.c:"),
-            (EVERYWHERE, EVERYWHERE),
+            (ALL_CONTEXTS_SCOPE, ALL_CONTEXTS_SCOPE),
         ]:
             with case((text, scope)):
                 assert scope_name(text) == scope
@@ -65,7 +65,7 @@ def test_parts_of_a_subject() -> None:
 
 @pytest.mark.parametrize(
     ("scope", "wanted"),
-    [(None, SubjectFilter("", ".")), (":.c:", SubjectFilter("", ".c")), (EVERYWHERE, SubjectFilter())],
+    [(None, SubjectFilter("", ".")), (":.c:", SubjectFilter("", ".c")), (ALL_CONTEXTS_SCOPE, SubjectFilter())],
 )
 def test_the_subjects_that_a_scope_governs(scope: str | None, wanted: SubjectFilter) -> None:
     assert filter_of_scope(scope) == wanted
@@ -81,7 +81,7 @@ def test_the_subject_that_a_reference_means() -> None:
             (":.c:", "b", ":.c:b"),
         ]:
             with case((subject, text, meant)):
-                assert in_context_of(subject, text) == meant
+                assert resolve_in_context(subject, text) == meant
 
 
 def test_configuration() -> None:

@@ -9,7 +9,7 @@ import pytest
 from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.api.services import Services
 from headrace.registry.domain import SchemaContent
-from headrace.registry.names import EVERYTHING
+from headrace.registry.names import ALL_SUBJECTS
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
@@ -36,12 +36,14 @@ def add_versions(repository: Repository) -> None:
 def test_a_subject_with_many_versions_is_listed_and_deleted(services: Services) -> None:
     numbers = list(range(1, VERSIONS + 1))
     assert services.lookup.versions("s", deleted=False, deleted_only=False) == numbers
-    listed = services.lookup.versions_of_subjects(EVERYTHING, deleted=False, latest_only=False, page=lambda all_: all_)
+    listed = services.lookup.versions_of_subjects(
+        ALL_SUBJECTS, deleted=False, latest_only=False, page=lambda all_: all_
+    )
     assert [item.stored.version for item in listed] == numbers
     assert services.deletion.delete_subject("s", permanent=False) == numbers
     assert services.lookup.versions("s", deleted=False, deleted_only=True) == numbers
     assert services.deletion.delete_subject("s", permanent=True) == numbers
     left = services.database.read(
-        lambda repository: (repository.listed_versions(EVERYTHING, deleted=True), repository.schema_id_max("."))
+        lambda repository: (repository.listed_versions(ALL_SUBJECTS, deleted=True), repository.schema_id_max("."))
     )
     assert left == ([], 0)

@@ -46,7 +46,7 @@ def break_connections(postgres_server: PostgresServer, url: str) -> Callable[[],
 
 def bump(repository: Repository) -> int:
     repository.bump_revision()
-    return repository.revision()
+    return repository.revision().number
 
 
 def test_broken_connections_are_made_again(database: Database, break_connections: Callable[[], None]) -> None:
@@ -85,12 +85,12 @@ def test_questions_whose_connection_breaks_every_time(
 
     def work(repository: Repository) -> int:
         break_connections()
-        return repository.revision()
+        return repository.revision().number
 
-    for one_view in (True, False):
+    for in_one_snapshot in (True, False):
         with pytest.raises(ConnectionLost) as caught:
-            database.read(work, one_view=one_view)
-        assert not caught.value.is_undecided
+            database.read(work, in_one_snapshot=in_one_snapshot)
+        assert not caught.value.is_outcome_unknown
 
 
 def break_at_commit(database: Database, break_connections: Callable[[], None]) -> None:
@@ -110,7 +110,7 @@ def test_a_connection_that_breaks_at_the_commit(database: Database, break_connec
     break_at_commit(database, break_connections)
     with pytest.raises(ConnectionLost) as caught:
         database.write(bump)
-    assert caught.value.is_undecided
+    assert caught.value.is_outcome_unknown
     assert database.write(bump) == 2
     break_at_commit(database, break_connections)
     with pytest.raises(Conflict):  # whoever decides again sees what came of it
@@ -189,10 +189,10 @@ def test_a_read_sees_one_state_from_beginning_to_end(database: Database) -> None
     def work(repository: Repository) -> tuple[list[str], list[str], int]:
         before = repository.contexts()
         database.write(lambda other: (other.list_context(".late"), other.bump_revision()))
-        return before, repository.contexts(), repository.revision()
+        return before, repository.contexts(), repository.revision().number
 
     assert database.read(work) == (["."], ["."], 1)
-    assert database.read(lambda repository: (repository.contexts(), repository.revision())) == ([".", ".late"], 2)
+    assert database.read(lambda repository: (repository.contexts(), repository.revision().number)) == ([".", ".late"], 2)
 
 
 def test_a_database_that_only_reads(postgres_server: PostgresServer, database: Database, url: str) -> None:

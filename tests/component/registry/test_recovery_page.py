@@ -171,7 +171,7 @@ def test_a_follower(
     assert first.registered("a", fixed(1)) == 1
     url = f"sqlite:///{tmp_path / 'second.db'}"
     steps.environment["DATABASE_URL"] = url
-    start_service("headrace", "registry", "follow", "--database-url", url, "--registry-url", first.url)
+    start_service("headrace", "registry", "replicate", "--database-url", url, "--registry-url", first.url)
     second = serve(url)
     assert second.register("b", fixed(2)).status == 422
     assert steps.run("A registry in another data centre takes over").endswith('{"mode":"READWRITE"}')

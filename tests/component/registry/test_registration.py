@@ -346,7 +346,7 @@ def test_schemas_that_are_looked_up_alike_are_compared(
 
 def test_a_check_ends_when_its_time_is_over(registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registration does not, whose answer must not depend on how busy the machine is."""
-    monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_TIME_CHECKS", 1)
     monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
     registry.registered(subject, USER_1)
     for path in ("", "/latest", "/1"):

@@ -14,13 +14,19 @@ from typing import Any
 import pytest
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from headrace.registry.access.required_permissions import NEEDS
-from headrace.registry.access.permissions import Right
+from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS
+from headrace.registry.access.permissions import Permission
 from headrace.registry.domain import StoredSchema
 from headrace.registry.errors import InvalidResponse, ReplicationStopped, RegistryUnavailable, ServiceError
-from headrace.registry.replication import feed, follower
-from headrace.registry.replication.feed import Question, Told, request_json, parse_response
-from headrace.registry.replication.replica import HOLDER_TIMEOUT_MS, Replica, HttpReplicationSource, Round, promote
+from headrace.registry.replication import feed, replica
+from headrace.registry.replication.feed import ReplicationRequest, ReplicationResponse, request_json, parse_response
+from headrace.registry.replication.replica import (
+    HOLDER_TIMEOUT_MS,
+    Replica,
+    HttpReplicationSource,
+    RoundResult,
+    promote,
+)
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.replication import ContextState, ReplicationTables
 from headrace.registry.storage.repository import Repository
@@ -57,10 +63,10 @@ class RegistrySource:
     def __init__(self, registry: Registry) -> None:
         self.url = "http://source"
         self.registry = registry
-        self.before: Callable[[Question], None] = lambda _: None
-        self.asked: list[Question] = []
+        self.before: Callable[[ReplicationRequest], None] = lambda _: None
+        self.asked: list[ReplicationRequest] = []
 
-    def ask(self, question: Question) -> Told:
+    def fetch(self, question: ReplicationRequest) -> ReplicationResponse:
         self.before(question)
         self.asked.append(question)
         answer = self.registry.post("/replication", request_json(question))
@@ -76,27 +82,27 @@ def answers(registry: Registry) -> dict[str, tuple[int, str]]:
     return {name: (found.status, found.text) for name, found in zip(names, asked, strict=True)}
 
 
-class Followed(Interleavings):
+class Replicated(Interleavings):
     """Another registry follows, whenever it does; what is asked of the one is asked of the other then."""
 
     def __init__(self, new_database: Callable[[], str]) -> None:
         super().__init__(new_database)
         url = new_database()
         self.database = upgraded(url)
-        self.follower_front = RegistryBehindFront(url)
+        self.replica_front = RegistryBehindFront(url)
         self.clock = itertools.count(1_000_000)
         self.went_back = False
-        self.follower = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
+        self.replica = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
 
     @rule()
-    def follow(self) -> None:
-        rounds = [self.follower.round() for _ in range(3)]
-        assert rounds[-1] is Round.UNCHANGED
-        assert answers(self.follower_front) == answers(self.fronts[0])
+    def replicate(self) -> None:
+        rounds = [self.replica.run_round() for _ in range(3)]
+        assert rounds[-1] is RoundResult.UNCHANGED
+        assert answers(self.replica_front) == answers(self.fronts[0])
 
     @rule()
     def begin_again(self) -> None:
-        self.follower = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
+        self.replica = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
 
     @precondition(lambda self: self.copied is not None)
     @rule()
@@ -118,22 +124,22 @@ class Followed(Interleavings):
         return [answer.status, answer.json["id"], answer.json["version"]]
 
     def teardown(self) -> None:
-        self.follow()
+        self.replicate()
         # Ids of a history that the source has lost stay used up here: clients may have kept what they stood for.
         source, here = ({one.name: one.next_id for one in states} for states in self._contexts())
         assert all(source[name] == here[name] or (self.went_back and source[name] < here[name]) for name in source)
         promote(self.database, next(self.clock))
         # From here on what both do is the same too, ids and versions among it.
-        taken = [self._written_by(registry) for registry in (self.fronts[0], self.follower_front)]
+        taken = [self._written_by(registry) for registry in (self.fronts[0], self.replica_front)]
         assert taken[0] == [200, source["."], taken[1][2]]
         assert taken[1][:2] == [200, here["."]]
-        self.follower_front.close()
+        self.replica_front.close()
         self.database.close()
         super().teardown()
 
 
 def test_a_follower_answers_as_the_registry_that_it_follows(new_database: Callable[[], str]) -> None:
-    run_state_machine_as_test(lambda: Followed(new_database), settings=histories_of(new_database()))
+    run_state_machine_as_test(lambda: Replicated(new_database), settings=histories_of(new_database()))
 
 
 @pytest.fixture
@@ -150,7 +156,7 @@ class Site:
     registry: Registry
     now_ms: int = 1_000_000
 
-    def follower(self, source: RegistrySource, holder: str = "me") -> Replica:
+    def replica(self, source: RegistrySource, holder: str = "me") -> Replica:
         return Replica(source, self.database, lambda: self.now_ms, holder)
 
 
@@ -175,9 +181,11 @@ def test_every_call_that_changes_is_refused_until_the_promotion(source: Registry
     source.registry.delete("/subjects/gone")
     source.registry.put("/config/s", {"compatibility": "NONE"})
     assert source.registry.put("/mode/s?force=true", {"mode": "IMPORT"}).status == 200
-    assert site.follower(source).round() is Round.CHANGED
+    assert site.replica(source).run_round() is RoundResult.CHANGED
     bodies: dict[str, Any] = {"config": {"compatibility": "FULL"}, "mode": {"mode": "READWRITE"}}
-    changes = [(method, route) for (method, route), need in NEEDS.items() if need.right > Right.READ]
+    changes = [
+        (method, route) for (method, route), need in REQUIRED_PERMISSIONS.items() if need.permission > Permission.READ
+    ]
     assert len(changes) >= 12
     before = answers(site.registry)
     for subject, query in itertools.product(("s", "gone"), ("?force=true&permanent=true", "")):
@@ -205,12 +213,12 @@ def test_modes_and_ids_are_those_of_the_followed_one_after_the_promotion(source:
     for path in ("/subjects/s3", "/subjects/s3?permanent=true", eu, f"{eu}?permanent=true"):
         assert source.registry.delete(path).status == 200
     source.registry.put("/mode/%3A.__GLOBAL%3A", {"mode": "FORWARD"})
-    following = site.follower(source)
-    assert following.round() is Round.CHANGED
-    assert following.round() is Round.UNCHANGED
+    replication = site.replica(source)
+    assert replication.run_round() is RoundResult.CHANGED
+    assert replication.run_round() is RoundResult.UNCHANGED
     assert site.registry.get("/mode/%3A.__GLOBAL%3A").json == {"mode": "READONLY_OVERRIDE"}
     promote(site.database, site.now_ms)
-    assert following.round() is Round.PROMOTED
+    assert replication.run_round() is RoundResult.PROMOTED
     assert site.registry.get("/mode/%3A.__GLOBAL%3A").json == {"mode": "FORWARD"}
     assert site.registry.delete("/mode/%3A.__GLOBAL%3A").status == 200
     # The third was given, though to what has gone since; so was the first one of the other context.
@@ -222,14 +230,14 @@ def test_modes_and_ids_are_those_of_the_followed_one_after_the_promotion(source:
 def test_only_newer_versions_leave_what_is_kept_as_it_is(source: RegistrySource, site: Site) -> None:
     source.registry.put("/config", {"compatibility": "NONE"})
     source.registry.registered("s", fixed(1))
-    following = site.follower(source)
-    following.round()
+    replication = site.replica(source)
+    replication.run_round()
 
     def revision() -> int:
-        assert following.round() is Round.CHANGED
-        return site.database.read(lambda repository: repository.revision())
+        assert replication.run_round() is RoundResult.CHANGED
+        return site.database.read(lambda repository: repository.revision().number)
 
-    before = site.database.read(lambda repository: repository.revision())
+    before = site.database.read(lambda repository: repository.revision().number)
     for number in (2, 3):
         source.registry.registered("s", fixed(number))
     source.registry.registered("t", fixed(4))
@@ -262,36 +270,36 @@ def test_what_is_referred_to_comes_along_however_late_it_came(source: RegistrySo
     source.registry.registered("s", '"F1"', references=[{"name": "F1", "subject": "target", "version": 1}])
     late = iter((fixed(2),))
 
-    def register_more(question: Question) -> None:
+    def register_more(question: ReplicationRequest) -> None:
         if "s" in question.subjects and (text := next(late, None)):
             version = source.registry.register("later", text).json["version"]
             reference = {"name": "F2", "subject": "later", "version": version}
             assert source.registry.register("s", '"F2"', references=[reference]).status == 200
 
     source.before = register_more
-    following = site.follower(source)
-    following.round()
+    replication = site.replica(source)
+    replication.run_round()
     assert site.registry.get("/subjects/s/versions").json == [1, 2]
     path = "/subjects/s/versions/2?format=resolved"
     assert "fixed" in site.registry.get(path).text
-    following.round()
+    replication.run_round()
     assert answers(site.registry) == answers(source.registry)
 
 
-@pytest.mark.parametrize(("name", "value"), [("SUBJECTS_MAX", 2), ("SCHEMAS_MAX", 2), ("CHARACTERS_MAX", 90)])
+@pytest.mark.parametrize(("name", "value"), [("SUBJECTS_MAX", 2), ("SCHEMAS_MAX", 2), ("RESPONSE_CHARS_MAX", 90)])
 def test_much_comes_in_parts(
     source: RegistrySource, site: Site, monkeypatch: pytest.MonkeyPatch, name: str, value: int
 ) -> None:
     for number in range(1, 8):
         source.registry.registered(f"s{number}", fixed(number))
         source.registry.registered(f"%3A.eu%3As{number}", fixed(number + 10))
-    for module in (feed, follower):
+    for module in (feed, replica):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
-    following = site.follower(source)
-    assert following.round() is Round.CHANGED
+    replication = site.replica(source)
+    assert replication.run_round() is RoundResult.CHANGED
     assert len(source.asked) > 6
-    assert following.round() is Round.UNCHANGED
+    assert replication.run_round() is RoundResult.UNCHANGED
     path = "/schemas?subjectPrefix=:*:"
     assert site.registry.get(path).text == source.registry.get(path).text
     assert len(site.registry.get(path).json) == 14
@@ -308,26 +316,26 @@ def test_no_more_schemas_are_read_than_are_told(source: RegistrySource, monkeypa
 
     read_schemas = Repository.schemas_by_id
     monkeypatch.setattr(Repository, "schemas_by_id", noted)
-    monkeypatch.setattr(feed, "READ_AT_ONCE", 2)
-    monkeypatch.setattr(feed, "CHARACTERS_MAX", 3 * len(fixed(1)))
-    told = source.ask(Question(ids={".": tuple(range(1, 8))}))
+    monkeypatch.setattr(feed, "SCHEMAS_PER_QUERY", 2)
+    monkeypatch.setattr(feed, "RESPONSE_CHARS_MAX", 3 * len(fixed(1)))
+    told = source.fetch(ReplicationRequest(ids={".": tuple(range(1, 8))}))
     assert [item.schema.schema_id for item in told.schemas] == [1, 2, 3]
     assert read == [1, 2, 3, 4]
-    monkeypatch.setattr(feed, "CHARACTERS_MAX", 1)
-    told = source.ask(Question(ids={".": (2, 3)}))
+    monkeypatch.setattr(feed, "RESPONSE_CHARS_MAX", 1)
+    told = source.fetch(ReplicationRequest(ids={".": (2, 3)}))
     assert [item.schema.schema_id for item in told.schemas] == [2], "one at least, or it would never end"
 
 
 def test_only_what_changed_is_asked_for(source: RegistrySource, site: Site) -> None:
     for number in range(1, 6):
         source.registry.registered(f"s{number}", fixed(number))
-    following = site.follower(source)
-    following.round()
+    replication = site.replica(source)
+    replication.run_round()
     source.asked.clear()
-    assert following.round() is Round.UNCHANGED
+    assert replication.run_round() is RoundResult.UNCHANGED
     source.registry.put("/config/s3", {"compatibility": "NONE"})
     source.registry.registered("s3", fixed(6))
-    assert following.round() is Round.CHANGED
+    assert replication.run_round() is RoundResult.CHANGED
     assert [(item.subjects, dict(item.ids)) for item in source.asked] == [
         ((), {}),
         ((), {}),
@@ -336,17 +344,17 @@ def test_only_what_changed_is_asked_for(source: RegistrySource, site: Site) -> N
     ]
     # A process that begins looks at all subjects, and at no schema that is here.
     source.asked.clear()
-    assert site.follower(source).round() is Round.CHANGED
+    assert site.replica(source).run_round() is RoundResult.CHANGED
     assert [dict(item.ids) for item in source.asked] == [{}, {}]
 
 
 def test_settings_come_and_go(source: RegistrySource, site: Site) -> None:
     scopes = ("", "s", "%3A.eu%3A", "%3A.__GLOBAL%3A")
-    following = site.follower(source)
+    replication = site.replica(source)
 
     def settings() -> list[str]:
-        rounds = following.round(), following.round()
-        assert rounds == (Round.CHANGED, Round.UNCHANGED)
+        rounds = replication.run_round(), replication.run_round()
+        assert rounds == (RoundResult.CHANGED, RoundResult.UNCHANGED)
         found = [
             [registry.get(f"/config/{scope}").text for scope in scopes] for registry in (source.registry, site.registry)
         ]
@@ -381,34 +389,34 @@ def test_one_content_under_two_ids_and_one_schema_in_two_subjects(source: Regist
     assert source.registry.put("/mode", {"mode": "IMPORT"}).status == 200
     for name, number in (("a", 5), ("b", 6), (TARGET, 5)):
         assert source.registry.register(name, fixed(1), id=number, version=1).status == 200
-    following = site.follower(source)
-    following.round()
+    replication = site.replica(source)
+    replication.run_round()
     for name, number in (("a", 8), ("b", 5)):
         assert source.registry.register(name, fixed(1), id=number, version=2).status == 200
-    following.round()
+    replication.run_round()
     assert answers(site.registry) == answers(source.registry)
 
 
 def test_an_id_that_was_given_to_another_schema_makes_all_come_anew(source: RegistrySource, site: Site) -> None:
     for name, number in (("s", 1), ("t", 2), ("u", 3)):
         source.registry.registered(name, fixed(number))
-    following = site.follower(source)
-    following.round()
+    replication = site.replica(source)
+    replication.run_round()
     for name in ("s", "t"):
         for query in ("", "?permanent=true"):
             assert source.registry.delete(f"/subjects/{name}{query}").status == 200
     assert source.registry.put("/mode/t", {"mode": "IMPORT"}).status == 200
     assert source.registry.register("t", fixed(9), id=1, version=1).status == 200
-    rounds = [following.round() for _ in range(3)]
-    assert rounds == [Round.CHANGED, Round.CHANGED, Round.UNCHANGED]
+    rounds = [replication.run_round() for _ in range(3)]
+    assert rounds == [RoundResult.CHANGED, RoundResult.CHANGED, RoundResult.UNCHANGED]
     assert answers(site.registry) == answers(source.registry)
     assert site.registry.get("/schemas/ids/1").json["schema"] == fixed(9)
     assert site.registry.get("/subjects").json == ["t", "u"]
 
 
 class Damaging(RegistrySource):
-    def ask(self, question: Question) -> Told:
-        told = super().ask(question)
+    def fetch(self, question: ReplicationRequest) -> ReplicationResponse:
+        told = super().fetch(question)
         damaged = tuple(
             replace(item, schema=replace(item.schema, content=replace(item.schema.content, text=fixed(7))))
             for item in told.schemas
@@ -418,47 +426,47 @@ class Damaging(RegistrySource):
 
 def test_a_schema_that_was_damaged_on_its_way_is_not_taken_over(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
-    following = site.follower(Damaging(source.registry))
+    replication = site.replica(Damaging(source.registry))
     for _ in range(3):
-        following.round()
+        replication.run_round()
     assert site.registry.get("/subjects").json == []
 
 
 def test_of_two_processes_one_follows_until_it_has_ended(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
-    first, second = site.follower(source, "first"), site.follower(source, "second")
-    assert first.round() is Round.CHANGED
+    first, second = site.replica(source, "first"), site.replica(source, "second")
+    assert first.run_round() is RoundResult.CHANGED
     site.now_ms += HOLDER_TIMEOUT_MS - 1
-    assert second.round() is Round.WAITING
-    assert first.round() is Round.UNCHANGED
+    assert second.run_round() is RoundResult.WAITING
+    assert first.run_round() is RoundResult.UNCHANGED
     site.now_ms += HOLDER_TIMEOUT_MS - 1
-    assert second.round() is Round.WAITING
+    assert second.run_round() is RoundResult.WAITING
     source.registry.registered("t", fixed(2))
     site.now_ms += 1
-    assert second.round() is Round.CHANGED
-    assert first.round() is Round.WAITING
+    assert second.run_round() is RoundResult.CHANGED
+    assert first.run_round() is RoundResult.WAITING
     assert site.registry.get("/subjects").json == ["s", "t"]
 
 
 def test_what_was_asked_before_another_process_took_over_is_not_written(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
-    first, second = site.follower(source, "first"), site.follower(source, "second")
-    assert first.round() is Round.CHANGED
+    first, second = site.replica(source, "first"), site.replica(source, "second")
+    assert first.run_round() is RoundResult.CHANGED
     source.registry.registered("t", fixed(2))
 
-    def others_come_first(question: Question) -> None:
+    def others_come_first(question: ReplicationRequest) -> None:
         if question.ids:
             source.before = lambda _: None
             site.now_ms += HOLDER_TIMEOUT_MS
-            assert second.round() is Round.CHANGED
+            assert second.run_round() is RoundResult.CHANGED
             source.registry.delete("/subjects/t")
-            assert second.round() is Round.CHANGED
+            assert second.run_round() is RoundResult.CHANGED
 
     source.before = others_come_first
-    assert first.round() is Round.WAITING
+    assert first.run_round() is RoundResult.WAITING
     assert site.registry.get("/subjects").json == ["s"]
     site.now_ms += HOLDER_TIMEOUT_MS
-    assert first.round() is Round.CHANGED
+    assert first.run_round() is RoundResult.CHANGED
     assert answers(site.registry) == answers(source.registry)
 
 
@@ -466,12 +474,12 @@ def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
     source: RegistrySource, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.registry.registered("s", fixed(1))
-    first, second = site.follower(source, "first"), site.follower(source, "second")
-    assert first.round() is Round.CHANGED
+    first, second = site.replica(source, "first"), site.replica(source, "second")
+    assert first.run_round() is RoundResult.CHANGED
     source.registry.registered("t", fixed(2))
     site.now_ms += HOLDER_TIMEOUT_MS
     is_writing, may_end, has_asked = threading.Event(), threading.Event(), threading.Event()
-    carried_out = follower.mirror
+    carried_out = replica.apply_update
 
     def slow_for_who_is_first(repository: Repository, update: Any) -> None:
         if not is_writing.is_set():
@@ -479,11 +487,11 @@ def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
             assert may_end.wait(60)
         carried_out(repository, update)
 
-    def note(question: Question) -> None:
+    def note(question: ReplicationRequest) -> None:
         if is_writing.is_set() and question.ids:
             has_asked.set()
 
-    monkeypatch.setattr(follower, "mirror", slow_for_who_is_first)
+    monkeypatch.setattr(replica, "mirror", slow_for_who_is_first)
     source.before = note
     with ThreadPoolExecutor(2) as threads:
         taking_over = threads.submit(second.round)
@@ -492,51 +500,51 @@ def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
         assert has_asked.wait(60)
         time.sleep(0.2)  # so that it comes to its own transaction while the other one's is open
         may_end.set()
-        assert (taking_over.result(60), late.result(60)) == (Round.CHANGED, Round.WAITING)
+        assert (taking_over.result(60), late.result(60)) == (RoundResult.CHANGED, RoundResult.WAITING)
     assert answers(site.registry) == answers(source.registry)
 
 
 def test_a_promotion_while_it_asks_wins(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
-    following = site.follower(source)
-    following.round()
+    replication = site.replica(source)
+    replication.run_round()
     source.registry.registered("t", fixed(2))
 
-    def promoted_meanwhile(question: Question) -> None:
+    def promoted_meanwhile(question: ReplicationRequest) -> None:
         if question.ids:
             promote(site.database, site.now_ms)
 
     source.before = promoted_meanwhile
-    assert following.round() is Round.PROMOTED
+    assert replication.run_round() is RoundResult.PROMOTED
     assert site.registry.get("/subjects").json == ["s"]
 
 
 def test_how_far_behind_it_is(source: RegistrySource, site: Site) -> None:
-    def behind_s() -> str | None:
+    def lag_s() -> str | None:
         lines = site.registry.get("/metrics").text.splitlines()
         name = "headrace_registry_replication_lag_seconds "
         return next((line.removeprefix(name) for line in lines if line.startswith(name)), None)
 
-    assert behind_s() is None
-    following = site.follower(source)
-    following.round()
+    assert lag_s() is None
+    replication = site.replica(source)
+    replication.run_round()
     site.now_ms += 2_500
-    assert behind_s() == "2.5"
+    assert lag_s() == "2.5"
 
-    def unreachable(_: Question) -> None:
+    def unreachable(_: ReplicationRequest) -> None:
         site.now_ms += 1_000
         raise RegistryUnavailable("http://source", "refused")
 
     source.before = unreachable
     with pytest.raises(RegistryUnavailable):
-        following.round()
-    assert behind_s() == "3.5"
+        replication.run_round()
+    assert lag_s() == "3.5"
     source.before = lambda _: setattr(site, "now_ms", site.now_ms + 400)
-    following.round()
-    assert behind_s() == "0.4", "as of when it was asked, not of when the answer came"
+    replication.run_round()
+    assert lag_s() == "0.4", "as of when it was asked, not of when the answer came"
     promoted = promote(site.database, site.now_ms)
-    assert promoted.behind_s(site.now_ms) == 0.4
-    assert behind_s() is None
+    assert promoted.lag_s(site.now_ms) == 0.4
+    assert lag_s() is None
 
 
 def test_a_follower_begins_with_an_empty_database_and_keeps_to_one_registry(
@@ -545,19 +553,19 @@ def test_a_follower_begins_with_an_empty_database_and_keeps_to_one_registry(
     with registry_in_process(new_database()) as other:
         other.registered("own", fixed(1))
         with pytest.raises(ReplicationStopped, match="http://source"):
-            site.follower(RegistrySource(site.registry)).round()
+            site.replica(RegistrySource(site.registry)).run_round()
         assert site.registry.registered("s", fixed(1)) == 1
         with pytest.raises(ReplicationStopped, match=r"\b1 subject"):
-            site.follower(source).round()
+            site.replica(source).run_round()
         for query in ("", "?permanent=true"):
             site.registry.delete(f"/subjects/s{query}")
-        assert site.follower(source).round() is Round.CHANGED
+        assert site.replica(source).run_round() is RoundResult.CHANGED
         with pytest.raises(ReplicationStopped, match=other.post("/replication", {}).json["source"]):
-            site.follower(RegistrySource(other)).round()
+            site.replica(RegistrySource(other)).run_round()
     promote(site.database, site.now_ms)
     with pytest.raises(ReplicationStopped):
         promote(site.database, site.now_ms)
-    assert site.follower(source).round() is Round.PROMOTED
+    assert site.replica(source).run_round() is RoundResult.PROMOTED
 
 
 def test_a_registry_of_another_release_is_not_followed(source: RegistrySource) -> None:
@@ -583,9 +591,9 @@ class Refusing:
 
 def test_a_registry_that_knows_no_followers_is_not_followed() -> None:
     with pytest.raises(ReplicationStopped, match=Refusing.url):
-        HttpReplicationSource(Refusing(404)).ask(Question())
+        HttpReplicationSource(Refusing(404)).fetch(ReplicationRequest())
     with pytest.raises(ServiceError) as refused:
-        HttpReplicationSource(Refusing(503)).ask(Question())
+        HttpReplicationSource(Refusing(503)).fetch(ReplicationRequest())
     assert refused.value.status == 503
 
 

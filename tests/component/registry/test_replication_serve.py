@@ -1,4 +1,4 @@
-"""`headrace registry follow` and `promote` beside running registries, as typed by a person."""
+"""`headrace registry replicate` and `promote` beside running registries, as typed by a person."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return True
 
 
-def behind_s(registry: Registry) -> float:
+def lag_s(registry: Registry) -> float:
     found = re.search(r"^headrace_registry_replication_lag_seconds (\S+)$", registry.get("/metrics").text, re.MULTILINE)
     assert found is not None
     return float(found[1])
@@ -54,36 +54,46 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
     first = Registry(first_service.addresses["registry"])
     first.registered("s1", fixed(1))
 
-    def follow() -> Any:
+    def replicate() -> Any:
         directory = str(tmp_path / "second")
         return start_service(
-            *("headrace", "registry", "follow", "--data-dir", directory, "--registry-url", first.url, "--pause", "0.05")
+            *(
+                "headrace",
+                "registry",
+                "replicate",
+                "--data-dir",
+                directory,
+                "--registry-url",
+                first.url,
+                "--pause",
+                "0.05",
+            )
         )
 
-    following = follow()
-    assert following.addresses["follower"] == first.url
+    replication = replicate()
+    assert replication.addresses["replica"] == first.url
     second = Registry(serve("second").addresses["registry"])
     assert second.get("/subjects").json == ["s1"]
     first.registered("s2", fixed(2))
     assert eventually(lambda: second.get("/schemas/ids/2").text == first.get("/schemas/ids/2").text)
     assert second.register("s3", fixed(3)).status == 422
 
-    following.kill()
+    replication.kill()
     first.registered("s3", fixed(3))
     first.delete("/subjects/s1")
     assert second.get("/subjects").json == ["s1", "s2"]
-    following = follow()
+    replication = replicate()
     assert eventually(lambda: second.get("/subjects").json == ["s2", "s3"])
-    assert eventually(lambda: behind_s(second) < 5)
+    assert eventually(lambda: lag_s(second) < 5)
 
     first_service.kill()
-    assert eventually(lambda: behind_s(second) > 0.5), "the clock goes on when nothing is heard of the first one"
+    assert eventually(lambda: lag_s(second) > 0.5), "the clock goes on when nothing is heard of the first one"
     capsys.readouterr()
     assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 0
     assert re.search(rf"{first.url}.*\b[\d.]+ s\b", capsys.readouterr().out)
     assert second.registered("s4", fixed(4)) == 4
-    assert eventually(lambda: following.process.poll() is not None)
-    assert following.process.returncode == 0
+    assert eventually(lambda: replication.process.poll() is not None)
+    assert replication.process.returncode == 0
     assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -97,7 +107,7 @@ def test_what_cannot_be_followed_is_told_in_one_line(
     monkeypatch.setattr(transport, "PAUSE_FIRST_S", 0.001)
 
     def told(*arguments: str) -> str:
-        assert main(["registry", "follow", *arguments]) == 2
+        assert main(["registry", "replicate", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
@@ -106,7 +116,7 @@ def test_what_cannot_be_followed_is_told_in_one_line(
     with served(sqlite_template.copy_to(tmp_path / "other.db")) as other:
         assert other.url + "/no/such" in told("--data-dir", directory, "--registry-url", other.url + "/no/such")
     with pytest.raises(SystemExit):
-        main(["registry", "follow", "--pause", "0"])
+        main(["registry", "replicate", "--pause", "0"])
     assert re.search(r"--pause.*\b3600\b.*'0'", capsys.readouterr().err)
 
 
@@ -116,6 +126,6 @@ def test_it_ends_when_it_is_told_to(
     start_service: StartService, registry_url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     arguments = ("--data-dir", str(tmp_path), "--registry-url", registry_url)
-    service = start_service("headrace", "registry", "follow", *arguments)
+    service = start_service("headrace", "registry", "replicate", *arguments)
     service.process.send_signal(number)
     assert service.process.wait(60) == 0

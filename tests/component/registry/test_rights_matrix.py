@@ -20,26 +20,26 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.required_permissions import NEEDS
+from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS
 from headrace.registry.access.passwords import Cost, PasswordHash
-from headrace.registry.access.permissions import Right
-from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
+from headrace.registry.access.permissions import Permission
+from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
 from headrace.registry.access.users import user_line
 from headrace.registry.api.hooks import CERTIFICATE_KEY
 from headrace.registry.storage.database import sqlite_url
 from support.cases import all_cases
 from support.registry.registry_calls import CONTENT_TYPE, Answer, RegistryInProcess, registry_in_process
 
-PLACES = {"everywhere": "*", "subject": "s", "other": "other", "context": ":.c:*"}
+RUNNING_MAX = {"everywhere": "*", "subject": "s", "other": "other", "context": ":.c:*"}
 """What a user has one right on; the calls are about the subject `s` of the default context."""
 
-USERS = {f"{right}-{place}": (right, place) for right in Right for place in PLACES}
+USERS = {f"{permission}-{place}": (permission, place) for permission in Permission for place in RUNNING_MAX}
 STRANGER, NOBODY = "stranger", ""
 WAYS = ("password", "token", "certificate")
 KEY = ec.generate_private_key(ec.SECP256R1())
 ISSUER, AUDIENCE = "https://id.example.com", "registry"
 
-OPEN = {"/", "/healthz", "/readyz", "/openapi.json", "/schemas/types"}
+PUBLIC = {"/", "/healthz", "/readyz", "/openapi.json", "/schemas/types"}
 TEXT = '{"type":"fixed","name":"S","size":4}'
 BODIES: dict[str, Any] = {
     "config": {"compatibility": "BACKWARD"},
@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
 
 def every_call() -> Iterator[Call]:
-    for method, route in NEEDS:
+    for method, route in REQUIRED_PERMISSIONS:
         yield Call(method, route)
         if method == "GET":
             yield Call("HEAD", route)
@@ -68,15 +68,15 @@ def every_call() -> Iterator[Call]:
             yield Call(method, route, "?force=true")
 
 
-def right_for(call: Call) -> Right:
+def right_for(call: Call) -> Permission:
     """What whoever makes a call must have: reading asks, writing adds or hides, all else is an administrator's."""
     asks = call.method in ("GET", "HEAD")
     only_asks = ("/replication", "/subjects/{subject}")
     if asks or call.route.startswith("/compatibility") or (call.method == "POST" and call.route in only_asks):
-        return Right.READ
+        return Permission.READ
     if call.route.endswith("{_rest}"):
-        return Right.READ  # nothing is there
-    return Right.WRITE if call.route.startswith("/subjects") and not call.query else Right.ADMIN
+        return Permission.READ  # nothing is there
+    return Permission.WRITE if call.route.startswith("/subjects") and not call.query else Permission.ADMIN
 
 
 def places_for(call: Call) -> set[str]:
@@ -84,13 +84,13 @@ def places_for(call: Call) -> set[str]:
     if any(part in call.route for part in ("{subject}", "{id}", "{guid}")):
         return {"everywhere", "subject"}
     if call.method in ("GET", "HEAD") or call.route.endswith("{_rest}"):
-        return set(PLACES)
+        return set(RUNNING_MAX)
     # The configuration, the mode or all of the default context.
     return {"everywhere"}
 
 
 def is_open(call: Call) -> bool:
-    return call.route in OPEN or call.route.startswith("/v1/metadata/")
+    return call.route in PUBLIC or call.route.startswith("/v1/metadata/")
 
 
 def token(role: str) -> str:
@@ -143,12 +143,12 @@ def registry_with(directory: Path, *more: str) -> Iterator[Users]:
     cost = Cost(log2_n=4, r=1, p=1)
     lines = [user_line(name, PasswordHash.of(name, b"salt", cost)) for name in (*USERS, STRANGER)]
     lines += [f"certificate {name} CN={name}" for name in (*USERS, STRANGER)]
-    for name, (right, place) in USERS.items():
-        lines += [f"grant {who} {right} {PLACES[place]}" for who in (name, f"@{name}")]
+    for name, (permission, place) in USERS.items():
+        lines += [f"grant {who} {permission} {RUNNING_MAX[place]}" for who in (name, f"@{name}")]
     (directory / "users").write_text("\n".join([*lines, *more]) + "\n")
     public = {**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
     (directory / "keys").write_text(json.dumps({"keys": [public]}))
-    tokens = Tokens(TokenKeys(str(directory / "keys")), TokenRules(ISSUER, AUDIENCE))
+    tokens = TokenVerifier(TokenKeys(str(directory / "keys")), TokenRules(ISSUER, AUDIENCE))
     authenticator = UsersFile(directory / "users", tokens=tokens)
     with registry_in_process(sqlite_url(directory / "registry.db"), users=authenticator) as registry:
         found = Users(registry)
@@ -162,8 +162,8 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
         yield users
 
 
-def may(right: Right, place: str, call: Call) -> bool:
-    return is_open(call) or (right >= right_for(call) and place in places_for(call))
+def may(permission: Permission, place: str, call: Call) -> bool:
+    return is_open(call) or (permission >= right_for(call) and place in places_for(call))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -171,7 +171,7 @@ def test_a_call_needs_its_right_on_what_it_is_about(users: Users, way: str) -> N
     with all_cases() as case:
         for call in every_call():
             with case(" ".join(call)):
-                allowed = {name for name, (right, place) in USERS.items() if may(right, place, call)}
+                allowed = {name for name, (permission, place) in USERS.items() if may(permission, place, call)}
                 statuses = {name: users.make(name, call, way).status for name in (*USERS, STRANGER, NOBODY)}
                 assert {name for name in USERS if statuses[name] not in (401, 403)} == allowed
                 assert {statuses[name] for name in set(USERS) - allowed} <= {403}
@@ -181,10 +181,10 @@ def test_a_call_needs_its_right_on_what_it_is_about(users: Users, way: str) -> N
                     assert (statuses[STRANGER], statuses[NOBODY]) == (403, 401)
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=RUNNING_MAX)
 def visited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Users]]:
     """Where who comes with nothing may read, and the registry."""
-    with registry_with(tmp_path_factory.mktemp("visited"), f"grant anonymous read {PLACES[request.param]}") as users:
+    with registry_with(tmp_path_factory.mktemp("visited"), f"grant anonymous read {RUNNING_MAX[request.param]}") as users:
         yield request.param, users
 
 
@@ -195,7 +195,7 @@ def test_anonymous_clients_may_do_what_is_granted_to_them_alone(visited: tuple[s
             with case(" ".join(call)):
                 for way in ("password", "certificate"):  # one that is nobody's
                     status = users.make(NOBODY, call, way).status
-                    assert (status not in (401, 403)) if may(Right.READ, place, call) else status == 401
+                    assert (status not in (401, 403)) if may(Permission.READ, place, call) else status == 401
                 # What is granted to anonymous clients is not granted to users without a grant.
                 assert users.make(STRANGER, call).status == (200 if is_open(call) else 403)
 

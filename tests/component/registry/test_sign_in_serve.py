@@ -127,8 +127,8 @@ def test_tokens_certificates_and_strangers(secured: Secured) -> None:
         assert secured.call("GET", "/subjects", headers=token()).json == ["a"]
         assert secured.call("GET", "/subjects", certificate="shop").json == ["a"]
         assert secured.call("GET", "/subjects").status == 401
-    denied = secured.call("POST", "/subjects/a/versions", {"schema": USER_2}, certificate="shop")
-    assert denied.problem[:2] == (403, 40301)
+    forbidden = secured.call("POST", "/subjects/a/versions", {"schema": USER_2}, certificate="shop")
+    assert forbidden.problem[:2] == (403, 40301)
     assert secured.call("POST", "/subjects/shop-a/versions", {"schema": STRING}, certificate="shop").status == 200
     # A certificate that is nobody's opens nothing, and a token counts more than the certificate of its connection.
     assert secured.call("GET", "/subjects", certificate="stranger").status == 401

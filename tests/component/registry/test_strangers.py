@@ -21,7 +21,7 @@ from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api import client_queues
-from headrace.registry.api.client_queues import PLACES
+from headrace.registry.api.client_queues import RUNNING_MAX
 from headrace.registry.api.asgi_front import OFFLOADED_COMPARISONS_MAX, THREADS
 from headrace.registry.api.services import services_of
 from headrace.registry.domain import SchemaRequest
@@ -107,12 +107,12 @@ CHECK, REGISTER = "/compatibility/subjects/a/versions", "/subjects/a/versions"
 def test_checks_that_take_long_hold_up_nothing_else(
     front: RegistryBehindFront, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch, what: str, prefix: str
 ) -> None:
-    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
     monkeypatch.setattr(front._front, "_checkers", HeldUp(front, goes_on))
     path = "/subjects/a/versions/1"
     assert front.call("GET", path, headers=ROOT).status == 200
     check = prefix + what
-    count = THREADS + PLACES
+    count = THREADS + RUNNING_MAX
     with ThreadPoolExecutor(count) as clients:
         bodies = [{"schema": f'{{"type":"string","n":{number}}}'} for number in range(count)]
         answers = [clients.submit(front.call, "POST", check, body, ROOT) for body in bodies]
@@ -135,7 +135,7 @@ def test_registrations_that_compare_for_long_are_made_as_others_are(
     front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In threads where there are no processes, and by nobody else than who may."""
-    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
     wider = {"schema": '["null","string"]'}
     refused = front.call("POST", REGISTER, {"schema": '"int"'}, ROOT)
     assert refused.problem[:2] == (409, 40901)
@@ -157,7 +157,7 @@ def test_processes_that_die_of_a_comparison_keep_nothing_from_being_registered(
             asked.append(comparison)
             raise BrokenProcessPool
 
-    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
     monkeypatch.setattr(front._front, "_checkers", Dying(front, threading.Event()))
     assert front.call("POST", REGISTER, {"schema": '["null","string"]'}, ROOT).status == 200
     assert len(asked) == OFFLOADED_COMPARISONS_MAX
@@ -179,7 +179,7 @@ def test_who_registers_while_others_do_is_compared_with_what_they_registered(
 
     goes_on = threading.Event()
     goes_on.set()
-    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
     monkeypatch.setattr(front._front, "_checkers", Late(front, goes_on))
     # It can read the first version and cannot read the second one.
     refused = front.call("POST", REGISTER, {"schema": '{"type":"string","n":1}'}, ROOT)

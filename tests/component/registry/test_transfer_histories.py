@@ -21,7 +21,7 @@ from headrace.registry.transfer.execution import execute_actions, find_missing_v
 from headrace.registry.transfer.export import read_registry
 from headrace.registry.transfer.export_file import read_snapshot, write_snapshot
 from headrace.registry.transfer.plan import plan_import
-from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import Selection
 from support.examples import examples
 from support.registry.registry_calls import RegistryInProcess, registry_in_process
@@ -66,7 +66,7 @@ def test_any_history_is_copied(data: st.DataObject, empty_database: Path) -> Non
         imported(content, target, None)
         assert exported(target) == content
         snapshot = read_snapshot(io.BytesIO(content), "e")
-        assert find_missing_versions(Remote(Caller(target)), snapshot, quiet, ()) == []
+        assert find_missing_versions(RemoteRegistry(Caller(target)), snapshot, quiet, ()) == []
 
 
 def opened(stack: ExitStack, empty_database: Path, name: str) -> RegistryInProcess:
@@ -114,12 +114,12 @@ def take_step(data: st.DataObject, registry: RegistryInProcess) -> None:
 
 def exported(registry: RegistryInProcess) -> bytes:
     out = io.BytesIO()
-    write_snapshot(read_registry(Remote(Caller(registry)), Selection(), quiet), out)
+    write_snapshot(read_registry(RemoteRegistry(Caller(registry)), Selection(), quiet), out)
     return out.getvalue()
 
 
 def imported(content: bytes, registry: RegistryInProcess, actions_max: int | None) -> None:
-    remote = Remote(Caller(registry))
+    remote = RemoteRegistry(Caller(registry))
     snapshot = read_snapshot(io.BytesIO(content), "e")
     plan = plan_import(snapshot, read_target(remote, snapshot, quiet))
     assert not plan.problems

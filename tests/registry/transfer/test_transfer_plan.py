@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from headrace.registry import errors
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import ExportFileInvalid, ImportStopped, RegistryChanged
-from headrace.registry.transfer.at_once import do_at_once
-from headrace.registry.transfer.carry_out import carry_out, missing_after, plan_without, read_target
+from headrace.registry.transfer.execution import execute_actions, find_missing_versions, plan_importable, read_target
 from headrace.registry.transfer.export import read_registry
-from headrace.registry.transfer.lines import read_snapshot, write_snapshot
-from headrace.registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
-from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.export_file import read_snapshot, write_snapshot
+from headrace.registry.transfer.parallel import run_parallel
+from headrace.registry.transfer.plan import ImportPlan, SetMode, TargetContent, plan_import
+from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
 from support.golden import case_lines, golden
 from support.pages import page
@@ -33,7 +33,7 @@ def quiet(step: str, done: int, total: int) -> None:
 
 def exported(registry: ReferenceRegistry, **selection: tuple[str, ...]) -> bytes:
     out = io.BytesIO()
-    write_snapshot(read_registry(Remote(registry), Selection(**selection), quiet), out)
+    write_snapshot(read_registry(RemoteRegistry(registry), Selection(**selection), quiet), out)
     return out.getvalue()
 
 
@@ -43,14 +43,14 @@ def snapshot_of(content: bytes) -> Snapshot:
 
 def planned(content: bytes, registry: ReferenceRegistry) -> ImportPlan:
     snapshot = snapshot_of(content)
-    return plan_import(snapshot, read_target(Remote(registry), snapshot, quiet))
+    return plan_import(snapshot, read_target(RemoteRegistry(registry), snapshot, quiet))
 
 
 def imported(content: bytes, registry: ReferenceRegistry, *, actions_max: int | None = None) -> int:
     """Plans and does the first actions; how many there were."""
     plan = planned(content, registry)
     assert not plan.problems
-    outcome = carry_out(Remote(registry), plan.actions[:actions_max], quiet, skip_refused=False)
+    outcome = execute_actions(RemoteRegistry(registry), plan.actions[:actions_max], quiet, skip_refused=False)
     assert not outcome.refused
     return len(plan.actions)
 
@@ -141,7 +141,7 @@ def test_a_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[st
     imported(content, target)
     assert exported(target) == content
     assert imported(content, target) == 0
-    assert missing_after(Remote(target), snapshot_of(content), quiet, ()) == []
+    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), quiet, ()) == []
 
 
 def test_an_import_killed_after_any_action_is_finished_by_another(shop: ReferenceRegistry) -> None:
@@ -239,8 +239,8 @@ def test_a_part_holds_what_it_refers_to_and_nothing_of_contexts(shop: ReferenceR
     found = lines(exported(shop, contexts=(".eu",)))
     assert [line["kind"] for line in found] == ["header", "context", "version", "config", "end"]
     whole = snapshot_of(exported(shop))
-    assert Selection((".eu",)).part_of(whole) == snapshot_of(exported(shop, contexts=(".eu",)))
-    assert Selection((".",), ("z*",)).part_of(whole).subjects == ["z-money"]
+    assert Selection((".eu",)).select_from(whole) == snapshot_of(exported(shop, contexts=(".eu",)))
+    assert Selection((".",), ("z*",)).select_from(whole).subjects == ["z-money"]
 
 
 def test_subjects_of_a_context_in_use_are_imported_one_by_one(shop: ReferenceRegistry) -> None:
@@ -330,7 +330,7 @@ def test_what_the_target_cannot_take_is_told_or_left_out(shop: ReferenceRegistry
     target = ReferenceRegistry()
     check_lines("problems_of_unsupported_versions", problems(content, target))
     snapshot = snapshot_of(content)
-    part, plan, left_out = plan_without(snapshot, read_target(Remote(target), snapshot, quiet))
+    part, plan, left_out = plan_importable(snapshot, read_target(RemoteRegistry(target), snapshot, quiet))
     assert [str(problem.key) for problem in left_out] == [
         str(SubjectVersion("z-money", 1)),
         str(SubjectVersion("orders", 3)),
@@ -379,18 +379,20 @@ class Refusing(ReferenceRegistry):
 def test_refused_versions_leave_the_target_closed_unless_they_are_skipped(shop: ReferenceRegistry) -> None:
     content = exported(shop)
     target = Refusing(refused=fixed(1))
-    outcome = carry_out(Remote(target), planned(content, target).actions, quiet, skip_refused=False)
+    outcome = execute_actions(RemoteRegistry(target), planned(content, target).actions, quiet, skip_refused=False)
     assert not outcome.is_finished
     assert [problem.key for problem in outcome.refused] == [SubjectVersion("z-money", 1), SubjectVersion("orders", 1)]
     assert "not today" in outcome.refused[0].sentence and "z-money version 1" in outcome.refused[1].sentence
     assert target.modes[":.:"] == "IMPORT"
     assert not target.configs
-    outcome = carry_out(Remote(target), planned(content, target).actions, quiet, skip_refused=True)
+    outcome = execute_actions(RemoteRegistry(target), planned(content, target).actions, quiet, skip_refused=True)
     assert outcome.is_finished
     assert target.modes[":.:"] == "READWRITE"
     left_out = {problem.key for problem in outcome.refused if problem.key}
-    assert missing_after(Remote(target), snapshot_of(content), quiet, left_out) == []
-    check_lines("problems_after_an_import", missing_after(Remote(target), snapshot_of(content), quiet, ()))
+    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), quiet, left_out) == []
+    check_lines(
+        "problems_after_an_import", find_missing_versions(RemoteRegistry(target), snapshot_of(content), quiet, ())
+    )
     target.refused = ""
     target.modes["z-money"] = "READWRITE"
     imported(content, target)
@@ -402,7 +404,9 @@ def test_a_refused_version_is_told_once_and_not_deleted() -> None:
     source.register("a", fixed(1))
     source.delete("a", 1)
     target = Refusing(refused=fixed(1))
-    outcome = carry_out(Remote(target), planned(exported(source), target).actions, quiet, skip_refused=True)
+    outcome = execute_actions(
+        RemoteRegistry(target), planned(exported(source), target).actions, quiet, skip_refused=True
+    )
     assert [problem.key for problem in outcome.refused] == [SubjectVersion("a", 1)]
     check_lines("actions_beside_a_refused_version", outcome.done)
     assert not [call for call in target.calls if call[0] == "DELETE"]
@@ -427,7 +431,7 @@ def test_what_is_done_at_once_ends_as_if_done_in_turn(shape: list[tuple[int, fro
     told = [0]
     for task in tasks:
         task(in_turn)
-    do_at_once(tasks, lambda task: task(at_once), told.append)
+    run_parallel(tasks, lambda task: task(at_once), told.append)
     assert at_once == in_turn
     assert told[-1] == len(tasks)
     assert told == sorted(told)
@@ -442,7 +446,7 @@ def test_a_target_that_gives_other_ids_stops_the_import(shop: ReferenceRegistry)
 def test_a_source_that_changes_meanwhile_is_read_again(shop: ReferenceRegistry) -> None:
     changes = iter(range(20, 40))
 
-    class Busy(Remote):
+    class Busy(RemoteRegistry):
         times = 1
 
         def mode(self, scope: str) -> str | None:
@@ -499,7 +503,7 @@ def test_the_example_in_the_documentation_is_a_file() -> None:
     text = page("docs/registry.md")
     example = text.partition("### The file")[2].partition("```json\n")[2].partition("```")[0]
     snapshot = snapshot_of(example.replace(',"sha256":"…"', "").encode())
-    check_lines("actions_of_the_documentation", plan_import(snapshot, Target()).actions)
+    check_lines("actions_of_the_documentation", plan_import(snapshot, TargetContent()).actions)
 
 
 @given(st.text(), st.text(min_size=1))

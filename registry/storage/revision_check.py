@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from sqlalchemy.engine import URL
 
 from headrace.registry.errors import StoreError
+from headrace.registry.storage.dependencies import SUBJECT_LIST_ID, Dependencies
 from headrace.registry.storage.engines import DatabaseAddress, postgres_arguments
-from headrace.registry.storage.footing import ALL_SUBJECTS, Footing
-from headrace.registry.storage.history import POSTGRES, SQLITE, Moment
 from headrace.registry.storage.models import STATE_ID
+from headrace.registry.storage.revision import POSTGRES, SQLITE, Revision
 
 if TYPE_CHECKING:
     import psycopg
@@ -31,49 +31,49 @@ logger = logging.getLogger(__name__)
 REGISTRY: Final = 0
 """In place of a subject's row id in the row of a look that is the registry's; only that one has a history."""
 
-SQLITE_STATE: Final = f"SELECT {REGISTRY}, revision, {SQLITE} FROM registry_state WHERE id = ?"  # noqa: S608  (our own)
-SQLITE_LOOK: Final = (
-    f"{SQLITE_STATE} UNION ALL "  # noqa: S608
+SQLITE_REGISTRY_REVISION: Final = f"SELECT {REGISTRY}, revision, {SQLITE} FROM registry_state WHERE id = ?"  # noqa: S608  (our own)
+SQLITE_REVISIONS: Final = (
+    f"{SQLITE_REGISTRY_REVISION} UNION ALL "  # noqa: S608
     "SELECT id, revision, NULL FROM subjects WHERE id IN (SELECT value FROM json_each(?)) UNION ALL "
     # Not their number, for which the event loop would wait while all of them are counted.
     "SELECT ?, (SELECT coalesce(max(id), 0) FROM subjects), NULL WHERE ?"
 )
-POSTGRES_LOOK: Final = (
+POSTGRES_REVISIONS: Final = (
     f"SELECT {REGISTRY}, revision, {POSTGRES} FROM registry_state WHERE id = %s UNION ALL "  # noqa: S608
     "SELECT id, revision, NULL FROM subjects WHERE id = ANY(%s) UNION ALL "
     "SELECT %s, (SELECT count(*) FROM subjects), NULL WHERE %s"
 )
-LOOK_TIMEOUT_S: Final = 2.0  # then the application is asked, which knows how to say that the database is away
+REVISION_CHECK_TIMEOUT_S: Final = 2.0  # then the application is asked, which knows how to say that the database is away
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Revisions:
     """Revisions as they were at one time: the registry's, and by row id those of the subjects that are there.
 
-    Of `ALL_SUBJECTS` it is what `Repository.subjects_revision` says.
+    Of `SUBJECT_LIST_ID` it is what `Repository.subjects_revision` says.
     """
 
-    moment: Moment
+    revision: Revision
     subjects: Mapping[int, int]
 
-    def bears(self, footing: Footing) -> bool:
-        """Whether an answer that rests on `footing` held at that time."""
-        return footing.moment == self.moment and all(
-            self.subjects.get(subject_id) == revision for subject_id, revision in footing.subjects
+    def satisfies(self, dependencies: Dependencies) -> bool:
+        """Whether an answer that rests on `dependencies` held at that time."""
+        return dependencies.revision == self.revision and all(
+            self.subjects.get(subject_id) == revision for subject_id, revision in dependencies.subjects
         )
 
 
-def _look(rows: Sequence[tuple[int, int, int | None]]) -> Look:
+def _look(rows: Sequence[tuple[int, int, int | None]]) -> Revisions:
     revisions = {row_id: revision for row_id, revision, _ in rows}
     history = next(history for row_id, _, history in rows if row_id == REGISTRY)
     assert history is not None, "a database that was upgraded has a row of its identity"
-    return Look(Moment(history, revisions.pop(REGISTRY)), revisions)
+    return Revisions(Revision(history, revisions.pop(REGISTRY)), revisions)
 
 
-class Looks(Protocol):
+class RevisionReader(Protocol):
     """Where looks come from; used by one event loop."""
 
-    async def look(self, subject_ids: Collection[int]) -> Look:
+    async def look(self, subject_ids: Collection[int]) -> Revisions:
         """A look that begins now.
 
         Raises:
@@ -84,20 +84,20 @@ class Looks(Protocol):
     async def close(self) -> None: ...
 
 
-def looks_at(database_url: str) -> Looks:
+def open_revision_reader(database_url: str) -> RevisionReader:
     """Looks at the database of a URL that `Database` takes."""
     address = DatabaseAddress.of(database_url)
-    return SqliteLooks(str(address.url.database)) if address.is_sqlite else PostgresLooks(address.url)
+    return SqliteRevisionReader(str(address.url.database)) if address.is_sqlite else PostgresRevisionReader(address.url)
 
 
-class SqliteLooks:
+class SqliteRevisionReader:
     """Reads on a connection of its own, which never waits: writers do not keep readers from reading in WAL mode."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
 
-    async def look(self, subject_ids: Collection[int]) -> Look:
+    async def look(self, subject_ids: Collection[int]) -> Revisions:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None)
@@ -106,12 +106,12 @@ class SqliteLooks:
             await self.close()
             raise StoreError(f"Error in the registry's database: {error}") from error
 
-    def _look(self, connection: sqlite3.Connection, subject_ids: Collection[int]) -> Look:
+    def _look(self, connection: sqlite3.Connection, subject_ids: Collection[int]) -> Revisions:
         if not subject_ids:
-            return _look(connection.execute(SQLITE_STATE, (STATE_ID,)).fetchall())
+            return _look(connection.execute(SQLITE_REGISTRY_REVISION, (STATE_ID,)).fetchall())
         rows = connection.execute(
-            SQLITE_LOOK,
-            (STATE_ID, json.dumps(list(subject_ids)), ALL_SUBJECTS, ALL_SUBJECTS in subject_ids),
+            SQLITE_REVISIONS,
+            (STATE_ID, json.dumps(list(subject_ids)), SUBJECT_LIST_ID, SUBJECT_LIST_ID in subject_ids),
         )
         return _look(rows.fetchall())
 
@@ -121,7 +121,7 @@ class SqliteLooks:
             self._connection = None
 
 
-class PostgresLooks:
+class PostgresRevisionReader:
     """Reads on a connection of its own, made again after it was lost."""
 
     def __init__(self, url: URL) -> None:
@@ -129,23 +129,23 @@ class PostgresLooks:
         self._arguments: dict[str, Any] = {**postgres_arguments(url.query), **arguments}
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
-    async def look(self, subject_ids: Collection[int]) -> Look:
+    async def look(self, subject_ids: Collection[int]) -> Revisions:
         import psycopg
 
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
+            async with asyncio.timeout(REVISION_CHECK_TIMEOUT_S):
                 return await self._look(subject_ids)
         except (psycopg.Error, OSError, TimeoutError) as error:
             await self.close()
-            cause = " ".join(str(error).split()) or f"no answer in {LOOK_TIMEOUT_S} s"
+            cause = " ".join(str(error).split()) or f"no answer in {REVISION_CHECK_TIMEOUT_S} s"
             raise StoreError(f"Error in the registry's database: {cause}") from error
 
-    async def _look(self, subject_ids: Collection[int]) -> Look:
+    async def _look(self, subject_ids: Collection[int]) -> Revisions:
         if self._connection is None:
             self._connection = await self._connect()
         cursor = await self._connection.execute(
-            POSTGRES_LOOK,
-            (STATE_ID, list(subject_ids), ALL_SUBJECTS, ALL_SUBJECTS in subject_ids),
+            POSTGRES_REVISIONS,
+            (STATE_ID, list(subject_ids), SUBJECT_LIST_ID, SUBJECT_LIST_ID in subject_ids),
             prepare=True,
         )
         return _look(await cursor.fetchall())

@@ -13,20 +13,20 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 from headrace.registry.domain import ConfigEntry, Metadata, Mode, SchemaContent, SchemaId, SchemaReference, StoredSchema
-from headrace.registry.errors import AnswerUnusable
+from headrace.registry.errors import InvalidResponse
 from headrace.registry.rules import RuleSet
-from headrace.registry.storage.following import ContextState, FollowingTables, ListedSubject, ListedVersion
-from headrace.registry.storage.kept import SubjectState
+from headrace.registry.storage.cache import SubjectState
+from headrace.registry.storage.replication import ContextState, ReplicatedSubject, ReplicatedVersion, ReplicationTables
 from headrace.registry.storage.repository import Repository
 
 FORMAT: Final = 1
 SUBJECTS_MAX: Final = 500  # of a question, since the values of a body are limited
 SCHEMAS_MAX: Final = 500
-READ_AT_ONCE: Final = 20  # of them, from the database
-CHARACTERS_MAX: Final = 8 * 1024 * 1024  # of the schemas in an answer, or one; the others are asked for again
+SCHEMAS_PER_QUERY: Final = 20  # of them, from the database
+RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024  # of the schemas in an answer, or one; the others are asked for again
 
 
-class Position(NamedTuple):
+class ReplicationPosition(NamedTuple):
     """Equal as long as nothing has changed. Within a history of the database both numbers only grow."""
 
     history: int
@@ -34,7 +34,7 @@ class Position(NamedTuple):
     changes: int
 
     @classmethod
-    def of(cls, text: str) -> Position:
+    def of(cls, text: str) -> ReplicationPosition:
         """What `str` of it gave; `ValueError` for what that cannot have given."""
         history, revision, changes = map(int, text.split("."))
         return cls(history, revision, changes)
@@ -44,7 +44,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReplicationRequest:
     """`seen` is a position as text, which may be of another registry; `ids` are those of schemas, by context."""
 
     seen: str = ""
@@ -53,7 +53,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReplicatedSettings:
     """What is configured and set, by scope (None: all of the default context), and the contexts."""
 
     configs: Mapping[str | None, ConfigEntry] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSchema:
+class ReplicatedSchema:
     """A schema with the key by which equal ones that are written differently find each other."""
 
     schema: StoredSchema
@@ -70,100 +70,104 @@ class ToldSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplicationResponse:
     """The answer to a question. `states` and `settings` are None when nothing has changed since what was seen."""
 
     source: str
-    position: Position
+    position: ReplicationPosition
     states: Mapping[str, SubjectState] | None = None
-    settings: Settings | None = None
-    subjects: Mapping[str, ListedSubject] = field(default_factory=dict)
-    schemas: tuple[ToldSchema, ...] = ()
+    settings: ReplicatedSettings | None = None
+    subjects: Mapping[str, ReplicatedSubject] = field(default_factory=dict)
+    schemas: tuple[ReplicatedSchema, ...] = ()
 
 
-def answer_to(question: Question, repository: Repository) -> Told:
-    tables = FollowingTables(repository)
-    moment = repository.moment()
-    position = Position(moment.history, moment.revision, tables.changes())
-    is_seen = str(position) == question.seen
-    return Told(
+def build_response(request: ReplicationRequest, repository: Repository) -> ReplicationResponse:
+    tables = ReplicationTables(repository)
+    revision = repository.revision()
+    position = ReplicationPosition(revision.history, revision.number, tables.changes())
+    is_seen = str(position) == request.seen
+    return ReplicationResponse(
         repository.identity(),
         position,
         None if is_seen else tables.subject_states(),
         None if is_seen else settings_of(repository),
-        tables.listed_subjects(question.subjects),
-        tuple(_schemas(question, repository)),
+        tables.replicated_subjects(request.subjects),
+        tuple(_schemas(request, repository)),
     )
 
 
-def settings_of(repository: Repository) -> Settings:
+def settings_of(repository: Repository) -> ReplicatedSettings:
     configs = repository.configs(repository.config_scopes())
-    return Settings(
-        configs, repository.modes(repository.mode_scopes()), tuple(FollowingTables(repository).context_states())
+    return ReplicatedSettings(
+        configs, repository.modes(repository.mode_scopes()), tuple(ReplicationTables(repository).context_states())
     )
 
 
-def _schemas(question: Question, repository: Repository) -> Iterator[ToldSchema]:
+def _schemas(request: ReplicationRequest, repository: Repository) -> Iterator[ReplicatedSchema]:
     """The first ones of those asked for, read a few at a time, since each may have megabytes."""
     characters = 0
-    for context, ids in question.ids.items():
-        for start in range(0, len(ids), READ_AT_ONCE):
-            found = repository.schemas_by_id(context, ids[start : start + READ_AT_ONCE])
-            keys = FollowingTables(repository).lookup_keys(found)
+    for context, ids in request.ids.items():
+        for start in range(0, len(ids), SCHEMAS_PER_QUERY):
+            found = repository.schemas_by_id(context, ids[start : start + SCHEMAS_PER_QUERY])
+            keys = ReplicationTables(repository).lookup_keys(found)
             for schema in found:
                 characters += len(schema.content.text)
-                if characters > CHARACTERS_MAX and characters > len(schema.content.text):
+                if characters > RESPONSE_CHARS_MAX and characters > len(schema.content.text):
                     return
-                yield ToldSchema(schema, keys[schema.row_key])
+                yield ReplicatedSchema(schema, keys[schema.row_key])
 
 
-def question_json(question: Question) -> dict[str, Any]:
+def request_json(request: ReplicationRequest) -> dict[str, Any]:
     return {
-        "seen": question.seen,
-        "subjects": list(question.subjects),
-        "ids": {context: list(ids) for context, ids in question.ids.items()},
+        "seen": request.seen,
+        "subjects": list(request.subjects),
+        "ids": {context: list(ids) for context, ids in request.ids.items()},
     }
 
 
-def told_json(told: Told) -> dict[str, Any]:
+def response_json(response: ReplicationResponse) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "source": told.source,
-        "position": str(told.position),
-        "states": None if told.states is None else {name: _state_json(state) for name, state in told.states.items()},
-        "settings": None if told.settings is None else _settings_json(told.settings),
+        "source": response.source,
+        "position": str(response.position),
+        "states": None
+        if response.states is None
+        else {name: _state_json(state) for name, state in response.states.items()},
+        "settings": None if response.settings is None else _settings_json(response.settings),
         "subjects": {
             name: [_state_json(subject.state), *(_version_json(version) for version in subject.versions)]
-            for name, subject in told.subjects.items()
+            for name, subject in response.subjects.items()
         },
-        "schemas": [_schema_json(item) for item in told.schemas],
+        "schemas": [_schema_json(item) for item in response.schemas],
     }
 
 
-def read_told(answer: Any, url: str) -> Told:
+def parse_response(answer: Any, url: str) -> ReplicationResponse:
     """
     Raises:
-        AnswerUnusable: it is not what `told_json` gives, or of another release.
+        InvalidResponse: it is not what `response_json` gives, or of another release.
     """
     try:
         number = answer["format"]
         if number != FORMAT:
-            raise AnswerUnusable(
+            raise InvalidResponse(
                 f"{url} tells its followers in format {number}, expected {FORMAT}: bring both to one release"
             )
-        return Told(
+        return ReplicationResponse(
             str(answer["source"]),
-            Position.of(answer["position"]),
+            ReplicationPosition.of(answer["position"]),
             None if answer["states"] is None else {str(name): _state(item) for name, item in answer["states"].items()},
             None if answer["settings"] is None else _settings(answer["settings"]),
             {
-                str(name): ListedSubject(_state(state), tuple(_version(item) for item in versions))
+                str(name): ReplicatedSubject(_state(state), tuple(_version(item) for item in versions))
                 for name, (state, *versions) in answer["subjects"].items()
             },
             tuple(_told_schema(item) for item in answer["schemas"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise AnswerUnusable(f"the answer of {url} to a follower is not one of a Headrace registry: {error}") from error
+        raise InvalidResponse(
+            f"the answer of {url} to a follower is not one of a Headrace registry: {error}"
+        ) from error
 
 
 def _state_json(state: SubjectState) -> list[int]:
@@ -175,22 +179,22 @@ def _state(item: Any) -> SubjectState:
     return SubjectState(subject_id, revision)
 
 
-def _version_json(version: ListedVersion) -> list[Any]:
+def _version_json(version: ReplicatedVersion) -> list[Any]:
     return [version.version, version.schema_id, version.fingerprint.hex(), version.created_ms, version.deleted]
 
 
-def _version(item: Any) -> ListedVersion:
+def _version(item: Any) -> ReplicatedVersion:
     number, schema_id, fingerprint, created_ms, deleted = item
-    return ListedVersion(int(number), int(schema_id), bytes.fromhex(fingerprint), int(created_ms), bool(deleted))
+    return ReplicatedVersion(int(number), int(schema_id), bytes.fromhex(fingerprint), int(created_ms), bool(deleted))
 
 
-def _schema_json(told: ToldSchema) -> dict[str, Any]:
-    schema, content = told.schema, told.schema.content
+def _schema_json(response: ReplicatedSchema) -> dict[str, Any]:
+    schema, content = response.schema, response.schema.content
     return {
         "context": schema.context,
         "id": schema.schema_id,
         "created_ms": schema.created_ms,
-        "lookup_key": told.lookup_key.hex(),
+        "lookup_key": response.lookup_key.hex(),
         "text": content.text,
         "references": [[item.name, item.subject, item.version] for item in content.references],
         "metadata": None if content.metadata is None else content.metadata.to_json(),
@@ -198,7 +202,7 @@ def _schema_json(told: ToldSchema) -> dict[str, Any]:
     }
 
 
-def _told_schema(item: Mapping[str, Any]) -> ToldSchema:
+def _told_schema(item: Mapping[str, Any]) -> ReplicatedSchema:
     content = SchemaContent(
         str(item["text"]),
         tuple(SchemaReference(str(name), str(subject), int(number)) for name, subject, number in item["references"]),
@@ -206,10 +210,10 @@ def _told_schema(item: Mapping[str, Any]) -> ToldSchema:
         None if item["rule_set"] is None else RuleSet.of(item["rule_set"]),
     )
     schema = StoredSchema(SchemaId(int(item["id"])), content, int(item["created_ms"]), context=str(item["context"]))
-    return ToldSchema(schema, bytes.fromhex(item["lookup_key"]))
+    return ReplicatedSchema(schema, bytes.fromhex(item["lookup_key"]))
 
 
-def _settings_json(settings: Settings) -> dict[str, Any]:
+def _settings_json(settings: ReplicatedSettings) -> dict[str, Any]:
     # Lists of pairs, since None is a scope too.
     return {
         "configs": [[scope, _config_json(entry)] for scope, entry in settings.configs.items()],
@@ -218,8 +222,8 @@ def _settings_json(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _settings(item: Mapping[str, Any]) -> Settings:
-    return Settings(
+def _settings(item: Mapping[str, Any]) -> ReplicatedSettings:
+    return ReplicatedSettings(
         {scope: _config(values) for scope, values in item["configs"]},
         {scope: Mode(mode) for scope, mode in item["modes"]},
         tuple(ContextState(**context) for context in item["contexts"]),

@@ -13,23 +13,23 @@ from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.api.services import Services
 from headrace.registry.domain import LATEST, ConfigChange, ConfigEntry, SchemaRequest
 from headrace.registry.errors import VersionSoftDeleted
-from headrace.registry.names import EVERYTHING
+from headrace.registry.names import ALL_SUBJECTS
 from headrace.registry.service.configuration import Configuration
 from headrace.registry.service.deletion import Deletion
 from headrace.registry.service.registration import Registered
-from headrace.registry.storage import footing, statements
+from headrace.registry.storage import dependencies, statements
+from headrace.registry.storage.cache import NewestRevision
 from headrace.registry.storage.database import Conflict, Database
-from headrace.registry.storage.footing import (
-    ALL_SUBJECTS,
+from headrace.registry.storage.dependencies import (
     LEASE_MARGIN,
     LEASE_S,
-    Footing,
-    noting,
+    SUBJECT_LIST_ID,
+    Dependencies,
+    record_dependencies,
 )
-from headrace.registry.storage.history import Moment
-from headrace.registry.storage.kept import NewestMoment
-from headrace.registry.storage.looks import SQLITE_LOOK
 from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.revision import Revision
+from headrace.registry.storage.revision_check import SQLITE_REVISIONS
 
 WAIT_S = LEASE_S * LEASE_MARGIN
 
@@ -43,11 +43,11 @@ def database(sqlite_database_url: str) -> Iterator[Database]:
     made.close()
 
 
-def rests_on(database: Database, *reads: Callable[[Repository], Any]) -> Footing | None:
-    with noting() as notes:
+def depends_on(database: Database, *reads: Callable[[Repository], Any]) -> Dependencies | None:
+    with record_dependencies() as recorder:
         for read in reads:
             database.read(read)
-    return notes.footing()
+    return recorder.dependencies()
 
 
 def state(database: Database, subject: str) -> tuple[int, int]:
@@ -56,23 +56,23 @@ def state(database: Database, subject: str) -> tuple[int, int]:
     return found.subject_id, found.revision
 
 
-def moment(database: Database) -> Moment:
-    found = database.read(lambda repository: repository.moment())
-    assert found.revision == 1
+def revision(database: Database) -> Revision:
+    found = database.read(lambda repository: repository.revision())
+    assert found.number == 1
     return found
 
 
 def test_a_method_that_says_nothing_makes_no_answer_that_is_kept(database: Database) -> None:
-    @footing.others_grow
+    @dependencies.uncacheable_by_default
     class Extended(Repository):
         def new(self) -> None:
             """Somebody added this and did not think of answers that are kept."""
 
-    assert Extended.new.ground is footing.growing  # type: ignore[attr-defined]
+    assert Extended.new.dependency is dependencies.uncacheable  # type: ignore[attr-defined]
     silent = [
         name
         for name in dir(Repository)
-        if not name.startswith("_") and not hasattr(getattr(Repository, name), "ground")
+        if not name.startswith("_") and not hasattr(getattr(Repository, name), "dependency")
     ]
     assert silent == ["connection"]
 
@@ -84,7 +84,7 @@ READS: list[tuple[str, Callable[[Repository], Any], tuple[str, ...] | None]] = [
     ("numbers", lambda repository: repository.version_numbers("a"), ("a",)),
     ("two subjects", lambda repository: [repository.version_numbers(name) for name in "ab"], ("a", "b")),
     ("versions of a subject", lambda repository: repository.versions(subject="a"), ("a",)),
-    ("versions of all", lambda repository: repository.versions(wanted=EVERYTHING), None),
+    ("versions of all", lambda repository: repository.versions(wanted=ALL_SUBJECTS), None),
     ("contexts", lambda repository: repository.contexts(), None),
     ("highest id", lambda repository: repository.schema_id_max("."), None),
     ("a schema that is missing", lambda repository: repository.schema(".", 1), None),
@@ -99,51 +99,55 @@ def test_what_a_read_rests_on(
     database: Database, read: Callable[[Repository], Any], subjects: tuple[str, ...] | None
 ) -> None:
     expected = (
-        None if subjects is None else Footing(moment(database), tuple(state(database, name) for name in subjects))
+        None
+        if subjects is None
+        else Dependencies(revision(database), tuple(state(database, name) for name in subjects))
     )
-    assert rests_on(database, read) == expected
+    assert depends_on(database, read) == expected
 
 
 def test_a_list_of_subjects_rests_on_their_number(database: Database) -> None:
-    expected = Footing(moment(database), ((ALL_SUBJECTS, 2), state(database, "a")))
+    expected = Dependencies(revision(database), ((SUBJECT_LIST_ID, 2), state(database, "a")))
     assert (
-        rests_on(database, lambda repository: repository.subjects(), lambda repository: repository.version_numbers("a"))
+        depends_on(
+            database, lambda repository: repository.subjects(), lambda repository: repository.version_numbers("a")
+        )
         == expected
     )
 
 
 def test_the_newest_version_rests_on_its_subject_and_a_number_on_the_registry_alone() -> None:
-    assert Repository.version.ground is footing.of_version  # type: ignore[attr-defined]
-    assert footing.of_version("a", LATEST) == footing.Subject("a")
-    assert footing.of_version("a", 3) is footing.SETTLED
+    assert Repository.version.dependency is dependencies.version_revision  # type: ignore[attr-defined]
+    assert dependencies.version_revision("a", LATEST) == dependencies.SubjectDependency("a")
+    assert dependencies.version_revision("a", 3) is dependencies.REGISTRY_DEPENDENCY
 
 
 def test_several_reads_rest_on_what_the_first_of_them_saw(database: Database) -> None:
-    before, moment_before = state(database, "a"), moment(database)
+    before, revision_before = state(database, "a"), revision(database)
 
     def change_in_between(repository: Repository) -> None:
         repository.version_numbers("a")
 
-    with noting() as notes:
+    with record_dependencies() as recorder:
         database.read(change_in_between)
         # Another process, which this request does not know of.
         other = Database(str(database._address.url))
         other.write(lambda repository: repository.claim_subject("a", repository.subject_state("a")))
         other.close()
     # That write was noted in this very thread; without it the footing is the older one.
-    assert notes.footing() is None
-    notes._can_be_kept = True
-    assert notes.footing() == Footing(moment_before, (before,))
+    assert recorder.dependencies() is None
+    recorder._is_cacheable = True
+    assert recorder.dependencies() == Dependencies(revision_before, (before,))
 
 
 def test_nothing_read_and_something_written_is_not_kept(database: Database) -> None:
-    with noting() as notes:
+    with record_dependencies() as recorder:
         pass
-    assert notes.footing() is None
-    with noting() as notes:
+    assert recorder.dependencies() is None
+    with record_dependencies() as recorder:
         database.read(lambda repository: repository.version_numbers("a"))
         database.write(lambda repository: repository.list_context(".c"))
-    assert notes.footing() is None
+    assert recorder.dependencies() is None
 
 
 def test_outside_of_a_request_nothing_is_noted(database: Database) -> None:
@@ -153,7 +157,7 @@ def test_outside_of_a_request_nothing_is_noted(database: Database) -> None:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(footing.time, "sleep", waited.append)
+    monkeypatch.setattr(dependencies.time, "sleep", waited.append)
     return waited
 
 
@@ -250,8 +254,8 @@ def test_so_does_who_finds_it_in_its_turn(database: Database, other: Database, w
     revive(database)
     waits.clear()
     services = Services.of(other, CompatibilityLevel.NONE, lambda: 1, "")
-    for turn in services.registration._turns:
-        turn.crowded_for = 1
+    for stripe in services.registration._lock_stripes:
+        stripe.serialized_attempts_left = 1
     assert not services.registration.register("s", SchemaRequest('"string"'), normalize=False).is_new
     assert waits == [WAIT_S]
 
@@ -261,7 +265,7 @@ def test_who_registers_what_has_been_there_for_long_does_not_wait(
 ) -> None:
     revive(database)
     now_s = 0.0
-    monkeypatch.setattr(other._kept, "newest", NewestMoment(lambda: now_s))
+    monkeypatch.setattr(other._cache, "newest", NewestRevision(lambda: now_s))
     register = registering(other)
     register()
     waits.clear()
@@ -285,25 +289,27 @@ def test_who_registers_what_has_been_there_for_long_does_not_wait(
 
 def test_the_newest_moment_is_known_since_it_was_seen_first() -> None:
     now_s = 5.0
-    newest = NewestMoment(lambda: now_s)
+    newest = NewestRevision(lambda: now_s)
     assert newest.age_s() == float("inf")
-    newest.see(Moment(7, 3))
+    newest.record(Revision(7, 3))
     now_s = 6.0
-    for moment in (Moment(7, 3), Moment(7, 2)):
-        newest.see(moment)
+    for revision in (Revision(7, 3), Revision(7, 2)):
+        newest.record(revision)
         assert newest.age_s() == 1
-    newest.see(Moment(7, 4))
+    newest.record(Revision(7, 4))
     assert newest.age_s() == 0
     now_s = 8.0
     # The database has gone back.
-    newest.see(Moment(8, 1))
+    newest.record(Revision(8, 1))
     assert newest.age_s() == 0
 
 
 def test_a_look_reads_no_table_as_a_whole(database: Database) -> None:
     """It is made in the event loop, and there may be a hundred thousand subjects."""
     with closing(sqlite3.connect(str(database._address.url.database))) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {SQLITE_LOOK}", (1, "[1, 2]", ALL_SUBJECTS, True)).fetchall()
+        plan = connection.execute(
+            f"EXPLAIN QUERY PLAN {SQLITE_REVISIONS}", (1, "[1, 2]", SUBJECT_LIST_ID, True)
+        ).fetchall()
     steps = [str(row[-1]) for row in plan]
     assert any("subjects" in step for step in steps)
     assert [step for step in steps if step.startswith("SCAN subjects")] == []

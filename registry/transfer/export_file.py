@@ -150,8 +150,8 @@ class _Reader:
                 self._name, f"the file is cut off after line {self._number}: expected a last line of kind end"
             )
         snapshot = Snapshot(tuple(self._contexts), tuple(self._versions.values()), self._configs, self._modes)
-        told = set(snapshot.scopes)
-        stray = next((scope for scope in (*self._configs, *self._modes) if scope not in told), None)
+        known_scopes = set(snapshot.scopes)
+        stray = next((scope for scope in (*self._configs, *self._modes) if scope not in known_scopes), None)
         if stray is not None:
             raise ExportFileInvalid(
                 self._name, f"a configuration or mode of {stray!r}, of which there is no version and no context line"
@@ -279,7 +279,7 @@ class _Fields:
             fields.check_all_known()
 
 
-def version_of(answer: Mapping[str, Any]) -> ExportedVersion:
+def parse_version_object(answer: Mapping[str, Any]) -> ExportedVersion:
     """A version as an object of the API has it; keys that do not matter here are passed over.
 
     Raises:

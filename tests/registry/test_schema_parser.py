@@ -14,9 +14,9 @@ from headrace.registry.domain import (
     StoredVersion,
 )
 from headrace.registry.errors import InvalidSchema
-from headrace.registry.service import texts
-from headrace.registry.service.texts import SchemaTexts
-from headrace.registry.storage.history import Moment
+from headrace.registry.service import schema_parser
+from headrace.registry.service.schema_parser import SchemaParser
+from headrace.registry.storage.revision import Revision
 from headrace.registry.tags import EntityKind, TaggedEntity
 
 
@@ -26,7 +26,7 @@ class Versions:
     def __init__(self) -> None:
         self.schemas: list[StoredSchema] = []
         self.asked = 0
-        self.now = Moment(0, 0)
+        self.now = Revision(0, 0)
 
     def add(self, text: str, *targets: int) -> StoredSchema:
         references = tuple(SchemaReference(f"N{target}", f"s{target}", 1) for target in targets)
@@ -37,7 +37,7 @@ class Versions:
     def fixed(self, *targets: int) -> StoredSchema:
         return self.add(f'{{"type":"fixed","name":"N{len(self.schemas)}","size":1}}', *targets)
 
-    def moment(self) -> Moment:
+    def revision(self) -> Revision:
         return self.now
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
@@ -46,8 +46,8 @@ class Versions:
         return StoredVersion(subject, 1, self.schemas[number], 0) if number < len(self.schemas) else None
 
 
-def candidate(versions: Versions, request: SchemaRequest) -> texts.Candidate:
-    return SchemaTexts().candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
+def candidate(versions: Versions, request: SchemaRequest) -> schema_parser.Candidate:
+    return SchemaParser().candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
 
 
 def test_long_chains_are_read_without_recursion() -> None:
@@ -55,7 +55,7 @@ def test_long_chains_are_read_without_recursion() -> None:
     versions.fixed()
     for number in range(1, 550):
         versions.fixed(number - 1)
-    schemas = SchemaTexts()
+    schemas = SchemaParser()
     assert len(schemas.parsed(versions, versions.schemas[-1]).names) == 550  # type: ignore[arg-type]
     asked = versions.asked
     schemas.parsed(versions, versions.schemas[-1])  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_a_schema_that_two_others_refer_to_is_one() -> None:
     versions.fixed(0)
     versions.fixed(0)
     versions.fixed(1, 2)
-    assert len(SchemaTexts().parsed(versions, versions.schemas[-1]).names) == 4  # type: ignore[arg-type]
+    assert len(SchemaParser().parsed(versions, versions.schemas[-1]).names) == 4  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("targets", [[(0,)], [(1,), (0,)], [(1,), (2,), (3, 1), ()]])
@@ -78,7 +78,7 @@ def test_circles_are_refused(targets: list[tuple[int, ...]]) -> None:
     for row in targets:
         versions.fixed(*row)
     with pytest.raises(InvalidSchema):
-        SchemaTexts().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
+        SchemaParser().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
     request = SchemaRequest('"int"', references=(SchemaReference("N0", "s0", 1),))
     with pytest.raises(InvalidSchema):
         candidate(versions, request)
@@ -88,7 +88,7 @@ def test_a_missing_reference_of_a_stored_schema() -> None:
     versions = Versions()
     versions.fixed(7)
     with pytest.raises(InvalidSchema, match='No schema reference found for subject "s7" and version 1'):
-        SchemaTexts().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
+        SchemaParser().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("bound", "is_refused"), [(4, True), (5, False)])
@@ -99,7 +99,7 @@ def test_schemas_behind_others_count_each_once(monkeypatch: pytest.MonkeyPatch, 
     versions.fixed(1, 0)
     versions.fixed(1)
     versions.fixed(2, 3)
-    monkeypatch.setattr(texts, "REFERENCES_MAX", bound)
+    monkeypatch.setattr(schema_parser, "REFERENCES_MAX", bound)
     request = SchemaRequest('"int"', references=(SchemaReference("N4", "s4", 1), SchemaReference("N3", "s3", LATEST)))
     if is_refused:
         with pytest.raises(InvalidSchema, match=rf"\b5\b.*\b{bound}\b"):
@@ -123,7 +123,7 @@ def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
     versions.fixed()
     versions.add('{"type":"record","name":"N1","fields":[{"name":"a","type":"N0"}]}', 0)
     versions.add('{"type":"record","name":"N2","fields":[{"name":"b","type":"N1"}]}', 1)
-    schemas = SchemaTexts()
+    schemas = SchemaParser()
     request = SchemaRequest('{"type":"array","items":"N2"}', references=(SchemaReference("N2", "s2", 1),))
 
     def sizes() -> tuple[str, bytes]:
@@ -137,7 +137,7 @@ def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
     assert versions.asked == asked + 2, "the request's reference is made definite and followed, and what is behind kept"
     other = SchemaContent('{"type":"fixed","name":"N0","size":2}')
     versions.schemas[0] = StoredSchema(SchemaId(9), other, 0, row_key=9)
-    versions.now = Moment(0, 1)
+    versions.now = Revision(0, 1)
     after = sizes()
     assert (before[0], after[0]) == ("1", "2")
     assert before[1] != after[1]
@@ -145,11 +145,11 @@ def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
 
 def test_what_was_parsed_in_another_history_is_not_used() -> None:
     versions = Versions()
-    schemas = SchemaTexts()
+    schemas = SchemaParser()
     parsed = schemas.parsed(versions, versions.fixed())  # type: ignore[arg-type]
     assert schemas.parsed(versions, versions.schemas[0]) is parsed  # type: ignore[arg-type]
     again = StoredSchema(SchemaId(0), SchemaContent('{"type":"fixed","name":"N0","size":7}'), 0, row_key=0)
-    versions.now = Moment(1, 0)
+    versions.now = Revision(1, 0)
     assert schemas.parsed(versions, again) != parsed  # type: ignore[arg-type]
 
 
@@ -157,10 +157,10 @@ def test_a_revision_that_changed_no_reference_costs_no_parsing(monkeypatch: pyte
     versions = Versions()
     versions.fixed()
     versions.fixed(0)
-    schemas = SchemaTexts()
+    schemas = SchemaParser()
     parsed = schemas.parsed(versions, versions.schemas[1])  # type: ignore[arg-type]
-    versions.now = Moment(0, 1)
-    monkeypatch.setattr(texts, "parse_schema", None)
+    versions.now = Revision(0, 1)
+    monkeypatch.setattr(schema_parser, "parse_schema", None)
     assert schemas.parsed(versions, versions.schemas[1]) is parsed  # type: ignore[arg-type]
 
 
@@ -175,7 +175,7 @@ def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:
         tags_to_add=(TaggedEntity("R.c", EntityKind.FIELD, ("C",)),),
         propagates_tags=True,
     )
-    schemas = SchemaTexts()
+    schemas = SchemaParser()
     tagged = schemas.tagged(versions, "s", request, StoredVersion("s", 1, latest, 0))  # type: ignore[arg-type]
     text = candidate(versions, tagged).content.text
     assert text == (
@@ -189,11 +189,13 @@ def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:
 
 def test_a_text_is_parsed_once_for_the_same_references_and_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    parse_schema = texts.parse_schema
-    monkeypatch.setattr(texts, "parse_schema", lambda text, **more: parsed.append(text) or parse_schema(text, **more))
+    parse_schema = schema_parser.parse_schema
+    monkeypatch.setattr(
+        schema_parser, "parse_schema", lambda text, **more: parsed.append(text) or parse_schema(text, **more)
+    )
     versions = Versions()
     versions.fixed()
-    schemas = SchemaTexts()
+    schemas = SchemaParser()
 
     def read(text: str, *, strict: bool, normalize: bool = False, references: tuple[SchemaReference, ...] = ()) -> str:
         request = SchemaRequest(text, references=references)

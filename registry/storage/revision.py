@@ -28,14 +28,14 @@ POSTGRES: Final = (
 )
 
 
-class Moment(NamedTuple):
+class Revision(NamedTuple):
     """A history of the database and the registry's revision in it: what was settled then still is, while it is now.
 
     A tuple, since two of them are compared for every kept answer.
     """
 
     history: int
-    revision: int
+    number: int
 
 
 class History(FunctionElement[int]):

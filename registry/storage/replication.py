@@ -10,11 +10,11 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import bindparam
 
-from headrace.registry.domain import Following, StoredSchema
-from headrace.registry.storage.kept import SubjectState
-from headrace.registry.storage.models import ContextRow, FollowingRow, SchemaRow, SubjectRow, VersionRow
+from headrace.registry.domain import ReplicationState, StoredSchema
+from headrace.registry.storage.cache import SubjectState
+from headrace.registry.storage.models import ContextRow, ReplicationRow, SchemaRow, SubjectRow, VersionRow
 from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.rows import portions
+from headrace.registry.storage.rows import batches
 
 _SUBJECTS: Final = SubjectRow.name.in_(bindparam("names", expanding=True))
 VERSIONS_OF_SUBJECTS: Final = (
@@ -36,7 +36,7 @@ VERSIONS_OF_SUBJECTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ListedVersion:
+class ReplicatedVersion:
     """A version without its schema, of which it has id and fingerprint."""
 
     version: int
@@ -47,11 +47,11 @@ class ListedVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedSubject:
+class ReplicatedSubject:
     """A subject as it is in a state, with all its versions, ascending."""
 
     state: SubjectState
-    versions: tuple[ListedVersion, ...]
+    versions: tuple[ReplicatedVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,21 @@ class ContextState:
     listed: bool
 
 
-class FollowingTables:
-    """The tables as following reads and writes them, in a repository's transaction."""
+class ReplicationTables:
+    """The tables as state reads and writes them, in a repository's transaction."""
 
     def __init__(self, repository: Repository) -> None:
         self._connection = repository.connection
 
-    def put_following(self, following: Following) -> None:
-        self._connection.execute(sa.delete(FollowingRow))
-        self._connection.execute(sa.insert(FollowingRow).values(asdict(following)))
+    def put_replication_state(self, state: ReplicationState) -> None:
+        self._connection.execute(sa.delete(ReplicationRow))
+        self._connection.execute(sa.insert(ReplicationRow).values(asdict(state)))
 
-    def hold_following(self) -> None:
+    def lock_replication_state(self) -> None:
         """Makes others who are about to note that they follow wait until this transaction has ended."""
         # On SQLite a write is alone anyway.
         if self._connection.dialect.name == "postgresql":
-            self._connection.execute(sa.text(f"LOCK TABLE {FollowingRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
+            self._connection.execute(sa.text(f"LOCK TABLE {ReplicationRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
 
     def changes(self) -> int:
         """Greater with every change of a subject's versions, for as long as the registry's revision is the same."""
@@ -88,23 +88,26 @@ class FollowingTables:
         rows = self._connection.execute(sa.select(SubjectRow.name, SubjectRow.id, SubjectRow.revision))
         return {row.name: SubjectState(row.id, row.revision) for row in rows}
 
-    def listed_subjects(self, names: Sequence[str]) -> dict[str, ListedSubject]:
+    def replicated_subjects(self, names: Sequence[str]) -> dict[str, ReplicatedSubject]:
         """Those of the subjects that are there."""
-        found: dict[str, ListedSubject] = {}
-        for part in portions(names):
+        found: dict[str, ReplicatedSubject] = {}
+        for part in batches(names):
             rows = self._connection.execute(VERSIONS_OF_SUBJECTS, {"names": part})
             for name, group in itertools.groupby(rows, lambda row: row.name):
                 subject = list(group)
                 versions = (
-                    ListedVersion(row.version, row.id, row.fingerprint, row.created_ms, row.deleted) for row in subject
+                    ReplicatedVersion(row.version, row.id, row.fingerprint, row.created_ms, row.deleted)
+                    for row in subject
                 )
-                found[name] = ListedSubject(SubjectState(subject[0].subject_id, subject[0].revision), tuple(versions))
+                found[name] = ReplicatedSubject(
+                    SubjectState(subject[0].subject_id, subject[0].revision), tuple(versions)
+                )
         return found
 
     def fingerprints(self, context: str, ids: Sequence[int]) -> dict[int, bytes]:
         """The fingerprints of those of the schemas that are there, by id."""
         found: dict[int, bytes] = {}
-        for part in portions(ids):
+        for part in batches(ids):
             query = sa.select(SchemaRow.id, SchemaRow.fingerprint).where(SchemaRow.context == context)
             found.update(
                 (row.id, row.fingerprint) for row in self._connection.execute(query.where(SchemaRow.id.in_(part)))
@@ -114,7 +117,7 @@ class FollowingTables:
     def lookup_keys(self, schemas: Sequence[StoredSchema]) -> Mapping[int, bytes]:
         """The lookup keys of schemas, by row key."""
         found: dict[int, bytes] = {}
-        for part in portions([schema.row_key for schema in schemas]):
+        for part in batches([schema.row_key for schema in schemas]):
             query = sa.select(SchemaRow.row_key, SchemaRow.lookup_key).where(SchemaRow.row_key.in_(part))
             found.update((row.row_key, row.lookup_key) for row in self._connection.execute(query))
         return found

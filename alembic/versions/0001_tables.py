@@ -1,47 +1,24 @@
-"""Contexts with ids of their own, modes, whole configuration, rule sets, and the registry's revision.
+"""Creates all tables of the registry, with the row of the registry's revisions, its identity and the default context.
 
-Every table changes its keys, so the rows are put aside in tables without constraints, the tables made anew under
-their own names, and the rows brought back. What was there belongs to the default context.
-
-Revision ID: 0002
+Revision ID: 0001
 """
+
+import secrets
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0001"
+down_revision = None
 branch_labels = None
 depends_on = None
 
-OLD_TABLES = ("configs", "versions", "subjects", "schema_references", "schemas")  # those that refer to others first
-
 
 def upgrade() -> None:
-    newest_id = _newest_id()
-    for table in OLD_TABLES:
-        op.execute(f"CREATE TABLE old_{table} AS SELECT * FROM {table}")  # noqa: S608  (names of this file)
-    for table in OLD_TABLES:
-        op.drop_table(table)
     _create_schemas()
     _create_subjects()
     _create_settings()
-    _bring_back(newest_id)
-    for table in OLD_TABLES:
-        op.drop_table(f"old_{table}")
-
-
-def _newest_id() -> int:
-    """The highest id ever given, also to a schema that has gone since."""
-    connection = op.get_bind()
-    given = [connection.scalar(sa.text("SELECT max(id) FROM schemas"))]
-    if connection.dialect.name == "sqlite":
-        given.append(connection.scalar(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'schemas'")))
-    else:
-        sequence = connection.scalar(sa.text("SELECT pg_get_serial_sequence('schemas', 'id')"))
-        asked = f"SELECT CASE WHEN is_called THEN last_value END FROM {sequence}"  # noqa: S608  (the database's own)
-        given.append(connection.scalar(sa.text(asked)))
-    return max((number for number in given if number is not None), default=0)
+    _create_administration()
 
 
 def _create_schemas() -> None:
@@ -50,19 +27,20 @@ def _create_schemas() -> None:
         sa.Column("row_key", sa.Integer, nullable=False),
         sa.Column("context", sa.Text, nullable=False),
         sa.Column("id", sa.Integer, nullable=False),
-        sa.Column("fingerprint", sa.LargeBinary(16), nullable=False),
+        sa.Column("fingerprint", sa.LargeBinary(32), nullable=False),
         sa.Column("copy", sa.Integer, nullable=False),
         sa.Column("lookup_key", sa.LargeBinary(16), nullable=False),
         sa.Column("text", sa.Text, nullable=False),
         sa.Column("metadata_json", sa.Text, nullable=True),
         sa.Column("rule_set_json", sa.Text, nullable=True),
         sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("guid", sa.LargeBinary(16), nullable=False),
         sa.PrimaryKeyConstraint("row_key", name="pk_schemas"),
         sa.UniqueConstraint("context", "id", name="uq_schemas_context_id"),
         sa.UniqueConstraint("context", "fingerprint", "copy", name="uq_schemas_context_fingerprint_copy"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_schemas_fingerprint", "schemas", ["fingerprint"])
+    op.create_index("ix_schemas_guid", "schemas", ["guid"])
     op.create_table(
         "schema_references",
         sa.Column("schema_key", sa.Integer, nullable=False),
@@ -105,20 +83,22 @@ def _create_subjects() -> None:
 
 
 def _create_settings() -> None:
-    op.create_table(
+    state = op.create_table(
         "registry_state",
         sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("revision", sa.BigInteger, nullable=False),
         sa.Column("settings_revision", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_registry_state"),
     )
-    op.create_table(
+    op.bulk_insert(state, [{"id": 1, "revision": 1, "settings_revision": 1}])
+    contexts = op.create_table(
         "contexts",
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("next_id", sa.BigInteger, nullable=False),
         sa.Column("listed", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_contexts"),
     )
+    op.bulk_insert(contexts, [{"name": ".", "next_id": 1, "listed": True}])
     op.create_table(
         "configs",
         sa.Column("scope", sa.Text, nullable=False),
@@ -145,34 +125,44 @@ def _create_settings() -> None:
     )
 
 
-def _bring_back(newest_id: int) -> None:
-    op.execute(
-        "INSERT INTO schemas (row_key, context, id, fingerprint, copy, lookup_key, text, metadata_json, created_ms) "
-        "SELECT id, '.', id, fingerprint, 0, lookup_key, text, metadata_json, created_ms FROM old_schemas"
+def _create_administration() -> None:
+    identity = op.create_table(
+        "registry_identity",
+        sa.Column("identity", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("identity", name="pk_registry_identity"),
     )
-    op.execute(
-        "INSERT INTO schema_references (schema_key, position, name, subject, version, target) "
-        "SELECT schema_id, position, name, subject, version, subject FROM old_schema_references"
+    # Clients that cache schemas by id detect a replaced registry by its identity.
+    op.bulk_insert(identity, [{"identity": secrets.token_hex(16)}])
+    op.create_table(
+        "registry_migrations",
+        sa.Column("serves_from", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("serves_from", name="pk_registry_migrations"),
     )
-    op.execute("INSERT INTO subjects (id, name, context, revision) SELECT id, name, '.', revision FROM old_subjects")
-    op.execute(
-        "INSERT INTO versions (subject_id, version, schema_key, deleted, created_ms) "
-        "SELECT subject_id, version, schema_id, deleted, created_ms FROM old_versions"
+    op.create_table(
+        "registry_replication",
+        sa.Column("source", sa.Text, nullable=False),
+        sa.Column("url", sa.Text, nullable=False),
+        sa.Column("holder", sa.Text, nullable=False),
+        sa.Column("polled_ms", sa.BigInteger, nullable=False),
+        sa.Column("as_of_ms", sa.BigInteger, nullable=False),
+        sa.Column("mode", sa.String(32), nullable=True),
+        sa.Column("promoted_ms", sa.BigInteger, nullable=True),
+        sa.PrimaryKeyConstraint("source", name="pk_registry_replication"),
     )
-    op.execute(
-        "INSERT INTO configs (scope, compatibility, normalize) SELECT scope, compatibility, normalize FROM old_configs"
-    )
-    op.execute("INSERT INTO registry_state (id, revision, settings_revision) VALUES (1, 1, 1)")
-    op.execute(
-        sa.text("INSERT INTO contexts (name, next_id, listed) VALUES ('.', :next_id, true)").bindparams(
-            next_id=newest_id + 1
-        )
-    )
-    if op.get_bind().dialect.name == "postgresql":
-        for table, column in (("schemas", "row_key"), ("subjects", "id")):
-            following = f"SELECT coalesce(max({column}), 0) + 1 FROM {table}"  # noqa: S608  (names of this file)
-            op.execute(f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), ({following}), false)")
 
 
 def downgrade() -> None:
-    raise RuntimeError("the tables before 0002 have no room for contexts: restore a copy that was made before")
+    for table in (
+        "registry_replication",
+        "registry_migrations",
+        "registry_identity",
+        "modes",
+        "configs",
+        "contexts",
+        "registry_state",
+        "versions",
+        "subjects",
+        "schema_references",
+        "schemas",
+    ):
+        op.drop_table(table)

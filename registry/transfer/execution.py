@@ -10,9 +10,9 @@ from typing import Final
 
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import (
-    AccessRefused,
-    AnswerUnusable,
+    AccessDenied,
     ImportStopped,
+    InvalidResponse,
     OperationNotPermitted,
     RegistryError,
     RegistryUnavailable,
@@ -20,42 +20,42 @@ from headrace.registry.errors import (
     StoreError,
 )
 from headrace.registry.names import GLOBAL_CONTEXT
-from headrace.registry.transfer.at_once import do_at_once
-from headrace.registry.transfer.export import Steps, read_configs, read_modes, read_versions
+from headrace.registry.transfer.export import ProgressCallback, read_configs, read_modes, read_versions
+from headrace.registry.transfer.parallel import run_parallel
 from headrace.registry.transfer.plan import (
-    Action,
+    ImportAction,
     ImportPlan,
-    Problem,
-    Register,
+    ImportProblem,
+    RegisterVersion,
     SetConfig,
     SetMode,
-    Target,
+    TargetContent,
     VersionAction,
+    describe_version,
     plan_import,
-    version_words,
 )
-from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import Snapshot, scopes_of
 
 REFUSED_MAX: Final = 1000  # beyond it the import stops: the target is wrong, not single versions
-STOPPING: Final = (RegistryUnavailable, StoreError, AccessRefused, AnswerUnusable, ImportStopped)
+FATAL_ERRORS: Final = (RegistryUnavailable, StoreError, AccessDenied, InvalidResponse, ImportStopped)
 """What says nothing of the version in hand; the next would fail as well."""
 
 
 @dataclass
-class Outcome:
+class ImportResult:
     """What an import did. `refused` has what the target did not take, `is_finished` whether configurations and modes
     were reached."""
 
-    done: list[Action] = field(default_factory=list)
-    refused: list[Problem] = field(default_factory=list)
+    done: list[ImportAction] = field(default_factory=list)
+    refused: list[ImportProblem] = field(default_factory=list)
     is_finished: bool = False
 
 
-def read_target(remote: Remote, snapshot: Snapshot, steps: Steps) -> Target:
+def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback) -> TargetContent:
     """What a registry holds of that which a snapshot is about."""
     contexts = sorted({version.context for version in snapshot.versions})
-    return Target(
+    return TargetContent(
         read_versions(remote, contexts, steps),
         read_configs(remote, snapshot.scopes, steps),
         read_modes(remote, scopes_of({*snapshot.contexts, *contexts, GLOBAL_CONTEXT}, snapshot.subjects), steps),
@@ -63,9 +63,9 @@ def read_target(remote: Remote, snapshot: Snapshot, steps: Steps) -> Target:
     )
 
 
-def plan_without(snapshot: Snapshot, target: Target) -> tuple[Snapshot, ImportPlan, list[Problem]]:
+def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot, ImportPlan, list[ImportProblem]]:
     """The plan of an import that leaves out what the target cannot take: the part, its plan, and what is left out."""
-    left_out: list[Problem] = []
+    left_out: list[ImportProblem] = []
     while True:
         plan = plan_import(snapshot, target)
         dropped = {problem.key for problem in plan.problems if problem.can_be_left_out and problem.key}
@@ -77,7 +77,9 @@ def plan_without(snapshot: Snapshot, target: Target) -> tuple[Snapshot, ImportPl
         )
 
 
-def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_refused: bool) -> Outcome:
+def execute_actions(
+    remote: RemoteRegistry, actions: Sequence[ImportAction], steps: ProgressCallback, *, skip_refused: bool
+) -> ImportResult:
     """Does actions in turn, those on versions several at a time.
 
     Versions that the target refuses are gone past, with those that refer to them. Unless `skip_refused`, configurations
@@ -87,8 +89,8 @@ def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_r
     Raises:
         RegistryError: something that will not be better with the next version.
     """
-    outcome = Outcome()
-    attempt = _Attempt(remote)
+    outcome = ImportResult()
+    attempt = _VersionImporter(remote)
 
     def progress(done: int) -> None:
         steps("importing", len(outcome.done) + done, len(actions))
@@ -96,7 +98,7 @@ def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_r
     for is_content, group in itertools.groupby(actions, lambda action: isinstance(action, VersionAction)):
         if is_content:
             tasks = [action for action in group if isinstance(action, VersionAction)]
-            do_at_once(tasks, attempt.do, progress)
+            run_parallel(tasks, attempt.do, progress)
             refused = attempt.refused
             keys = dict.fromkeys(action.version.key for action in tasks if action.version.key in refused)
             outcome.refused += [refused[key] for key in keys]
@@ -112,27 +114,29 @@ def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_r
     return outcome
 
 
-def missing_after(remote: Remote, snapshot: Snapshot, steps: Steps, left_out: Collection[SubjectVersion]) -> list[str]:
+def find_missing_versions(
+    remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback, left_out: Collection[SubjectVersion]
+) -> list[str]:
     """What of a snapshot's versions a registry does not hold as it should, in words; empty when all is well."""
-    there = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
+    existing = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
     wrong = []
     for version in snapshot.versions:
-        found = there.get(version.key)
+        found = existing.get(version.key)
         if version.key in left_out or (
             found is not None and (found.schema_id, found.deleted) == (version.schema_id, version.deleted)
         ):
             continue
         state = "missing" if found is None else f"id {found.schema_id}{', deleted' if found.deleted else ''}"
-        wrong.append(f"{version_words(version.key)} is {state} after the import")
+        wrong.append(f"{describe_version(version.key)} is {state} after the import")
     return wrong
 
 
-class _Attempt:
+class _VersionImporter:
     """Actions on versions, and why some of them could not be done."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: RemoteRegistry) -> None:
         self._remote = remote
-        self.refused: dict[SubjectVersion, Problem] = {}
+        self.refused: dict[SubjectVersion, ImportProblem] = {}
 
     def do(self, action: VersionAction) -> None:
         """
@@ -143,11 +147,11 @@ class _Attempt:
         if key in self.refused:
             return  # Not registered, so there is nothing to delete.
         try:
-            reason = self._missing_target(action) if isinstance(action, Register) else ""
+            reason = self._missing_target(action) if isinstance(action, RegisterVersion) else ""
             if not reason:
                 self._call(action)
                 return
-        except STOPPING:
+        except FATAL_ERRORS:
             raise
         except ServiceError as error:
             if error.status in (401, 403) or not 400 <= error.status < 500:
@@ -155,24 +159,24 @@ class _Attempt:
             reason = str(error)
         except RegistryError as error:
             reason = str(error)
-        self.refused[key] = Problem(f"{version_words(key)}: {reason}", key)
+        self.refused[key] = ImportProblem(f"{describe_version(key)}: {reason}", key)
         if len(self.refused) > REFUSED_MAX:
             raise ImportStopped(
-                f"more than {REFUSED_MAX} versions were refused, the last one being {version_words(key)}: {reason}"
+                f"more than {REFUSED_MAX} versions were refused, the last one being {describe_version(key)}: {reason}"
             )
 
     def _call(self, action: VersionAction) -> None:
-        if isinstance(action, Register):
+        if isinstance(action, RegisterVersion):
             self._remote.register(action.version)
         else:
-            self._remote.delete_softly(action.version.key)
+            self._remote.soft_delete(action.version.key)
 
     def _missing_target(self, action: VersionAction) -> str:
         cause = next((target for target in action.version.targets if target in self.refused), None)
-        return "" if cause is None else f"refers to {version_words(cause)}"
+        return "" if cause is None else f"refers to {describe_version(cause)}"
 
 
-def _set(remote: Remote, action: Action) -> None:
+def _set(remote: RemoteRegistry, action: ImportAction) -> None:
     try:
         if isinstance(action, SetMode):
             remote.set_mode(action.scope, action.mode, force=action.force)

@@ -23,15 +23,15 @@ from headrace.registry.domain import (
     StoredVersion,
 )
 from headrace.registry.errors import InvalidSchema
-from headrace.registry.names import in_context_of, qualified
-from headrace.registry.storage.history import Moment
-from headrace.registry.storage.kept import Recent
+from headrace.registry.names import qualified, resolve_in_context
+from headrace.registry.storage.cache import LruCache
 from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.revision import Revision
 from headrace.registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
-PARSED_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
-READ_MAX = 400  # texts of requests kept as parsed, most of them in two spellings
-KEPT_CHARS_MAX = 2_000_000  # of the texts of either; what is parsed takes some 15 bytes for each
+PARSED_SCHEMAS_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
+PARSED_REQUESTS_MAX = 400  # texts of requests kept as parsed, most of them in two spellings
+CACHED_CHARS_MAX = 2_000_000  # of the texts of either; what is parsed takes some 15 bytes for each
 REFERENCES_MAX = 1000  # schemas that one may refer to, itself and through others; beyond that a request takes seconds
 RESOLVED_FORMAT = "resolved"
 SHOWN_TEXT_MAX = 500  # characters of a refused schema that its error repeats
@@ -52,33 +52,33 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parsed:
+class _ParsedSchema:
     """A stored schema.
 
-    `reaches` has its own row key and those of all schemas that it refers to, at any distance; `key` is equal when these
-    are the same and refer to each other in the same way. That held at `moment`: an import may give a version that is
+    `row_keys` has its own row key and those of all schemas that it refers to, at any distance; `key` is equal when these
+    are the same and refer to each other in the same way. That held at `revision`: an import may give a version that is
     referred to another schema.
     """
 
     schema: Schema
-    reaches: frozenset[int]
+    row_keys: frozenset[int]
     key: bytes
-    moment: Moment
+    revision: Revision
 
     @classmethod
     def of(
-        cls, stored: StoredSchema, references: list[_Parsed], key: bytes, moment: Moment, known: Schema | None
-    ) -> _Parsed:
+        cls, stored: StoredSchema, references: list[_ParsedSchema], key: bytes, revision: Revision, known: Schema | None
+    ) -> _ParsedSchema:
         """`known` is the schema if it has been read before."""
-        reaches = frozenset([stored.row_key]).union(*(reference.reaches for reference in references))
+        row_keys = frozenset([stored.row_key]).union(*(reference.row_keys for reference in references))
         if known is None:
             schemas = [reference.schema for reference in references]
             known = parse_schema(stored.content.text, references=schemas, strict=False)
-        return cls(known, reaches, key, moment)
+        return cls(known, row_keys, key, revision)
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ParsedRequest:
     """A text of a request, read with what it refers to."""
 
     schema: Schema
@@ -87,15 +87,17 @@ class _Read:
     targets: tuple[bytes, ...]
 
 
-class SchemaTexts:
+class SchemaParser:
     """Parses schemas, keeping what was parsed last. Thread-safe."""
 
     def __init__(self) -> None:
         # By history and row key, which is never used for another content in it.
-        self._stored = Recent[tuple[int, int], _Parsed](KEPT_CHARS_MAX, PARSED_MAX)
+        self._stored = LruCache[tuple[int, int], _ParsedSchema](CACHED_CHARS_MAX, PARSED_SCHEMAS_MAX)
         # A text is read again when its registration has to be decided again, and often checked before it is registered.
         # With the keys of what it refers to.
-        self._read = Recent[tuple[str, bool, tuple[bytes, ...]], _Read](KEPT_CHARS_MAX, READ_MAX)
+        self._read = LruCache[tuple[str, bool, tuple[bytes, ...]], _ParsedRequest](
+            CACHED_CHARS_MAX, PARSED_REQUESTS_MAX
+        )
 
     def candidate(
         self,
@@ -125,10 +127,10 @@ class SchemaTexts:
         if not request.text or not request.text.strip():
             raise InvalidSchema("Empty schema")
         try:
-            references = tuple(_definite(repository, subject, item, deleted) for item in request.references)
+            references = tuple(_resolved_reference(repository, subject, item, deleted) for item in request.references)
             read = self._read_text(repository, subject, request.text, references, strict)
         except SchemaParseError as error:
-            raise _invalid(subject, request, _described(error)) from error
+            raise _invalid(subject, request, _error_text(error)) from error
         except _UnusableReference as error:
             raise _invalid(subject, request, str(error)) from error
         text = read.canonical
@@ -144,15 +146,15 @@ class SchemaTexts:
         text: str,
         references: tuple[SchemaReference, ...],
         strict: bool,
-    ) -> _Read:
+    ) -> _ParsedRequest:
         if len(references) > REFERENCES_MAX:
             raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are followed")
         targets = [self._with_references(repository, target) for target in _targets(repository, subject, references)]
         key = (text, strict, tuple(target.key for target in targets))
         read = self._read.get(key)
         if read is None:
-            schema = parse_schema(text, references=_within_bounds(targets), strict=strict)
-            read = _Read(schema, canonical_text(schema), _lookup_key(schema, bool(references)), key[2])
+            schema = parse_schema(text, references=_schemas_within_bounds(targets), strict=strict)
+            read = _ParsedRequest(schema, canonical_text(schema), _lookup_key(schema, bool(references)), key[2])
             self._read.put(key, read, len(text))
             # Under this key it is found when it has been registered and the next version is compared with it.
             self._read.put((read.canonical, False, key[2]), read, len(read.canonical))
@@ -209,7 +211,7 @@ class SchemaTexts:
             return _key(repository.history(), stored, ())
         return self._readable(repository, stored).key
 
-    def _readable(self, repository: Repository, stored: StoredSchema) -> _Parsed:
+    def _readable(self, repository: Repository, stored: StoredSchema) -> _ParsedSchema:
         try:
             return self._with_references(repository, stored)
         except (_UnusableReference, SchemaParseError) as error:
@@ -222,27 +224,27 @@ class SchemaTexts:
         except (InvalidSchema, _UnusableReference):
             return None
 
-    def says_the_same(self, repository: Repository, candidate: Candidate, stored: StoredSchema) -> bool:
+    def is_equivalent(self, repository: Repository, candidate: Candidate, stored: StoredSchema) -> bool:
         """Whether a schema whose `lookup_key` is the candidate's is it, written otherwise: the key may be forged."""
         content = stored.content
         if (content.text, content.references) == (candidate.content.text, candidate.content.references):
             return True
         try:
-            whole = _whole_text(self.parsed(repository, stored), bool(content.references))
+            whole = _comparable_text(self.parsed(repository, stored), bool(content.references))
         except (InvalidSchema, _UnusableReference):
             return False
-        return whole == _whole_text(candidate.schema, bool(candidate.content.references))
+        return whole == _comparable_text(candidate.schema, bool(candidate.content.references))
 
-    def _with_references(self, repository: Repository, stored: StoredSchema) -> _Parsed:
+    def _with_references(self, repository: Repository, stored: StoredSchema) -> _ParsedSchema:
         # Not by recursion, since schemas that refer to each other make long chains.
-        moment = repository.moment()
-        found: dict[int, _Parsed] = {}
+        revision = repository.revision()
+        found: dict[int, _ParsedSchema] = {}
         pending, opened = [stored], set[int]()
         while pending:
             schema = pending[-1]
-            known = found.get(schema.row_key) or self._stored.get((moment.history, schema.row_key))
+            known = found.get(schema.row_key) or self._stored.get((revision.history, schema.row_key))
             # What a reference means changes with the registry's revision only.
-            if known is None or (schema.content.references and known.moment != moment):
+            if known is None or (schema.content.references and known.revision != revision):
                 targets = _targets(repository, qualified(schema.context, ""), schema.content.references)
                 missing = [target for target in targets if target.row_key not in found]
                 if missing and schema.row_key in opened:
@@ -252,21 +254,21 @@ class SchemaTexts:
                     pending.extend(missing)
                     continue
                 references = [found[target.row_key] for target in targets]
-                known = self._parsed_with(schema, references, moment, known)
-                self._stored.put((moment.history, schema.row_key), known, len(schema.content.text))
+                known = self._parsed_with(schema, references, revision, known)
+                self._stored.put((revision.history, schema.row_key), known, len(schema.content.text))
             found[schema.row_key] = known
             pending.pop()
         return found[stored.row_key]
 
     def _parsed_with(
-        self, stored: StoredSchema, references: list[_Parsed], moment: Moment, before: _Parsed | None
-    ) -> _Parsed:
+        self, stored: StoredSchema, references: list[_ParsedSchema], revision: Revision, before: _ParsedSchema | None
+    ) -> _ParsedSchema:
         keys = tuple(reference.key for reference in references)
-        key = _key(moment.history, stored, keys)
+        key = _key(revision.history, stored, keys)
         if before is not None and before.key == key:
-            return replace(before, moment=moment)
+            return replace(before, revision=revision)
         read = self._read.get((stored.content.text, False, keys))
-        return _Parsed.of(stored, references, key, moment, None if read is None else read.schema)
+        return _ParsedSchema.of(stored, references, key, revision, None if read is None else read.schema)
 
 
 def _key(history: int, stored: StoredSchema, references: tuple[bytes, ...]) -> bytes:
@@ -281,8 +283,8 @@ class _UnusableReference(Exception):
         return cls(f'No schema reference found for subject "{reference.subject}" and version {reference.version}')
 
 
-def _within_bounds(targets: list[_Parsed]) -> list[Schema]:
-    reached = len(frozenset[int]().union(*(target.reaches for target in targets)))
+def _schemas_within_bounds(targets: list[_ParsedSchema]) -> list[Schema]:
+    reached = len(frozenset[int]().union(*(target.row_keys for target in targets)))
     if reached > REFERENCES_MAX:
         raise _UnusableReference(f"{reached} schemas are referred to by others; at most {REFERENCES_MAX} are read")
     return [target.schema for target in targets]
@@ -292,16 +294,18 @@ def _targets(repository: Repository, parent: str, references: tuple[SchemaRefere
     targets = []
     for reference in references:
         # Also softly deleted: what a stored schema refers to stays part of it.
-        found = repository.version(in_context_of(parent, reference.subject), reference.version, deleted=True)
+        found = repository.version(resolve_in_context(parent, reference.subject), reference.version, deleted=True)
         if found is None:
             raise _UnusableReference.missing(reference)
         targets.append(found.schema)
     return targets
 
 
-def _definite(repository: Repository, subject: str, reference: SchemaReference, deleted: bool) -> SchemaReference:
+def _resolved_reference(
+    repository: Repository, subject: str, reference: SchemaReference, deleted: bool
+) -> SchemaReference:
     number = reference.version
-    target = in_context_of(subject, reference.subject)
+    target = resolve_in_context(subject, reference.subject)
     found = repository.version(target, number, deleted=deleted and number != LATEST)
     if found is None or reference.version < LATEST:
         raise _UnusableReference.missing(reference)
@@ -309,22 +313,22 @@ def _definite(repository: Repository, subject: str, reference: SchemaReference, 
 
 
 def _lookup_key(schema: Schema, has_references: bool) -> bytes:
-    return hashlib.md5(_whole_text(schema, has_references).encode(), usedforsecurity=False).digest()
+    return hashlib.md5(_comparable_text(schema, has_references).encode(), usedforsecurity=False).digest()
 
 
-def _whole_text(schema: Schema, has_references: bool) -> str:
+def _comparable_text(schema: Schema, has_references: bool) -> str:
     # References are written out first, so that a schema written in one piece finds the one that was split.
     whole = schema
     if has_references:
         try:
             whole = parse_schema(self_contained_text(schema), strict=False)
         except (SchemaParseError, RecursionError) as error:
-            reason = _described(error) if isinstance(error, SchemaParseError) else "nested too deeply"
+            reason = _error_text(error) if isinstance(error, SchemaParseError) else "nested too deeply"
             raise _UnusableReference(f"with all that it refers to the schema cannot be read: {reason}") from error
     return normalized_text(whole)
 
 
-def _described(error: SchemaParseError) -> str:
+def _error_text(error: SchemaParseError) -> str:
     return f"line {error.position.line}, column {error.position.column}: {error.message}"
 
 

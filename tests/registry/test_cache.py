@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.registry.domain import ConfigEntry, Mode
+from headrace.registry.storage.cache import LruCache, ScopeCache
 from headrace.registry.storage.database import Database, sqlite_url
-from headrace.registry.storage.history import Moment
-from headrace.registry.storage.kept import KeptScopes, Recent
-from headrace.registry.storage.statements import KEPT_SCOPES_MAX
+from headrace.registry.storage.revision import Revision
+from headrace.registry.storage.statements import CACHED_SCOPES_MAX
 
 
 def test_what_was_not_used_longest_goes_within_bounds_of_number_and_size() -> None:
-    kept = Recent[str, int](10, 3)
+    kept = LruCache[str, int](10, 3)
     for number, key in enumerate("abc"):
         kept.put(key, number, 2)
     assert kept.get("a") == 0
@@ -27,16 +27,16 @@ def test_what_was_not_used_longest_goes_within_bounds_of_number_and_size() -> No
 
 
 def test_scopes_of_an_older_revision_are_not_kept() -> None:
-    kept = KeptScopes()
-    newer = kept.at(Moment(1, 7))
-    assert kept.at(Moment(1, 7)) is newer
-    assert kept.at(Moment(1, 6)) is not newer
-    assert kept.at(Moment(1, 7)) is newer
-    assert kept.at(Moment(1, 8)) is not newer
+    kept = ScopeCache()
+    newer = kept.at(Revision(1, 7))
+    assert kept.at(Revision(1, 7)) is newer
+    assert kept.at(Revision(1, 6)) is not newer
+    assert kept.at(Revision(1, 7)) is newer
+    assert kept.at(Revision(1, 8)) is not newer
     # In another history the revision says nothing of the one before.
-    other = kept.at(Moment(2, 3))
-    assert kept.at(Moment(2, 3)) is other
-    assert kept.at(Moment(1, 8)) is not other
+    other = kept.at(Revision(2, 3))
+    assert kept.at(Revision(2, 3)) is other
+    assert kept.at(Revision(1, 8)) is not other
 
 
 def test_what_is_kept_follows_every_change(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_is_kept_follows_every_change(tmp_path: Path) -> None:
     assert seen("a", "z") == ({}, {})
     put("a", "FULL", Mode.READONLY)
     assert seen("a", "z") == ({"a": ConfigEntry("FULL")}, {"a": Mode.READONLY})
-    for number in range(KEPT_SCOPES_MAX + 5):
+    for number in range(CACHED_SCOPES_MAX + 5):
         put(f"s{number}", "NONE", Mode.READWRITE)
     put("z", "FORWARD", Mode.IMPORT)
     put("a", "NONE", Mode.READWRITE)

@@ -1,0 +1,264 @@
+"""Records the data versions that a response depends on, so that the response can be cached while they are current.
+
+Every response is derived from rows that have a revision: the registry's revision, which grows with every change except
+the adding of versions, and the revisions of the subjects whose versions were read. `Repository` records them while the
+application reads: `@depends_on` declares the dependencies of each of its methods. A response that used a method without
+a declaration is not cached, so a new method is slow at worst.
+
+A revision is recorded before the data that it covers is read, and revisions only grow within one history of the
+database. A response that was read after a later change therefore expires too early at worst, whatever the isolation of
+the read. After a change of the history no response from before it is served.
+
+A response that depends on the registry's revision alone may be served for `LEASE_S` after the start of the last
+revision check. A write that increases the revision therefore waits until all such leases have expired before it is
+acknowledged: then no process on any host serves a response from before the write. A request that finds its change
+already made waits too, because the process that made it may still be waiting. Clocks need not agree; they only have to
+run at about the same rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from inspect import isfunction
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from headrace.registry.domain import LATEST
+from headrace.registry.errors import RegistryError
+from headrace.registry.storage.cache import SubjectState, SubjectView
+from headrace.registry.storage.revision import Revision
+
+SUBJECT_LIST_ID: Final = -1
+LEASE_S: Final = 0.020
+LEASE_MARGIN: Final = 1.25  # tolerates clocks of two hosts whose rates differ by a fifth
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The registry's revision and the (row id, revision) of each subject that a response is derived from.
+
+    The row id `SUBJECT_LIST_ID` stands for the list of subject names: its revision grows with every new subject. While the
+    registry's revision is unchanged, the list changes in no other way.
+    """
+
+    revision: Revision
+    subjects: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectDependency:
+    """The versions of a subject were counted or searched."""
+
+    name: str
+
+
+class RegistryDependency:
+    """Data was read that changes with the registry's revision only."""
+
+
+class SubjectNamesDependency:
+    """Names of subjects were read, and whether all versions of a subject are deleted."""
+
+
+class Uncacheable:
+    """Data was read that may grow with any registration."""
+
+
+Dependency = SubjectDependency | RegistryDependency | SubjectNamesDependency | Uncacheable
+REGISTRY_DEPENDENCY: Final = RegistryDependency()
+SUBJECT_NAMES_DEPENDENCY: Final = SubjectNamesDependency()
+UNCACHEABLE: Final = Uncacheable()
+
+
+def subject_revision(subject: str, *_: Any, **__: Any) -> Dependency:
+    return SubjectDependency(subject)
+
+
+def version_revision(subject: str, version: int, **_: Any) -> Dependency:
+    # Only a deletion or an import gives a version number another schema, and both increase the registry's revision.
+    return SubjectDependency(subject) if version == LATEST else REGISTRY_DEPENDENCY
+
+
+def filtered_subject_revision(*, subject: str | None = None, **_: Any) -> Dependency:
+    return UNCACHEABLE if subject is None else SubjectDependency(subject)
+
+
+def registry_revision(*_: Any, **__: Any) -> Dependency:
+    return REGISTRY_DEPENDENCY
+
+
+def subject_names(*_: Any, **__: Any) -> Dependency:
+    return SUBJECT_NAMES_DEPENDENCY
+
+
+def uncacheable(*_: Any, **__: Any) -> Dependency:
+    return UNCACHEABLE
+
+
+class RevisionSource(Protocol):
+    """The methods of `Repository` that read revisions."""
+
+    _recorder: DependencyRecorder | None
+
+    def revision(self) -> Revision: ...
+
+    def subjects_revision(self) -> int: ...
+
+    def subject_state(self, subject: str, /) -> SubjectState | None: ...
+
+    def subject_view(self, subject: str, /) -> SubjectView: ...
+
+
+N = TypeVar("N", bound=RevisionSource)
+ReadMethod = Callable[Concatenate[N, P], T]
+
+
+def depends_on(
+    dependency: Callable[..., Dependency], *, uncacheable_if_none: bool = False
+) -> Callable[[ReadMethod[N, P, T]], ReadMethod[N, P, T]]:
+    """Declares the dependency of a method's result.
+
+    Args:
+        dependency: computes the dependency from the method's arguments.
+        uncacheable_if_none: makes a response uncacheable when the result is None, because the missing row may be added.
+    """
+
+    def declare(method: ReadMethod[N, P, T]) -> ReadMethod[N, P, T]:
+        @wraps(method)
+        def recorded(repository: N, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            recorder = repository._recorder
+            if recorder is None:
+                return method(repository, *args, **kwargs)
+            # The declaration covers the methods that this one calls, so they record nothing.
+            repository._recorder = None
+            try:
+                recorder.record(repository, dependency(*args, **kwargs))
+                result = method(repository, *args, **kwargs)
+            finally:
+                repository._recorder = recorder
+            if result is None and uncacheable_if_none:
+                recorder.mark_uncacheable()
+            return result
+
+        recorded.__dict__["dependency"] = dependency
+        return recorded
+
+    return declare
+
+
+def uncacheable_by_default(cls: type[T]) -> type[T]:
+    """Declares the public methods of a class that have no `@depends_on` as uncacheable."""
+    for name in dir(cls):
+        method = getattr(cls, name)
+        if isfunction(method) and not name.startswith("_") and not hasattr(method, "dependency"):
+            setattr(cls, name, depends_on(uncacheable)(method))
+    return cls
+
+
+class DependencyRecorder:
+    """Collects the dependencies of one request's response."""
+
+    def __init__(self) -> None:
+        self._revision: Revision | None = None
+        self._subjects: dict[str | None, SubjectState | None] = {}
+        self._is_cacheable = True
+
+    def record(self, repository: RevisionSource, dependency: Dependency) -> None:
+        """Adds a dependency. To be called before the read."""
+        if self._revision is None:
+            if isinstance(dependency, SubjectDependency):
+                # One statement reads the registry's revision and the subject's.
+                repository.subject_view(dependency.name)
+            self._revision = repository.revision()
+        if isinstance(dependency, Uncacheable):
+            self.mark_uncacheable()
+        elif isinstance(dependency, SubjectNamesDependency) and self._is_cacheable and None not in self._subjects:
+            self._subjects[None] = SubjectState(SUBJECT_LIST_ID, repository.subjects_revision())
+        elif isinstance(dependency, SubjectDependency) and self._is_cacheable and dependency.name not in self._subjects:
+            self._subjects[dependency.name] = repository.subject_state(dependency.name)
+
+    def mark_uncacheable(self) -> None:
+        """Excludes the response from the cache."""
+        self._is_cacheable = False
+
+    def dependencies(self) -> Dependencies | None:
+        """Returns None for a response that must not be cached, which includes one that read nothing."""
+        states = [state for state in self._subjects.values() if state is not None]
+        if not self._is_cacheable or self._revision is None or len(states) != len(self._subjects):
+            return None
+        return Dependencies(self._revision, tuple((state.subject_id, state.revision) for state in states))
+
+
+_recorder: ContextVar[DependencyRecorder | None] = ContextVar("dependency_recorder", default=None)
+
+
+@contextmanager
+def record_dependencies() -> Iterator[DependencyRecorder]:
+    """Records the dependencies of all reads in this thread until the block ends."""
+    recorder = DependencyRecorder()
+    token = _recorder.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _recorder.reset(token)
+
+
+def current_recorder() -> DependencyRecorder | None:
+    """The recorder of the request that this thread handles."""
+    return _recorder.get()
+
+
+class RevisionedWrite(Protocol):
+    has_bumped_revision: bool
+
+
+R = TypeVar("R", bound=RevisionedWrite)
+
+
+class WriteObserver:
+    """Remembers whether the last attempt of a write, which may have committed, increased the registry's revision."""
+
+    def __init__(self) -> None:
+        self.has_bumped_revision = False
+
+    def observe(self, work: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+        def observed(repository: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            self.has_bumped_revision = False
+            try:
+                result = work(repository, *args, **kwargs)
+            except RegistryError:
+                # An error may reveal a change that another request has just made: "version is already deleted".
+                self.has_bumped_revision = repository.has_bumped_revision
+                raise
+            self.has_bumped_revision = repository.has_bumped_revision
+            return result
+
+        return observed
+
+
+@contextmanager
+def waiting_out_leases(lease_s: float) -> Iterator[WriteObserver]:
+    """Makes the response of a write uncacheable and, if the revision grew, waits until all leases have expired."""
+    recorder = _recorder.get()
+    if recorder is not None:
+        recorder.mark_uncacheable()
+    observer = WriteObserver()
+    try:
+        yield observer
+    finally:
+        # Also after an error: a write whose connection broke may have committed, and its retry finds the change made.
+        if observer.has_bumped_revision:
+            wait_out_leases(lease_s)
+
+
+def wait_out_leases(lease_s: float) -> None:
+    """Waits until no process serves a response that depends on an earlier revision of the registry alone."""
+    if lease_s:
+        time.sleep(lease_s * LEASE_MARGIN)
