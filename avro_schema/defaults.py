@@ -34,10 +34,10 @@ def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | Non
     A union takes a value of any of its branches (Avro 1.12; earlier versions took the first only). A missing member
     of a record's default is taken from the field's own default.
     """
-    return DefaultCheck(resolve).problem(node, value)
+    return DefaultValidator(resolve).problem(node, value)
 
 
-class DefaultCheck:
+class DefaultValidator:
     """Judges the defaults of one schema; each field's own default once, so that the work is bounded by the text."""
 
     def __init__(self, resolve: Resolve) -> None:
@@ -52,20 +52,20 @@ class DefaultCheck:
                 return _primitive_problem(node.type, value)
             case Enum() | Fixed():
                 kind = "an enum symbol" if isinstance(node, Enum) else "the bytes of a fixed"
-                return None if isinstance(value, str) else f"{shown(value)} is not {kind}; expected a text"
+                return None if isinstance(value, str) else f"{shorten(value)} is not {kind}; expected a text"
             case Array():
                 if not isinstance(value, list):
-                    return f"{shown(value)} is not an array"
+                    return f"{shorten(value)} is not an array"
                 return self._first(node.items, [(f"item {i}", item) for i, item in enumerate(value)])
             case Map():
                 if not isinstance(value, dict):
-                    return f"{shown(value)} is not a map"
+                    return f"{shorten(value)} is not a map"
                 return self._first(node.values, [(f'"{key}"', item) for key, item in value.items()])
             case Union():
                 if any(self.problem(branch, value) is None for branch in node.branches):
                     return None
-                wanted = " or ".join(_kind(self._resolve(branch)) for branch in node.branches) or "nothing"
-                return f"{shown(value)} is not of any branch of the union; expected {wanted}"
+                expected = " or ".join(_kind(self._resolve(branch)) for branch in node.branches) or "nothing"
+                return f"{shorten(value)} is not of any branch of the union; expected {expected}"
             case Record():
                 return self._record(node, value)
             case Reference():
@@ -87,7 +87,7 @@ class DefaultCheck:
 
     def _record(self, node: Record, value: JsonValue) -> str | None:
         if not isinstance(value, dict):
-            return f"{shown(value)} is not a record {node.name.full}; expected an object"
+            return f"{shorten(value)} is not a record {node.name.full}; expected an object"
         for field in node.fields:
             if field.name in value:
                 problem = self.problem(field.type, value[field.name])
@@ -123,7 +123,7 @@ def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
     return value
 
 
-def shown(value: JsonValue) -> str:
+def shorten(value: JsonValue) -> str:
     """A JSON value, short enough for a message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
@@ -133,7 +133,7 @@ def _primitive_problem(kind: PrimitiveType, value: JsonValue) -> str | None:
     bits = _INT_BITS.get(kind)
     if bits is not None:
         if type(value) is not int:
-            return f"{shown(value)} is not {_article(kind)}; expected a whole number"
+            return f"{shorten(value)} is not {_article(kind)}; expected a whole number"
         limit = 1 << (bits - 1)
         return None if -limit <= value < limit else f"{value} is outside the range of {_article(kind)} ({bits} bits)"
     valid = {
@@ -144,7 +144,7 @@ def _primitive_problem(kind: PrimitiveType, value: JsonValue) -> str | None:
         PrimitiveType.BYTES: isinstance(value, str),
         PrimitiveType.STRING: isinstance(value, str),
     }[kind]
-    return None if valid else f"{shown(value)} is not {_article(kind)}; expected {_EXPECTED[kind]}"
+    return None if valid else f"{shorten(value)} is not {_article(kind)}; expected {_EXPECTED[kind]}"
 
 
 _EXPECTED: Mapping[PrimitiveType, str] = {

@@ -49,7 +49,7 @@ class JsonObject(dict[str, JsonValue]):
     )
 
 
-class PlacedObject(JsonObject):
+class PositionedObject(JsonObject):
     """An object; `offsets` says where each member's value begins, `offset` where the object does."""
 
     __slots__ = ("offset", "offsets")
@@ -118,7 +118,7 @@ def read_json(text: str, source: str = "") -> Document:
     document.root, end = _read_value(document, start, 1)
     end = _skip(text, end)
     if end != len(text):
-        document.fail(f"expected the end of the text after the value, found {_shown(text, end)}", end)
+        document.fail(f"expected the end of the text after the value, found {_describe_at(text, end)}", end)
     return document
 
 
@@ -127,12 +127,12 @@ def item_offset(items: list[JsonValue], index: int) -> int:
     return items.offsets[index] if isinstance(items, JsonArray) else 0
 
 
-def plain(value: JsonValue) -> JsonValue:
+def to_plain(value: JsonValue) -> JsonValue:
     """The value in plain dicts and lists, free of its source."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value
 
 
@@ -157,7 +157,7 @@ def _read_object(document: Document, start: int, depth: int) -> tuple[JsonValue,
     if depth > DEPTH_MAX:
         document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
     text = document.text
-    value = PlacedObject(start)
+    value = PositionedObject(start)
     offsets = value.offsets
     at = _skip(text, start + 1)
     if text.startswith("}", at):
@@ -191,11 +191,11 @@ def _read_key(document: Document, at: int) -> tuple[str, int]:
     text = document.text
     at = _skip(text, at)
     if not text.startswith('"', at):
-        document.fail(f"expected a key in double quotes, found {_shown(text, at)}", at)
+        document.fail(f"expected a key in double quotes, found {_describe_at(text, at)}", at)
     key, at = _read_string(document, at)
     at = _skip(text, at)
     if not text.startswith(":", at):
-        document.fail(f'expected ":" after the key "{key}", found {_shown(text, at)}', at)
+        document.fail(f'expected ":" after the key "{key}", found {_describe_at(text, at)}', at)
     return key, _skip(text, at + 1)
 
 
@@ -233,7 +233,7 @@ def _closer(document: Document, at: int, closing: str, where: str) -> tuple[int,
     if char == closing:
         return at + 1, char
     if char != ",":
-        document.fail(f'expected "," or "{closing}" {where}, found {_shown(text, at)}', at)
+        document.fail(f'expected "," or "{closing}" {where}, found {_describe_at(text, at)}', at)
     return at + 1, char
 
 
@@ -265,7 +265,7 @@ def _read_scalar(document: Document, at: int) -> tuple[JsonValue, int]:
         return _LITERALS[word.group()], word.end()
     match = _NUMBER.match(text, at)
     if match is None or (text[match.end() : match.end() + 1] or " ") not in " \t\n\r,]}":
-        document.fail(f"expected a JSON value, found {_shown(text, at)}", at)
+        document.fail(f"expected a JSON value, found {_describe_at(text, at)}", at)
     digits = match.group()
     if len(digits) > NUMBER_CHARS_MAX:
         document.fail(f"a number of {len(digits)} characters; at most {NUMBER_CHARS_MAX} are read", at)
@@ -273,11 +273,11 @@ def _read_scalar(document: Document, at: int) -> tuple[JsonValue, int]:
         return int(digits), match.end()
     number = float(digits)
     if math.isinf(number):
-        document.fail(f"the number {_shown(text, at)} is too large for a double", at)
+        document.fail(f"the number {_describe_at(text, at)} is too large for a double", at)
     return number, match.end()
 
 
-def _shown(text: str, at: int) -> str:
+def _describe_at(text: str, at: int) -> str:
     """What stands at an offset, short enough for a message."""
     if at >= len(text):
         return "the end of the text"

@@ -37,7 +37,7 @@ def name_problem(name: Name, *, check_namespace: bool = True) -> str | None:
     return None
 
 
-def qualified(name: Name, namespace: str) -> str:
+def shortest_name(name: Name, namespace: str) -> str:
     """The shortest text that means `name` inside `namespace`.
 
     A simple name that is also the name of a built-in type stays qualified, or it would mean that type.

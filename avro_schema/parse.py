@@ -15,9 +15,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-from headrace.avro_schema.defaults import DefaultCheck, shown
+from headrace.avro_schema.defaults import DefaultValidator, shorten
 from headrace.avro_schema.errors import SchemaParseError
-from headrace.avro_schema.json_reader import Document, JsonObject, item_offset, plain, read_json
+from headrace.avro_schema.json_reader import Document, JsonObject, item_offset, read_json, to_plain
 from headrace.avro_schema.logical import logical_type
 from headrace.avro_schema.model import (
     NO_DEFAULT,
@@ -39,7 +39,7 @@ from headrace.avro_schema.model import (
     Union,
 )
 from headrace.avro_schema.names import COMPLEX_TYPES, NAME_RULE, PRIMITIVES, full_name, is_name, name_problem
-from headrace.avro_schema.quick_json import read_quickly
+from headrace.avro_schema.quick_json import read_without_positions
 from headrace.avro_schema.text import canonical_text
 
 NODES_MAX = 200_000
@@ -68,7 +68,7 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
     Raises:
         SchemaParseError: the text is not a schema; the error says where and what was expected.
     """
-    quick = read_quickly(text, source)
+    quick = read_without_positions(text, source)
     if quick is not None:
         try:
             return _parsed(quick, references, strict)
@@ -78,12 +78,12 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
 
 
 def _parsed(document: Document, references: Sequence[Schema], strict: bool) -> Schema:
-    parser = _Parser(document, _known_names(document, references), strict)
+    parser = _Parser(document, _referenced_names(document, references), strict)
     root = parser.parse_type(document.root, document.offset, "", "")
     schema = Schema(root, MappingProxyType(parser.names), document.text, document.source)
     try:
         parser.finish()
-        if parser.later:
+        if parser.unresolved:
             # The canonical text moves a type to its first use, so it may nest deeper than the text that was read.
             read_json(canonical_text(schema), document.source)
     except RecursionError:
@@ -91,11 +91,11 @@ def _parsed(document: Document, references: Sequence[Schema], strict: bool) -> S
     return schema
 
 
-def _known_names(document: Document, references: Sequence[Schema]) -> dict[Name, NamedType]:
+def _referenced_names(document: Document, references: Sequence[Schema]) -> dict[Name, NamedType]:
     known: dict[Name, NamedType] = {}
     for reference in references:
         for name, node in reference.names.items():
-            if _bare(known.setdefault(name, node)) != _bare(node):
+            if _comparable(known.setdefault(name, node)) != _comparable(node):
                 document.fail(f"two of the referenced schemas define {name.full} differently", 0)
     return known
 
@@ -109,7 +109,7 @@ class _Parser:
         self.external = frozenset(known)
         self.strict = strict
         self.open: set[Name] = set()
-        self.later: list[tuple[Name, str, int]] = []
+        self.unresolved: list[tuple[Name, str, int]] = []
         self.defaults: list[tuple[Field, JsonObject]] = []
         self.nodes = 0
 
@@ -128,7 +128,7 @@ class _Parser:
         if isinstance(value, JsonObject):
             return self.parse_object(value, pointer, namespace)
         if not isinstance(value, list):
-            self.fail(f"{shown(value)} is not a schema; expected a type name, an object or an array", offset, pointer)
+            self.fail(f"{shorten(value)} is not a schema; expected a type name, an object or an array", offset, pointer)
         return self.parse_union(value, offset, pointer, namespace)
 
     def reference(self, text: str, offset: int, pointer: str, namespace: str) -> Reference:
@@ -140,7 +140,7 @@ class _Parser:
             if bare in self.names or bare in self.open:
                 name = bare
             else:
-                self.later.append((name, pointer, offset))
+                self.unresolved.append((name, pointer, offset))
         return Reference(name, self.document.position(pointer, offset))
 
     def parse_union(self, value: list[JsonValue], offset: int, pointer: str, namespace: str) -> Type:
@@ -214,7 +214,7 @@ class _Parser:
 
     def parse_field(self, value: JsonValue, offset: int, pointer: str, owner: Name, seen: set[str]) -> Field:
         if not isinstance(value, JsonObject):
-            self.fail(f"{shown(value)} is not a field; expected an object with name and type", offset, pointer)
+            self.fail(f"{shorten(value)} is not a field; expected an object with name and type", offset, pointer)
         name = value.get("name")
         if not isinstance(name, str):
             self.fail(f'a field of {owner.full} without "name"', value.offsets.get("name", offset), pointer)
@@ -229,7 +229,7 @@ class _Parser:
         field = Field(
             name,
             node,
-            plain(value["default"]) if "default" in value else NO_DEFAULT,
+            to_plain(value["default"]) if "default" in value else NO_DEFAULT,
             _doc(value),
             tuple(self.aliases_of(value, pointer)) if "aliases" in value else (),
             self.order_of(value, pointer) if "order" in value else Order.ASCENDING,
@@ -255,7 +255,7 @@ class _Parser:
         if not math.isfinite(number):
             if self.strict:
                 self.fail(
-                    f'default of field "{field.name}": {shown(text)} is not a number',
+                    f'default of field "{field.name}": {shorten(text)} is not a number',
                     value.offsets["default"],
                     f"{pointer}/default",
                 )
@@ -267,7 +267,7 @@ class _Parser:
         order = _ORDERS.get(text.lower()) if isinstance(text, str) else None
         if order is None:
             self.fail(
-                f"{shown(text)} is not an order; expected ascending, descending or ignore",
+                f"{shorten(text)} is not an order; expected ascending, descending or ignore",
                 value.offsets["order"],
                 f"{pointer}/order",
             )
@@ -299,7 +299,9 @@ class _Parser:
         for i, symbol in enumerate(items):
             where = f"{pointer}/symbols/{i}"
             if not isinstance(symbol, str) or not is_name(symbol):
-                self.fail(f"{shown(symbol)} is not an enum symbol; expected {NAME_RULE}", item_offset(items, i), where)
+                self.fail(
+                    f"{shorten(symbol)} is not an enum symbol; expected {NAME_RULE}", item_offset(items, i), where
+                )
             if symbol in seen:
                 self.fail(f'enum {name.full} has the symbol "{symbol}" twice', item_offset(items, i), where)
             seen[symbol] = None
@@ -309,7 +311,7 @@ class _Parser:
         name, aliases = self.names_of(value, pointer, namespace)
         size = value.get("size")
         if type(size) is not int or not 0 <= size <= FIXED_BYTES_MAX:
-            found = f"found {shown(size)}" if "size" in value else "found none"
+            found = f"found {shorten(size)}" if "size" in value else "found none"
             self.fail(
                 f'fixed {name.full}: expected "size" to be a number of bytes from 0 to {FIXED_BYTES_MAX}, {found}',
                 value.offsets.get("size", value.offset),
@@ -345,11 +347,11 @@ class _Parser:
     def aliases_of(self, value: JsonObject, pointer: str) -> list[str]:
         items = value["aliases"]
         if not isinstance(items, list):
-            self.fail(f"aliases: expected a list of names, found {shown(items)}", value.offsets["aliases"], pointer)
+            self.fail(f"aliases: expected a list of names, found {shorten(items)}", value.offsets["aliases"], pointer)
         for i, item in enumerate(items):
             if not isinstance(item, str):
                 self.fail(
-                    f"{shown(item)} is not an alias; expected a text", item_offset(items, i), f"{pointer}/aliases/{i}"
+                    f"{shorten(item)} is not an alias; expected a text", item_offset(items, i), f"{pointer}/aliases/{i}"
                 )
         return list(dict.fromkeys(items))
 
@@ -359,19 +361,19 @@ class _Parser:
         if known is None and name not in self.open:
             self.names[name] = node
             return node
-        if known is None or _bare(known) != _bare(node):
+        if known is None or _comparable(known) != _comparable(node):
             where = "in a referenced schema" if name in self.external else "in this schema, differently"
             self.fail(f"{name.full} is already defined {where}", value.offsets["name"], f"{pointer}/name")
         return Reference(name, node.position)
 
     def finish(self) -> None:
         """Judges what had to wait until every type was known."""
-        for name, pointer, offset in self.later:
+        for name, pointer, offset in self.unresolved:
             if name not in self.names:
                 self.fail(_undefined(name, self.names), offset, pointer)
         if not self.strict:
             return
-        check = DefaultCheck(self.resolve)
+        check = DefaultValidator(self.resolve)
         for field, value in self.defaults:
             if isinstance(field.default, str) and field.default in _NON_FINITE and _is_floating(field.type):
                 continue
@@ -399,7 +401,7 @@ _HANDLERS: Final[Mapping[str, _Handler]] = {
 def _props(value: JsonObject, reserved: frozenset[str]) -> Props:
     if value.keys() <= reserved:
         return ()
-    return tuple((key, plain(item)) for key, item in value.items() if key not in reserved)
+    return tuple((key, to_plain(item)) for key, item in value.items() if key not in reserved)
 
 
 def _doc(value: JsonObject) -> str | None:
@@ -407,19 +409,19 @@ def _doc(value: JsonObject) -> str | None:
     return doc if isinstance(doc, str) else None
 
 
-def _bare(node: Type, *, is_outer: bool = True) -> Type:
+def _comparable(node: Type, *, is_outer: bool = True) -> Type:
     """A type without what Avro Java leaves out of equality: documentation, aliases, an enum's default.
 
     Types inside it are left as their names, since each of them is compared where it is defined.
     """
     if isinstance(node, Union):
-        return Union(tuple(_bare(branch, is_outer=False) for branch in node.branches))
+        return Union(tuple(_comparable(branch, is_outer=False) for branch in node.branches))
     if isinstance(node, Array):
-        return replace(node, items=_bare(node.items, is_outer=False))
+        return replace(node, items=_comparable(node.items, is_outer=False))
     if isinstance(node, Map):
-        return replace(node, values=_bare(node.values, is_outer=False))
+        return replace(node, values=_comparable(node.values, is_outer=False))
     if isinstance(node, Record) and is_outer:
-        fields = [replace(f, type=_bare(f.type, is_outer=False), doc=None, aliases=()) for f in node.fields]
+        fields = [replace(f, type=_comparable(f.type, is_outer=False), doc=None, aliases=()) for f in node.fields]
         return replace(node, fields=tuple(fields), doc=None, aliases=())
     if isinstance(node, Enum) and is_outer:
         return replace(node, default=None, doc=None, aliases=())
@@ -459,7 +461,7 @@ def _no_type(value: JsonObject, kind: JsonValue) -> str:
         return 'the "type" of a schema object must be a type name; write the inner schema in place of this object'
     if kind is None and "type" not in value:
         return 'a schema object without "type"'
-    return f'"type": expected the name of a type, found {shown(kind)}'
+    return f'"type": expected the name of a type, found {shorten(kind)}'
 
 
 def _undefined(name: Name, names: Mapping[Name, NamedType]) -> str:

@@ -28,14 +28,14 @@ from headrace.avro_schema.model import JsonValue, Position
 class QuickDocument(Document):
     """A text and its value; offsets mean nothing in it, and positions know only their pointer until they are asked."""
 
-    __slots__ = ("_placed",)
+    __slots__ = ("_positioned",)
 
     def __init__(self, text: str, source: str) -> None:
         super().__init__(text, source)
-        self._placed: Document | None = None
+        self._positioned: Document | None = None
 
     def position(self, pointer: str, offset: int) -> Position:
-        position = _new(LaterPosition)
+        position = _new(LazyPosition)
         _set_pointer(position, pointer)
         _set_document(position, self)
         return position
@@ -44,20 +44,20 @@ class QuickDocument(Document):
         """Says that something is wrong; what, the careful reading will say."""
         raise SchemaParseError(message, source=self.source)
 
-    def place(self, pointer: str) -> Position:
+    def locate(self, pointer: str) -> Position:
         """The position of the value that a pointer means; its parts are keys of schemas, and so not escaped."""
-        if self._placed is None:
-            self._placed = read_json(self.text, self.source)
-        value, offset = self._placed.root, self._placed.offset
+        if self._positioned is None:
+            self._positioned = read_json(self.text, self.source)
+        value, offset = self._positioned.root, self._positioned.offset
         for part in pointer.split("/")[1:]:
             if isinstance(value, JsonArray):
                 offset, value = value.offsets[int(part)], value[int(part)]
             else:
                 offset, value = value.offsets[part], value[part]
-        return self._placed.position(pointer, offset)
+        return self._positioned.position(pointer, offset)
 
 
-class LaterPosition(Position):
+class LazyPosition(Position):
     """A position whose line and column are found when they are asked for."""
 
     __slots__ = ("_document",)
@@ -65,11 +65,11 @@ class LaterPosition(Position):
 
     @property
     def line(self) -> int:
-        return self._document.place(self.pointer).line
+        return self._document.locate(self.pointer).line
 
     @property
     def column(self) -> int:
-        return self._document.place(self.pointer).column
+        return self._document.locate(self.pointer).column
 
     def __reduce__(self) -> tuple[type[Position], tuple[str, int, int]]:
         return Position, (self.pointer, self.line, self.column)
@@ -77,10 +77,10 @@ class LaterPosition(Position):
 
 _new = object.__new__
 _set_pointer = Position.__dict__["pointer"].__set__
-_set_document = LaterPosition.__dict__["_document"].__set__
+_set_document = LazyPosition.__dict__["_document"].__set__
 
 
-def read_quickly(text: str, source: str) -> QuickDocument | None:
+def read_without_positions(text: str, source: str) -> QuickDocument | None:
     """Reads one JSON value, or gives None where `read_json` is to decide, as it always does on what is not valid."""
     if len(text) > TEXT_CHARS_MAX or "\\u" in text:  # an escape may be half a character
         return None

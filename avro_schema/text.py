@@ -35,23 +35,23 @@ from headrace.avro_schema.model import (
     Type,
     Union,
 )
-from headrace.avro_schema.names import qualified
+from headrace.avro_schema.names import shortest_name
 from headrace.avro_schema.walk import defined_names
 
 
 def canonical_text(schema: Schema) -> str:
     """The text as the Confluent registry stores it: what was read, without spaces, types of references by name."""
-    return to_text(_Writer(schema, inline=defined_names(schema)).json(schema.root, ""))
+    return to_json_text(_Writer(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 
 def normalized_text(schema: Schema) -> str:
     """The canonical text with aliases and properties sorted and defaults retyped: one text for equal meanings."""
-    return to_text(_NormalWriter(schema, inline=defined_names(schema)).json(schema.root, ""))
+    return to_json_text(_NormalWriter(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 
 def self_contained_text(schema: Schema) -> str:
     """Text in which every named type, also of references, stands in full at its first use."""
-    return to_text(schema_to_json(schema))
+    return to_json_text(schema_to_json(schema))
 
 
 def schema_to_json(schema: Schema) -> JsonValue:
@@ -59,14 +59,14 @@ def schema_to_json(schema: Schema) -> JsonValue:
     return _Writer(schema, inline=defined_names(schema) | set(schema.names)).json(schema.root, "")
 
 
-def to_text(value: JsonValue) -> str:
+def to_json_text(value: JsonValue) -> str:
     """Compact JSON with numbers as Java writes them."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, dict):
-        return "{" + ",".join([f"{_quoted(key)}:{to_text(item)}" for key, item in value.items()]) + "}"
+        return "{" + ",".join([f"{_quoted(key)}:{to_json_text(item)}" for key, item in value.items()]) + "}"
     if isinstance(value, list):
-        return "[" + ",".join([to_text(item) for item in value]) + "]"
+        return "[" + ",".join([to_json_text(item) for item in value]) + "]"
     if isinstance(value, float):
         return java_double(value)
     return json.dumps(value)
@@ -119,7 +119,7 @@ class _Writer:
             return {"type": "map", "values": self.json(node.values, namespace), **self.props(node.props)}
         name = node.name
         if name in self.written or name not in self.inline:
-            return qualified(name, namespace)
+            return shortest_name(name, namespace)
         self.written.add(name)
         named = self.schema.names[name] if isinstance(node, Reference) else node
         return self.named(named, namespace)
@@ -142,7 +142,7 @@ class _Writer:
             out["size"] = node.size
         out.update(self.props(node.props, node.logical if isinstance(node, Fixed) else None))
         if node.aliases:
-            out["aliases"] = [qualified(alias, node.name.namespace) for alias in self.aliases(node)]
+            out["aliases"] = [shortest_name(alias, node.name.namespace) for alias in self.aliases(node)]
         return out
 
     def field(self, field: Field, namespace: str) -> JsonValue:

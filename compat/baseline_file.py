@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.compat.check_result import CheckedSchema, SuppressedBy, pluralize
 from headrace.compat.errors import InvalidBaselineFile
-from headrace.compat.outcome import Checked, Suppressed, count_words
 
 FORMAT = 1
 REASON = "known when the check was adopted"
@@ -26,7 +26,7 @@ class KnownProblem:
     fingerprint: str
 
 
-def baseline_text(checked: Sequence[Checked]) -> str:
+def render_baseline(checked: Sequence[CheckedSchema]) -> str:
     """The file that makes everything found now known; sorted, so that its changes read well."""
     known = {
         (item.file, problem.fingerprint): {
@@ -38,7 +38,7 @@ def baseline_text(checked: Sequence[Checked]) -> str:
         }
         for item in checked
         for problem in item.problems
-        if problem.counts or (problem.suppressed is not None and problem.suppressed.reason == REASON)
+        if problem.is_blocking or (problem.suppressed is not None and problem.suppressed.reason == REASON)
     }
     rows = sorted(known.values(), key=lambda row: (row["file"], row["rule"], row["fingerprint"]))
     return json.dumps({"format": FORMAT, "findings": rows}, indent=2, ensure_ascii=False) + "\n"
@@ -66,17 +66,17 @@ def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
     return tuple(dict.fromkeys(known))
 
 
-def leave_out_known(
-    checked: Sequence[Checked], known: Sequence[KnownProblem], origin: str, is_there: Callable[[str], bool]
-) -> tuple[tuple[Checked, ...], tuple[str, ...]]:
+def mark_known(
+    checked: Sequence[CheckedSchema], known: Sequence[KnownProblem], origin: str, file_exists: Callable[[str], bool]
+) -> tuple[tuple[CheckedSchema, ...], tuple[str, ...]]:
     """The same answers with the known problems marked, and what is to be told of those that are gone.
 
     Args:
         origin: the name of the file.
-        is_there: whether a file still is where it was; what is known of one that is not holds for one other file.
+        file_exists: whether a file still is where it was; what is known of one that is not holds for one other file.
     """
     rows = set(known)
-    moved = Counter(row.fingerprint for row in known if not is_there(row.file))
+    moved = Counter(row.fingerprint for row in known if not file_exists(row.file))
     found: set[KnownProblem] = set()
     marked = []
     for item in checked:
@@ -90,11 +90,11 @@ def leave_out_known(
                 moved[problem.fingerprint] -= 1
                 taken.add(problem.fingerprint)
             is_known = row in rows or problem.fingerprint in taken
-            if is_known and problem.counts:
-                problem = replace(problem, suppressed=Suppressed(REASON, origin))
+            if is_known and problem.is_blocking:
+                problem = replace(problem, suppressed=SuppressedBy(REASON, origin))
             problems.append(problem)
         marked.append(replace(item, problems=tuple(problems)))
     files = {item.file for item in checked}
-    gone = sum(row not in found and row.file in files for row in known)
-    notes = (f"{count_words(gone, 'known problem')} gone; write {origin} anew",) if gone else ()
+    fixed = sum(row not in found and row.file in files for row in known)
+    notes = (f"{pluralize(fixed, 'known problem')} gone; write {origin} anew",) if fixed else ()
     return tuple(marked), notes

@@ -12,7 +12,7 @@ from headrace.compat.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class CatalogueEntry:
     """`is_lint` when it has to be asked for."""
 
     id: str
@@ -22,12 +22,12 @@ class Described:
     is_lint: bool
 
 
-CATALOGUE: Mapping[str, Described] = MappingProxyType(
+CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
     {
         row.id: row
         for row in (
-            *(Described(rule.id.value, rule.severity, rule.purpose, rule.why, False) for rule in RULES.values()),
-            Described(
+            *(CatalogueEntry(rule.id.value, rule.severity, rule.purpose, rule.why, False) for rule in RULES.values()),
+            CatalogueEntry(
                 SCHEMA_DELETED,
                 Severity.ERROR,
                 "A schema that the baseline has is still there, or another file has taken its place.",
@@ -35,7 +35,7 @@ CATALOGUE: Mapping[str, Described] = MappingProxyType(
                 "sees any more.",
                 False,
             ),
-            Described(
+            CatalogueEntry(
                 LOGICAL_POLICY,
                 Severity.ERROR,
                 "Where a subject's compatibilityPolicy is LOGICAL, a field keeps its logical type, a decimal its scale "
@@ -43,7 +43,7 @@ CATALOGUE: Mapping[str, Described] = MappingProxyType(
                 "Avro compares the types below only, so data would still be read, as another time, date or number.",
                 False,
             ),
-            Described(
+            CatalogueEntry(
                 RESERVED_FIELD,
                 Severity.ERROR,
                 "Where a subject has validateFields, no top-level field has a name that its metadata reserves, and "
@@ -51,12 +51,12 @@ CATALOGUE: Mapping[str, Described] = MappingProxyType(
                 "Such a name is kept for something else, often a column that whoever loads the data adds.",
                 False,
             ),
-            *(Described(lint.id, lint.severity, lint.purpose, lint.why, True) for lint in LINTS.values()),
+            *(CatalogueEntry(lint.id, lint.severity, lint.purpose, lint.why, True) for lint in LINTS.values()),
         )
     }
 )
 
 
-def find_described(word: str) -> Described | None:
+def find_catalogue_entry(word: str) -> CatalogueEntry | None:
     """The rule or lint that a word means, in any case, its parts joined by `-` or `_`."""
     return CATALOGUE.get(word.strip().upper().replace("-", "_"))

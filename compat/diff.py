@@ -25,37 +25,37 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
-from headrace.compat.words import kind_word, type_fragment
+from headrace.compat.describe import type_fragment, type_kind
 
 TEXT_CHARS_MAX = 120
 """Longest value that is shown, such as documentation."""
 
 
-class ChangeKind(StrEnum):
+class SchemaChangeKind(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SchemaChange:
     """One difference. `attribute` is what changed of `name`, "" where it was added or removed as a whole.
 
     `position` is in the candidate's text, or in the earlier one's for what was removed.
     """
 
-    kind: ChangeKind
+    kind: SchemaChangeKind
     name: str
     attribute: str
     before: str
     after: str
     position: Position
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The change in one line."""
-        if self.kind is ChangeKind.ADDED:
+        if self.kind is SchemaChangeKind.ADDED:
             return f"+ {self.name}: {self.after}"
-        if self.kind is ChangeKind.REMOVED:
+        if self.kind is SchemaChangeKind.REMOVED:
             return f"- {self.name}: {self.before}"
         return f"~ {self.name}: {self.attribute} {self.before or 'none'} -> {self.after or 'none'}"
 
@@ -68,20 +68,20 @@ class _Row:
     position: Position
 
 
-def changes(earlier: Schema, candidate: Schema) -> tuple[Change, ...]:
+def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]:
     """The differences, in the order of the candidate's text, what was removed last."""
     before, after = _rows(earlier), _rows(candidate)
-    found: list[Change] = []
+    found: list[SchemaChange] = []
     for key, row in after.items():
         old = before.get(key)
         if old is None:
             if _owner(key) not in after or _owner(key) in before:  # of a type that is new as a whole the type is told
-                found.append(Change(ChangeKind.ADDED, row.name, "", "", row.summary, row.position))
+                found.append(SchemaChange(SchemaChangeKind.ADDED, row.name, "", "", row.summary, row.position))
         else:
             found += _changed(old, row)
     for key, row in before.items():
         if key not in after and (_owner(key) not in before or _owner(key) in after):
-            found.append(Change(ChangeKind.REMOVED, row.name, "", row.summary, "", row.position))
+            found.append(SchemaChange(SchemaChangeKind.REMOVED, row.name, "", row.summary, "", row.position))
     return tuple(found)
 
 
@@ -90,11 +90,11 @@ def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
     return key[:1] if len(key) > 1 else ()
 
 
-def _changed(old: _Row, new: _Row) -> Iterator[Change]:
+def _changed(old: _Row, new: _Row) -> Iterator[SchemaChange]:
     for attribute in dict.fromkeys((*old.attributes, *new.attributes)):
         before, after = old.attributes.get(attribute, ""), new.attributes.get(attribute, "")
         if before != after:
-            yield Change(ChangeKind.CHANGED, new.name, attribute, _cut(before), _cut(after), new.position)
+            yield SchemaChange(SchemaChangeKind.CHANGED, new.name, attribute, _cut(before), _cut(after), new.position)
 
 
 def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
@@ -136,7 +136,7 @@ def _summary(node: NamedType) -> str:
             return f"enum of {', '.join(node.symbols)}"
         case Fixed():
             return f"fixed of {node.size} bytes"
-    return f"{kind_word(node)} of {', '.join(field.name for field in node.fields)}"
+    return f"{type_kind(node)} of {', '.join(field.name for field in node.fields)}"
 
 
 def _type_attributes(node: NamedType) -> dict[str, str]:
@@ -148,7 +148,7 @@ def _type_attributes(node: NamedType) -> dict[str, str]:
             own = {"size": str(node.size)}
     aliases = ", ".join(alias.full for alias in node.aliases)
     return {
-        "kind": kind_word(node),
+        "kind": type_kind(node),
         "name": node.name.full,
         **own,
         "aliases": aliases,

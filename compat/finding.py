@@ -8,9 +8,9 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from headrace.avro_schema import Position, Schema
+from headrace.compat.describe import schema_fragment
 from headrace.compat.errors import InvalidLevel
 from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
-from headrace.compat.words import fragment
 
 
 class Severity(StrEnum):
@@ -24,7 +24,7 @@ SCHEMA_DELETED = "SCHEMA_DELETED"
 
 LOGICAL_POLICY = "LOGICAL_POLICY"
 RESERVED_FIELD = "RESERVED_FIELD"
-"""Rules that a registered subject asks for in its configuration: see `compat.terms`."""
+"""Rules that a registered subject asks for in its configuration: see `compat.subject_policy`."""
 
 
 class Direction(StrEnum):
@@ -116,11 +116,11 @@ class Finding:
     @property
     def reader_fragment(self) -> str:
         problem = self.incompatibility
-        return fragment(problem.field or problem.reader)
+        return schema_fragment(problem.field or problem.reader)
 
     @property
     def writer_fragment(self) -> str:
-        return fragment(self.incompatibility.writer)
+        return schema_fragment(self.incompatibility.writer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,38 +21,38 @@ class IncompatibilityType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trail:
+class LinkedPath:
     """Steps from the root to a place, shared with the places around it: a comparison has very many of them."""
 
     step: str
-    outer: Trail | None = None
+    outer: LinkedPath | None = None
 
     def steps(self) -> tuple[str, ...]:
         """The steps, outermost first."""
         found = []
-        trail: Trail | None = self
-        while trail is not None:
-            found.append(trail.step)
-            trail = trail.outer
+        linked_path: LinkedPath | None = self
+        while linked_path is not None:
+            found.append(linked_path.step)
+            linked_path = linked_path.outer
         return tuple(reversed(found))
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedNode:
     """Where the walk stands in one of the two schemas.
 
-    `position` is in the schema's own text: inside a type that comes from a referenced schema (`foreign`) it is the
+    `position` is in the schema's own text: inside a type that comes from a referenced schema (`is_external`) it is the
     place that names that type.
     """
 
-    trail: Trail | None
+    linked_path: LinkedPath | None
     position: Position
-    foreign: bool = False
+    is_external: bool = False
 
     @property
     def path(self) -> tuple[str, ...]:
         """Field names, "[]" for items of an array and "{}" for values of a map."""
-        return self.trail.steps() if self.trail is not None else ()
+        return self.linked_path.steps() if self.linked_path is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,17 @@ class Incompatibility:
     """
 
     type: IncompatibilityType
-    location_trail: Trail
+    location_path: LinkedPath
     message: str
     reader: Type
     writer: Type
-    reader_side: Side
-    writer_side: Side
+    reader_side: ComparedNode
+    writer_side: ComparedNode
     field: Field | None = None
     causes: tuple[Incompatibility, ...] = ()
 
     @property
     def location(self) -> str:
         """A JSON pointer into the reader; in a writer's union the index is that of the writer's branch."""
-        steps = self.location_trail.steps()[1:]
+        steps = self.location_path.steps()[1:]
         return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)

@@ -15,8 +15,8 @@ from headrace.compat.finding import (
     parse_level,
 )
 from headrace.compat.incompatibility import Incompatibility
-from headrace.compat.resolution import Effort, check_reader_writer
-from headrace.compat.rules import RULES, Case, Explanation
+from headrace.compat.resolution import ComparisonBudget, check_reader_writer
+from headrace.compat.rules import RULES, Explanation, RuleCase
 
 __all__ = ["CompatibilityLevel", "VersionedSchema", "check_level", "parse_level"]
 
@@ -27,7 +27,7 @@ def check_level(
     level: CompatibilityLevel,
     *,
     every_version: bool = False,
-    effort: Effort | None = None,
+    budget: ComparisonBudget | None = None,
 ) -> Report:
     """Checks a candidate as a registry does on registration.
 
@@ -44,7 +44,7 @@ def check_level(
     Raises:
         ComparisonTooLarge: the schemas are too large to compare.
     """
-    effort = Effort() if effort is None else effort
+    budget = ComparisonBudget() if budget is None else budget
     rule = LEVELS[level]
     wanted = list(reversed(history)) if rule.transitive else list(history[-1:])
     compared: list[VersionedSchema] = []
@@ -52,27 +52,27 @@ def check_level(
     for earlier in wanted if rule.directions else ():
         compared.append(earlier)
         for direction in rule.directions:
-            findings.extend(compare(candidate, earlier, direction, effort))
+            findings.extend(compare(candidate, earlier, direction, budget))
         if findings and not every_version:
             break
     return Report(candidate, level, tuple(compared), tuple(findings))
 
 
 def compare(
-    candidate: Schema, earlier: VersionedSchema, direction: Direction, effort: Effort | None = None
+    candidate: Schema, earlier: VersionedSchema, direction: Direction, budget: ComparisonBudget | None = None
 ) -> list[Finding]:
     """What is wrong in one direction between the candidate and one version."""
     if direction is Direction.BACKWARD:
-        problems = check_reader_writer(candidate, earlier.schema, effort)
+        problems = check_reader_writer(candidate, earlier.schema, budget)
     else:
-        problems = check_reader_writer(earlier.schema, candidate, effort)
+        problems = check_reader_writer(earlier.schema, candidate, budget)
     return [_finding(problem, earlier, direction) for problem in problems]
 
 
 def _finding(problem: Incompatibility, earlier: VersionedSchema, direction: Direction) -> Finding:
     causes = tuple(_finding(cause, earlier, direction) for cause in problem.causes)
     rule = RULES[problem.type]
-    case = Case(problem, direction, earlier.name, tuple(Explanation(cause.sentence, cause.fix) for cause in causes))
+    case = RuleCase(problem, direction, earlier.name, tuple(Explanation(cause.sentence, cause.fix) for cause in causes))
     explanation = rule.explain(case)
     side = problem.reader_side if direction is Direction.BACKWARD else problem.writer_side
     return Finding(

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from headrace.avro_schema import Array, Enum, Fixed, LogicalType, Map, Primitive, Record, Schema, Type, Union
 from headrace.compat.resolution import is_readable
 
-Pair = tuple[Type, Type, str]
+_TypePair = tuple[Type, Type, str]
 """Reader's type, writer's type, JSON pointer into the reader."""
 
 
-def logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
+def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
     """Messages about types that stand for each other in both schemas and mean different things.
 
     Each is about one place, outer before inner; what cannot be read at all is left to Avro's rules.
     """
     problems: list[str] = []
-    pending: list[Pair] = [(reader.root, writer.root, "/")]
+    pending: list[_TypePair] = [(reader.root, writer.root, "/")]
     seen: set[tuple[int, int]] = set()
     while pending:
         reader_type, writer_type, path = pending.pop()
@@ -65,7 +65,7 @@ def _name(logical: LogicalType | None) -> str:
     return "none" if logical is None else logical.name
 
 
-def _inner(reader: Schema, writer: Schema, ours: Type, theirs: Type, path: str) -> Iterator[Pair]:
+def _inner(reader: Schema, writer: Schema, ours: Type, theirs: Type, path: str) -> Iterator[_TypePair]:
     base = path.removesuffix("/")
     if isinstance(ours, Union) or isinstance(theirs, Union):
         branches = theirs.branches if isinstance(theirs, Union) else (theirs,)

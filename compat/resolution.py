@@ -39,16 +39,16 @@ from headrace.avro_schema import (
     self_contained_text,
 )
 from headrace.compat.errors import ComparisonTooLarge
-from headrace.compat.incompatibility import Incompatibility, IncompatibilityType, Side, Trail
+from headrace.compat.incompatibility import ComparedNode, Incompatibility, IncompatibilityType, LinkedPath
 
 PAIRS_MAX = 500_000
 """Most pairs of types compared in one check, of all versions (10 s); each branch of a union is tried on each of the
 other."""
 
-PAIRS_BETWEEN_LOOKS = 1_000
+PAIRS_BETWEEN_TIME_CHECKS = 1_000
 """At the clock; some twenty milliseconds."""
 
-PAIRS_DEEP_MAX = 2_000
+PAIR_DEPTH_MAX = 2_000
 """Deepest nesting of pairs. Cycles of two lengths nest as deep as their product; a location is as long as deep."""
 
 INCOMPATIBILITIES_MAX = 1_000
@@ -71,42 +71,48 @@ PROMOTIONS = frozenset(
 """Which primitive reads which other one: (reader, writer). Avro 1.12, Schema Resolution."""
 
 
-class Effort:
+class ComparisonBudget:
     """What is left of `PAIRS_MAX`, for all comparisons of one check together.
 
     Args:
-        is_over: asked every `PAIRS_BETWEEN_LOOKS` pairs whether the time is over that the caller has.
+        is_expired: asked every `PAIRS_BETWEEN_TIME_CHECKS` pairs whether the time is over that the caller has.
     """
 
-    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, is_expired: Callable[[], bool] = lambda: False) -> None:
         self.pairs_left = PAIRS_MAX
-        self._is_over = is_over
+        self._is_over = is_expired
 
     def spend_pair(self) -> None:
         if not self.pairs_left:
             raise ComparisonTooLarge(f"more than {PAIRS_MAX} pairs of types")
         self.pairs_left -= 1
-        if self.pairs_left % PAIRS_BETWEEN_LOOKS == 0 and self._is_over():
+        if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_over():
             spent = PAIRS_MAX - self.pairs_left
             raise ComparisonTooLarge(f"the time for it was over after {spent} pairs of types")
 
 
-def check_reader_writer(reader: Schema, writer: Schema, effort: Effort | None = None) -> tuple[Incompatibility, ...]:
+def check_reader_writer(
+    reader: Schema, writer: Schema, budget: ComparisonBudget | None = None
+) -> tuple[Incompatibility, ...]:
     """Every problem of reading with one schema what the other wrote, depth first; none when it can be read.
 
     Raises:
         ComparisonTooLarge: the schemas are too large to compare, or to compare with what is left of the effort.
     """
-    walk = _Walk(reader, writer, Effort() if effort is None else effort)
+    walk = _Walk(reader, writer, ComparisonBudget() if budget is None else budget)
     try:
         problems = walk.run(
             _Visit(
-                reader.root, writer.root, Trail(""), Side(None, reader.root.position), Side(None, writer.root.position)
+                reader.root,
+                writer.root,
+                LinkedPath(""),
+                ComparedNode(None, reader.root.position),
+                ComparedNode(None, writer.root.position),
             )
         )
     except _AmbiguousField as error:
         return (error.incompatibility,)
-    return tuple(islice(_flat(problems), INCOMPATIBILITIES_MAX))
+    return tuple(islice(_flatten(problems), INCOMPATIBILITIES_MAX))
 
 
 def is_readable(reader: PrimitiveType, writer: PrimitiveType) -> bool:
@@ -122,7 +128,7 @@ class _AmbiguousField(Exception):
         self.incompatibility = incompatibility
 
 
-_ROOT = Trail("")
+_ROOT = LinkedPath("")
 
 
 class _Visit(NamedTuple):
@@ -130,23 +136,29 @@ class _Visit(NamedTuple):
 
     reader: Type
     writer: Type
-    location: Trail
-    reader_side: Side
-    writer_side: Side
+    location: LinkedPath
+    reader_side: ComparedNode
+    writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
         """The pair one step further in; the marks are what the step adds to each path."""
-        location = Trail(step, self.location)
-        reader_side = _side(self.reader_side, reader, reader_mark)
-        return _Visit(reader, writer, location, reader_side, _side(self.writer_side, writer, writer_mark))
+        location = LinkedPath(step, self.location)
+        reader_side = _location_inside(self.reader_side, reader, reader_mark)
+        return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
         """A branch of the reader's union tried on a type; Avro Java begins its location anew for each trial."""
-        return _Visit(reader, writer, _ROOT, _side(self.reader_side, reader), _side(self.writer_side, writer))
+        return _Visit(
+            reader,
+            writer,
+            _ROOT,
+            _location_inside(self.reader_side, reader),
+            _location_inside(self.writer_side, writer),
+        )
 
     def at(self, *steps: str) -> _Visit:
         """The same pair, said to be further in."""
-        return self._replace(location=_trail(self.location, steps))
+        return self._replace(location=_extend_path(self.location, steps))
 
     def incompatible(
         self,
@@ -157,13 +169,15 @@ class _Visit(NamedTuple):
         causes: tuple[Incompatibility, ...] = (),
     ) -> _Problems:
         """The problem of this pair; `steps` lead from it to the place that Avro Java names."""
-        location = _trail(self.location, steps)
+        location = _extend_path(self.location, steps)
         reader_side, writer_side = self.reader_side, self.writer_side
-        if kind in _SAID_OF_DEFINITIONS:
-            reader_side = _at(reader_side, self.reader.position)
-            writer_side = _at(writer_side, self.writer.position)
+        if kind in _REPORTED_AT_DEFINITION:
+            reader_side = _with_position(reader_side, self.reader.position)
+            writer_side = _with_position(writer_side, self.writer.position)
         if field is not None:
-            reader_side = replace(_at(reader_side, field.position), trail=Trail(field.name, reader_side.trail))
+            reader_side = replace(
+                _with_position(reader_side, field.position), linked_path=LinkedPath(field.name, reader_side.linked_path)
+            )
         return _Problems(
             (
                 Incompatibility(
@@ -173,7 +187,7 @@ class _Visit(NamedTuple):
         )
 
 
-_SAID_OF_DEFINITIONS = frozenset(
+_REPORTED_AT_DEFINITION = frozenset(
     (
         IncompatibilityType.NAME_MISMATCH,
         IncompatibilityType.FIXED_SIZE_MISMATCH,
@@ -185,20 +199,20 @@ _SAID_OF_DEFINITIONS = frozenset(
 """Problems to be mended where a named type is defined; the others, where it is used."""
 
 
-def _trail(trail: Trail, steps: Sequence[str]) -> Trail:
+def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
     for step in steps:
-        trail = Trail(step, trail)
-    return trail
+        linked_path = LinkedPath(step, linked_path)
+    return linked_path
 
 
-def _side(side: Side, node: Type, mark: str = "") -> Side:
+def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
     """The side at a node further in."""
-    trail = Trail(mark, side.trail) if mark else side.trail
-    return Side(trail, side.position if side.foreign else node.position, side.foreign)
+    linked_path = LinkedPath(mark, side.linked_path) if mark else side.linked_path
+    return ComparedNode(linked_path, side.position if side.is_external else node.position, side.is_external)
 
 
-def _at(side: Side, position: Position) -> Side:
-    return side if side.foreign else replace(side, position=position)
+def _with_position(side: ComparedNode, position: Position) -> ComparedNode:
+    return side if side.is_external else replace(side, position=position)
 
 
 class _Problems(list["Incompatibility | _Problems"]):
@@ -211,7 +225,7 @@ class _Problems(list["Incompatibility | _Problems"]):
             self.append(other)
 
 
-def _flat(problems: _Problems) -> Iterator[Incompatibility]:
+def _flatten(problems: _Problems) -> Iterator[Incompatibility]:
     pending: list[Incompatibility | _Problems] = [problems]
     while pending:
         item = pending.pop()
@@ -228,15 +242,15 @@ _Steps = Generator[_Visit, _Problems, _Problems]
 class _Walk:
     """One check.
 
-    `known` holds the answer for every pair met, by identity of the two nodes as Avro Java does it: a pair met again
+    `results` holds the answer for every pair met, by identity of the two nodes as Avro Java does it: a pair met again
     gives its problems again with their first location, and a pair still in progress counts as readable.
     """
 
-    def __init__(self, reader: Schema, writer: Schema, effort: Effort) -> None:
+    def __init__(self, reader: Schema, writer: Schema, budget: ComparisonBudget) -> None:
         self.reader = reader
         self.writer = writer
-        self.effort = effort
-        self.known: dict[tuple[int, int], _Problems] = {}
+        self.budget = budget
+        self.results: dict[tuple[int, int], _Problems] = {}
 
     @cached_property
     def reader_names(self) -> set[Name]:
@@ -253,23 +267,23 @@ class _Walk:
         while True:
             visit = self.resolved(request)
             key = (id(visit.reader), id(visit.writer))
-            answer = self.known.get(key)
-            if answer is None:
-                self.effort.spend_pair()
-                if len(stack) == PAIRS_DEEP_MAX:
-                    raise ComparisonTooLarge(f"types nested deeper than {PAIRS_DEEP_MAX} levels")
-                self.known[key] = _Problems()
+            problems = self.results.get(key)
+            if problems is None:
+                self.budget.spend_pair()
+                if len(stack) == PAIR_DEPTH_MAX:
+                    raise ComparisonTooLarge(f"types nested deeper than {PAIR_DEPTH_MAX} levels")
+                self.results[key] = _Problems()
                 stack.append((key, _check(self, visit)))
-            asked = None
-            while stack and asked is None:
-                asked, answer = _resumed(stack[-1][1], answer)
-                if asked is None:
-                    assert answer is not None
-                    self.known[stack.pop()[0]] = answer
-            if asked is None:
-                assert answer is not None
-                return answer
-            request = asked
+            next_visit = None
+            while stack and next_visit is None:
+                next_visit, problems = _resume(stack[-1][1], problems)
+                if next_visit is None:
+                    assert problems is not None
+                    self.results[stack.pop()[0]] = problems
+            if next_visit is None:
+                assert problems is not None
+                return problems
+            request = next_visit
 
     def resolved(self, visit: _Visit) -> _Visit:
         """References followed. What a referenced schema's type holds has no position in the text that refers to it."""
@@ -280,21 +294,21 @@ class _Walk:
             self.reader.resolve(reader),
             self.writer.resolve(writer),
             visit.location,
-            _followed(visit.reader_side, reader, self.reader_names),
-            _followed(visit.writer_side, writer, self.writer_names),
+            _follow_reference(visit.reader_side, reader, self.reader_names),
+            _follow_reference(visit.writer_side, writer, self.writer_names),
         )
 
 
-def _followed(side: Side, node: Type, own: set[Name]) -> Side:
+def _follow_reference(side: ComparedNode, node: Type, own: set[Name]) -> ComparedNode:
     if isinstance(node, Reference) and node.name not in own:
-        return replace(side, foreign=True)
+        return replace(side, is_external=True)
     return side
 
 
-def _resumed(steps: _Steps, answer: _Problems | None) -> tuple[_Visit | None, _Problems | None]:
+def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _Problems | None]:
     """Sends an answer (None to a check that has just begun); gives the next visit asked for, or the result."""
     try:
-        return (next(steps) if answer is None else steps.send(answer)), None
+        return (next(steps) if problems is None else steps.send(problems)), None
     except StopIteration as end:
         result: _Problems = end.value
         return None, result
@@ -312,11 +326,11 @@ def _check(walk: _Walk, visit: _Visit) -> _Steps:
         case Primitive(type=reader_type), Primitive(type=writer_type):
             return _Problems() if is_readable(reader_type, writer_type) else _type_mismatch(visit)
         case Array(items=reader), Array(items=writer):
-            if _is_plainly_read(reader, writer):
+            if _is_trivially_readable(reader, writer):
                 return _Problems()
             return (yield visit.inside("items", reader, writer, "[]", "[]"))
         case Map(values=reader), Map(values=writer):
-            if _is_plainly_read(reader, writer):
+            if _is_trivially_readable(reader, writer):
                 return _Problems()
             return (yield visit.inside("values", reader, writer, "{}", "{}"))
         case Record() as reader, Record() as writer:
@@ -337,7 +351,7 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
         found = [by_name[name] for name in (field.name, *field.aliases) if name in by_name]
         if not found and field.has_default:
             continue
-        if len(found) == 1 and _is_plainly_read(field.type, found[0].type):
+        if len(found) == 1 and _is_trivially_readable(field.type, found[0].type):
             continue
         here = fields.at(str(index))
         if len(found) > 1:
@@ -345,18 +359,18 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
         if found:
             problems.include((yield here.inside("type", field.type, found[0].type, field.name, found[0].name)))
         else:
-            problems.include((yield from _check_absent(walk, here, field)))
+            problems.include((yield from _check_missing_field(walk, here, field)))
     return problems
 
 
-def _is_plainly_read(reader: Type, writer: Type) -> bool:
+def _is_trivially_readable(reader: Type, writer: Type) -> bool:
     """Whether primitives, and unions as far as primitives decide, leave nothing to find; most fields are such.
 
     Then a visit would give no problem and meet no pair that counts when it is met again. A reader's branch that is not
     primitive is tried before those behind it, so it is left to the visit.
     """
     if type(writer) is Union:
-        return all(_is_plainly_read(reader, branch) for branch in writer.branches)
+        return all(_is_trivially_readable(reader, branch) for branch in writer.branches)
     if type(writer) is not Primitive:
         return False
     if type(reader) is Primitive:
@@ -370,7 +384,7 @@ def _is_plainly_read(reader: Type, writer: Type) -> bool:
     return False
 
 
-def _check_absent(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
+def _check_missing_field(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
     """A reader field without default that the writer does not have.
 
     Where its type is an enum that has a default, Avro Java compares the enum with the writer's record and so reports
@@ -380,9 +394,9 @@ def _check_absent(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
     if not (isinstance(node, Enum) and node.default is not None):
         kind = IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE
         return visit.incompatible(kind, field.name, field=field)
-    (problem,) = _flat((yield visit.inside("type", node, visit.writer)))
-    (own,) = _flat(visit.incompatible(IncompatibilityType.TYPE_MISMATCH, problem.message, field=field))
-    return _Problems((replace(own, location_trail=problem.location_trail, reader=node),))
+    (problem,) = _flatten((yield visit.inside("type", node, visit.writer)))
+    (own,) = _flatten(visit.incompatible(IncompatibilityType.TYPE_MISMATCH, problem.message, field=field))
+    return _Problems((replace(own, location_path=problem.location_path, reader=node),))
 
 
 def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
@@ -390,7 +404,7 @@ def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Inco
     shown = f"{field.name} type:{_java_type(walk.reader.resolve(field.type))} pos:{visit.location.step}"
     text = self_contained_text(replace(walk.writer, root=writer))
     message = f"Reader record field {shown} matches multiple fields in writer record schema {text}"
-    (problem,) = _flat(visit.incompatible(IncompatibilityType.AMBIGUOUS_FIELD_ALIAS, message, field=field))
+    (problem,) = _flatten(visit.incompatible(IncompatibilityType.AMBIGUOUS_FIELD_ALIAS, message, field=field))
     return problem
 
 
@@ -424,7 +438,7 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
         if found:
-            (lacking,) = _flat(found)
+            (lacking,) = _flatten(found)
             here = visit.inside(str(index), visit.reader, branch)
             here = here._replace(writer=lacking.writer)
             problems.include(here.incompatible(lacking.type, lacking.message, causes=lacking.causes))
@@ -441,20 +455,20 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 def _try_branches(walk: _Walk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
     """Some branch of the reader's union must read the writer's type; all are tried in turn, in full."""
-    meant = _meant_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
+    intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):
         problems = yield visit.trial(branch, writer)
         if not problems:
             return problems
-        if index == meant:
-            inside = (cause for problem in _flat(problems) for cause in problem.causes or (problem,))
+        if index == intended:
+            inside = (cause for problem in _flatten(problems) for cause in problem.causes or (problem,))
             causes = tuple(islice(inside, CAUSES_MAX))
     message = f"reader union lacking writer type: {_java_type(writer)}"
     return visit.incompatible(IncompatibilityType.MISSING_UNION_BRANCH, message, causes=causes)
 
 
-def _meant_branch(branches: Sequence[Type], writer: Type) -> int | None:
+def _intended_branch(branches: Sequence[Type], writer: Type) -> int | None:
     """The branch a person would have expected to match: of the same name, else the only one of the same kind."""
     same_kind = [
         index

@@ -26,10 +26,17 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
+from headrace.compat.describe import (
+    LISTED_WORDS_MAX,
+    describe_field,
+    describe_type,
+    join_words,
+    type_fragment,
+    type_kind,
+)
 from headrace.compat.finding import Direction, Severity
 from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
 from headrace.compat.resolution import is_readable
-from headrace.compat.words import WORDS_MAX, field_words, kind_word, listed, type_fragment, type_words
 
 RENAME_LIKENESS = 0.5
 """From which likeness of two names (0 to 1) a removed and an added field are taken for one that was renamed."""
@@ -45,7 +52,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleCase:
     """A problem as the author of the candidate meets it. `other` is the name of the version compared with."""
 
     problem: Incompatibility
@@ -61,7 +68,7 @@ class Case:
     def place(self) -> str:
         """Where the problem is, in the words of the candidate."""
         side = self.problem.reader_side if self.is_backward else self.problem.writer_side
-        return field_words(side.path)
+        return describe_field(side.path)
 
     @property
     def consequence(self) -> str:
@@ -79,10 +86,10 @@ class Rule:
     purpose: str
     why: str
     severity: Severity
-    explain: Callable[[Case], Explanation]
+    explain: Callable[[RuleCase], Explanation]
 
 
-def _explain_missing_field(case: Case) -> Explanation:
+def _explain_missing_field(case: RuleCase) -> Explanation:
     field = case.problem.field
     assert field is not None
     writer = case.problem.writer
@@ -91,7 +98,9 @@ def _explain_missing_field(case: Case) -> Explanation:
         sentence = f"{case.place} is not in {case.other} and has no default, so {case.consequence}"
         return Explanation(sentence, f"{_rename_advice(case, field, writer)}{_default_advice(field)}")
     path = (*case.problem.writer_side.path, field.name)
-    sentence = f"{field_words(path)} is missing here, but {case.other} has it without a default, so {case.consequence}"
+    sentence = (
+        f"{describe_field(path)} is missing here, but {case.other} has it without a default, so {case.consequence}"
+    )
     return Explanation(sentence, _keep_field_advice(field))
 
 
@@ -102,7 +111,7 @@ def _keep_field_advice(field: Field) -> str:
     )
 
 
-def _rename_advice(case: Case, field: Field, writer: Record) -> str:
+def _rename_advice(case: RuleCase, field: Field, writer: Record) -> str:
     """Where the field looks like one of the writer's under a new name, an alias is the answer."""
     reader = case.problem.reader
     read = {name for known in _fields(reader) for name in (known.name, *known.aliases)}
@@ -177,10 +186,10 @@ def _is_null(node: Type) -> bool:
     return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
 
 
-def _explain_type(case: Case) -> Explanation:
+def _explain_type(case: RuleCase) -> Explanation:
     if case.problem.field is not None:
         return _explain_enum_field(case)
-    reader, writer = type_words(case.problem.reader), type_words(case.problem.writer)
+    reader, writer = describe_type(case.problem.reader), describe_type(case.problem.writer)
     if _is_null(case.problem.writer):
         return _explain_null(case, reader)
     if case.is_backward:
@@ -190,7 +199,7 @@ def _explain_type(case: Case) -> Explanation:
     return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
 
 
-def _explain_enum_field(case: Case) -> Explanation:
+def _explain_enum_field(case: RuleCase) -> Explanation:
     """A field that the writer lacks, whose enum has a default while the field has none."""
     field, node = case.problem.field, case.problem.reader
     assert field is not None
@@ -199,14 +208,14 @@ def _explain_enum_field(case: Case) -> Explanation:
     if case.is_backward:
         sentence = f"{case.place} is not in {case.other} and has no default of its own {note}, so {case.consequence}"
         return Explanation(sentence, f'give the field itself a default: "default": "{node.default}"')
-    place = field_words((*case.problem.writer_side.path, field.name))
+    place = describe_field((*case.problem.writer_side.path, field.name))
     sentence = (
         f"{place} is missing here, but {case.other} has it without a default of its own {note}, so {case.consequence}"
     )
     return Explanation(sentence, _keep_field_advice(field))
 
 
-def _explain_null(case: Case, reader: str) -> Explanation:
+def _explain_null(case: RuleCase, reader: str) -> Explanation:
     """The writer's field may be null, the reader's not."""
     if case.is_backward:
         sentence = f"{case.place} may be null in {case.other} but is {reader} here, so {case.consequence}"
@@ -223,25 +232,25 @@ def _spelled(node: Type) -> str:
 def _keep_advice(node: Type, *, widen: bool = True) -> str:
     """Keep the type; or, where the candidate reads, take one that reads it too."""
     if not widen or not isinstance(node, Primitive):
-        return f"keep {type_words(node)}"
+        return f"keep {describe_type(node)}"
     wider = [kind.value for kind in PrimitiveType if kind is not node.type and is_readable(kind, node.type)]
     return f"keep {node.type.value} or take a type that reads it ({', '.join(wider)})" if wider else f"keep {node.type}"
 
 
-def _new_field_advice(case: Case) -> str:
+def _new_field_advice(case: RuleCase) -> str:
     side = case.problem.reader_side if case.is_backward else case.problem.writer_side
     if not side.path:
         return "or use another subject for the new type"
     return "or leave the field as it was and add a new one, with a default, for the new type"
 
 
-def _explain_union(case: Case) -> Explanation:
-    writer = type_words(case.problem.writer)
+def _explain_union(case: RuleCase) -> Explanation:
+    writer = describe_type(case.problem.writer)
     if case.causes:
         more = f" (and {len(case.causes) - 1} more inside)" if len(case.causes) > 1 else ""
         return Explanation(f"inside a union: {case.causes[0].sentence}{more}", case.causes[0].fix)
     branches = case.problem.reader.branches if isinstance(case.problem.reader, Union) else ()
-    union = f"the union {'here' if case.is_backward else 'there'} ({', '.join(map(type_words, branches[:WORDS_MAX]))})"
+    union = f"the union {'here' if case.is_backward else 'there'} ({', '.join(map(describe_type, branches[:LISTED_WORDS_MAX]))})"
     can_be = "may be null" if writer == "null" else f"may hold {writer}"
     if case.is_backward:
         sentence = f"{case.place} {can_be} in {case.other}, but {union} has no branch for it, so {case.consequence}"
@@ -253,13 +262,13 @@ def _explain_union(case: Case) -> Explanation:
     return Explanation(sentence, f"leave {writer} out until every reader accepts it, {_new_field_advice(case)}")
 
 
-def _explain_name(case: Case) -> Explanation:
+def _explain_name(case: RuleCase) -> Explanation:
     reader, writer = case.problem.reader, case.problem.writer
     assert isinstance(reader, NamedType)
     assert isinstance(writer, NamedType)
     here, there = (reader, writer) if case.is_backward else (writer, reader)
     sentence = (
-        f"{_of_place(case)}{kind_word(here)} {here.name.full} is called {there.name.full} in {case.other}, "
+        f"{_location_prefix(case)}{type_kind(here)} {here.name.full} is called {there.name.full} in {case.other}, "
         f"so {case.consequence}"
     )
     if case.is_backward:
@@ -269,13 +278,13 @@ def _explain_name(case: Case) -> Explanation:
     )
 
 
-def _of_place(case: Case) -> str:
+def _location_prefix(case: RuleCase) -> str:
     """The place of a type that is not the whole schema, as the beginning of a sentence."""
     side = case.problem.reader_side if case.is_backward else case.problem.writer_side
     return f"{case.place}: " if side.path else ""
 
 
-def _explain_symbols(case: Case) -> Explanation:
+def _explain_symbols(case: RuleCase) -> Explanation:
     reader, writer = case.problem.reader, case.problem.writer
     assert isinstance(reader, Enum)
     assert isinstance(writer, Enum)
@@ -283,7 +292,7 @@ def _explain_symbols(case: Case) -> Explanation:
     word = "symbol" if len(missing) == 1 else "symbols"
     if case.is_backward:
         sentence = (
-            f"{_of_place(case)}enum {reader.name.name} lacks the {word} {listed(missing)} of {case.other}, "
+            f"{_location_prefix(case)}enum {reader.name.name} lacks the {word} {join_words(missing)} of {case.other}, "
             f"so {case.consequence}"
         )
         sample = f'"{reader.symbols[0]}"' if reader.symbols else "one of its symbols"
@@ -291,7 +300,7 @@ def _explain_symbols(case: Case) -> Explanation:
             sentence, f'keep the {word}, or give the enum a default for unknown ones, such as "default": {sample}'
         )
     sentence = (
-        f"{_of_place(case)}enum {writer.name.name} has the new {word} {listed(missing)}, for which {case.other} has "
+        f"{_location_prefix(case)}enum {writer.name.name} has the new {word} {join_words(missing)}, for which {case.other} has "
         f"no default, so {case.consequence}"
     )
     return Explanation(
@@ -300,24 +309,24 @@ def _explain_symbols(case: Case) -> Explanation:
     )
 
 
-def _explain_size(case: Case) -> Explanation:
+def _explain_size(case: RuleCase) -> Explanation:
     reader, writer = case.problem.reader, case.problem.writer
     assert isinstance(reader, Fixed)
     assert isinstance(writer, Fixed)
     here, there = (reader, writer) if case.is_backward else (writer, reader)
     sentence = (
-        f"{_of_place(case)}fixed {here.name.name} has {here.size} bytes here but {there.size} in {case.other}, "
+        f"{_location_prefix(case)}fixed {here.name.name} has {here.size} bytes here but {there.size} in {case.other}, "
         f"so {case.consequence}"
     )
     return Explanation(sentence, f'keep "size": {there.size}, {_new_field_advice(case)}')
 
 
-def _explain_ambiguous(case: Case) -> Explanation:
+def _explain_ambiguous(case: RuleCase) -> Explanation:
     field, writer = case.problem.field, case.problem.writer
     assert field is not None
     assert isinstance(writer, Record)
     names = [name for name in (field.name, *field.aliases) if name in {known.name for known in writer.fields}]
-    several = listed([f'"{name}"' for name in dict.fromkeys(names)])
+    several = join_words([f'"{name}"' for name in dict.fromkeys(names)])
     owner, reader = ("this schema", case.other) if not case.is_backward else (case.other, "this schema")
     sentence = (
         f'the field "{field.name}" of {reader} could be read from {several} of {owner}, by its name and aliases, '

@@ -21,7 +21,7 @@ TOPIC_KINDS = ("-key", "-value")
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaPlace:
+class SubjectSource:
     """What a subject is made from. `record` is the full name of the schema, "" for one that has none."""
 
     path: str
@@ -49,7 +49,7 @@ def without_suffix(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """`template` is filled with the words of a `SchemaPlace`."""
+    """`template` is filled with the words of a `SubjectSource`."""
 
     name: str
     template: str
@@ -77,7 +77,7 @@ class SubjectRule:
     template: str
 
     def __post_init__(self) -> None:
-        _filled(self.template, SchemaPlace("a/b.avsc", "n.R"))
+        _fill_template(self.template, SubjectSource("a/b.avsc", "n.R"))
 
     def covers(self, path: str) -> bool:
         path = path.removeprefix("./")
@@ -86,21 +86,21 @@ class SubjectRule:
         return pattern in (path, name) or any(fnmatch.fnmatchcase(text, pattern) for text in (path, name) if text)
 
 
-def subject_of(place: SchemaPlace, strategy: str, rules: Sequence[SubjectRule] = ()) -> str:
+def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[SubjectRule] = ()) -> str:
     """The subject of a file: by the first rule that covers it, else by the strategy.
 
     Raises:
         NoSubject: it needs the schema's name, and the schema has none.
     """
-    template = next((rule.template for rule in rules if rule.covers(place.path)), STRATEGIES[strategy].template)
-    subject = _filled(template, place)
+    template = next((rule.template for rule in rules if rule.covers(source.path)), STRATEGIES[strategy].template)
+    subject = _fill_template(template, source)
     if not subject:
         raise NoSubject("the subject of this file would be empty; give it one by a rule for its file")
     return subject
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class SubjectNaming:
     """How the subjects of a run are named."""
 
     strategy: str = "topic"
@@ -112,22 +112,22 @@ class Naming:
         templates = [STRATEGIES[self.strategy].template, *(rule.template for rule in self.rules)]
         return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
 
-    def subject_of(self, place: SchemaPlace) -> str:
+    def derive_subject(self, source: SubjectSource) -> str:
         """
         Raises:
-            NoSubject: see `subject_of`.
+            NoSubject: see `derive_subject`.
         """
-        return subject_of(place, self.strategy, self.rules)
+        return derive_subject(source, self.strategy, self.rules)
 
 
-def _filled(template: str, place: SchemaPlace) -> str:
-    namespace, _, name = place.record.rpartition(".")
+def _fill_template(template: str, source: SubjectSource) -> str:
+    namespace, _, name = source.record.rpartition(".")
     words = {
-        "stem": place.stem,
-        "topic": place.topic,
-        "kind": "key" if place.stem.endswith("-key") else "value",
-        "directory": place.directory,
-        "record": place.record,
+        "stem": source.stem,
+        "topic": source.topic,
+        "kind": "key" if source.stem.endswith("-key") else "value",
+        "directory": source.directory,
+        "record": source.record,
         "name": name,
         "namespace": namespace,
     }
@@ -136,8 +136,8 @@ def _filled(template: str, place: SchemaPlace) -> str:
     except (KeyError, IndexError, ValueError, AttributeError):
         expected = ", ".join(f"{{{word}}}" for word in words)
         raise NoSubject(f"{template!r} is not a subject; expected text in which {expected} may stand") from None
-    if not place.record and any(f"{{{word}}}" in template for word in ("record", "name")):
+    if not source.record and any(f"{{{word}}}" in template for word in ("record", "name")):
         raise NoSubject("the schema has no name to make a subject of; give it one by a rule for its file")
-    if "{directory}" in template and not place.directory:
+    if "{directory}" in template and not source.directory:
         raise NoSubject("the file is in no directory that names its topic; give it a subject by a rule for its file")
     return subject

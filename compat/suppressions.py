@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.compat.check_result import CheckedSchema, Problem, SuppressedBy, pluralize
 from headrace.compat.errors import InvalidSuppression
-from headrace.compat.outcome import Checked, Problem, Suppressed, count_words
 
 KEYS: Final = ("rule", "path", "subject", "field", "reason", "expires")
 
@@ -39,7 +39,7 @@ class Suppression:
         if (self.rule, self.path, self.subject, self.field) == ("*",) * 4:
             raise InvalidSuppression("a suppression of everything; name a rule, path, subject or field")
 
-    def covers(self, checked: Checked, problem: Problem) -> bool:
+    def covers(self, checked: CheckedSchema, problem: Problem) -> bool:
         return (
             _matches(problem.rule, self.rule)
             and _matches_path(checked.file, self.path)
@@ -47,10 +47,10 @@ class Suppression:
             and _matches(_field_path(problem), self.field)
         )
 
-    def is_in_force(self, today: datetime.date) -> bool:
+    def is_active(self, today: datetime.date) -> bool:
         return self.expires is None or today <= self.expires
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Which suppression it is, for messages."""
         named = {"rule": self.rule, "path": self.path, "subject": self.subject, "field": self.field}
         return ", ".join(f"{name} {value}" for name, value in named.items() if value != "*")
@@ -80,44 +80,46 @@ def _day(value: Any) -> datetime.date | None:
         raise InvalidSuppression(f"expires: expected a day such as 2027-01-31, found {str(value)!r}") from None
 
 
-def suppress(
-    checked: Sequence[Checked],
+def apply_suppressions(
+    checked: Sequence[CheckedSchema],
     suppressions: Sequence[Suppression],
     today: datetime.date,
     origin: str,
     *,
-    is_part: bool = False,
-) -> tuple[tuple[Checked, ...], tuple[str, ...]]:
+    is_partial: bool = False,
+) -> tuple[tuple[CheckedSchema, ...], tuple[str, ...]]:
     """The same answers with the suppressed problems marked, and what is to be told of the suppressions.
 
     Args:
         origin: where they are written down, such as the settings file.
-        is_part: only some schemas were checked, so that one that matches nothing may be about the others.
+        is_partial: only some schemas were checked, so that one that matches nothing may be about the others.
     """
     used: set[int] = set()
     marked = tuple(_marked(item, suppressions, today, origin, used) for item in checked)
     notes = []
     for number, suppression in enumerate(suppressions):
-        if not suppression.is_in_force(today):
+        if not suppression.is_active(today):
             hides = sum(suppression.covers(item, problem) for item in checked for problem in item.problems)
             if hides:
-                words = count_words(hides, "problem")
-                notes.append(f"the suppression of {suppression.words()} ended on {suppression.expires}: {words} again")
-        elif number not in used and not is_part:
-            notes.append(f"the suppression of {suppression.words()} matches nothing; remove it from {origin}")
+                words = pluralize(hides, "problem")
+                notes.append(
+                    f"the suppression of {suppression.describe()} ended on {suppression.expires}: {words} again"
+                )
+        elif number not in used and not is_partial:
+            notes.append(f"the suppression of {suppression.describe()} matches nothing; remove it from {origin}")
     return marked, tuple(notes)
 
 
 def _marked(
-    checked: Checked, suppressions: Sequence[Suppression], today: datetime.date, origin: str, used: set[int]
-) -> Checked:
+    checked: CheckedSchema, suppressions: Sequence[Suppression], today: datetime.date, origin: str, used: set[int]
+) -> CheckedSchema:
     problems = []
     for problem in checked.problems:
         for number, suppression in enumerate(suppressions):
-            if suppression.is_in_force(today) and suppression.covers(checked, problem):
+            if suppression.is_active(today) and suppression.covers(checked, problem):
                 used.add(number)
                 until = f" (until {suppression.expires})" if suppression.expires else ""
-                problem = replace(problem, suppressed=Suppressed(f"{suppression.reason}{until}", origin))
+                problem = replace(problem, suppressed=SuppressedBy(f"{suppression.reason}{until}", origin))
                 break
         problems.append(problem)
     return replace(checked, problems=tuple(problems))

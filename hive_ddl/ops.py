@@ -11,7 +11,7 @@ PartitionValues = tuple[str, ...]
 """Values of the partition columns in the table's order, such as `("2026-01-31", "07")`."""
 
 
-class ChangeKind(StrEnum):
+class ColumnChangeKind(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
     RETYPED = "retyped"
@@ -21,7 +21,7 @@ class ChangeKind(StrEnum):
 class ColumnChange:
     """What a new schema does to one column, for people; readers get it from the schema. Types are Hive's texts."""
 
-    kind: ChangeKind
+    kind: ColumnChangeKind
     name: str
     old_type: str = ""
     new_type: str = ""

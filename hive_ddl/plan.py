@@ -15,8 +15,8 @@ from types import MappingProxyType
 from headrace.hive_ddl.errors import ForeignTable
 from headrace.hive_ddl.ops import (
     AddPartitions,
-    ChangeKind,
     ColumnChange,
+    ColumnChangeKind,
     CreateTable,
     DropPartitions,
     Op,
@@ -37,7 +37,7 @@ from headrace.hive_ddl.table import (
     VIEW_REVISION,
     Column,
     TableState,
-    same_location,
+    is_same_location,
 )
 
 PARTITIONS_PER_CALL_MAX = 500
@@ -62,43 +62,43 @@ def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...
     if current is None:
         if all(len(column.type) <= STORED_TYPE_CHARS_MAX for column in desired.columns):
             return (*_publication(desired), CreateTable(desired))
-        first = _of_one_column(desired)
+        first = _single_column_table(desired)
         return (CreateTable(first), *plan_table(first, desired))
-    reason = _foreign_because(current, desired)
+    reason = _foreign_reason(current, desired)
     if reason is not None:
         raise ForeignTable(desired.database, desired.name, desired.topic or "", reason)
-    wanted = {
+    changed = {
         key: value
         for key, value in desired.properties.items()
         if key != REVISION and current.properties.get(key) != value
     }
     removed = tuple(key for key in SCHEMA_PROPERTIES if key in current.properties and key not in desired.properties)
-    if not wanted and not removed:
+    if not changed and not removed:
         return ()
     changes = tuple(column_changes(current.columns, desired.columns))
-    wanted[REVISION] = desired.properties[REVISION]
+    changed[REVISION] = desired.properties[REVISION]
     change = SetProperties(
         database=desired.database,
         name=desired.name,
         expected_revision=current.revision,
-        properties=tuple(sorted(wanted.items())),
+        properties=tuple(sorted(changed.items())),
         removed=removed,
         changes=changes,
     )
-    return (*(_publication(desired) if SCHEMA_URL in wanted else ()), change)
+    return (*(_publication(desired) if SCHEMA_URL in changed else ()), change)
 
 
-def plan_view(current: TableState | None, wanted: ReplaceView) -> tuple[Op, ...]:
+def plan_view(current: TableState | None, desired: ReplaceView) -> tuple[Op, ...]:
     """The operation that makes the view what is wanted; none when it is.
 
     Raises:
         ForeignTable: a table or view of that name was not made as the view of this topic.
     """
-    if current is not None and current.properties.get(VIEW_OF) != wanted.topic:
-        raise ForeignTable(wanted.database, wanted.name, wanted.topic, "it was not made as the view of this topic")
-    if current is not None and current.properties.get(VIEW_REVISION) == view_revision(wanted):
+    if current is not None and current.properties.get(VIEW_OF) != desired.topic:
+        raise ForeignTable(desired.database, desired.name, desired.topic, "it was not made as the view of this topic")
+    if current is not None and current.properties.get(VIEW_REVISION) == view_revision(desired):
         return ()
-    return (wanted,)
+    return (desired,)
 
 
 def column_changes(current: tuple[Column, ...], desired: tuple[Column, ...]) -> Iterator[ColumnChange]:
@@ -107,39 +107,39 @@ def column_changes(current: tuple[Column, ...], desired: tuple[Column, ...]) -> 
     new_types = {column.name: column.type for column in desired}
     for name, new_type in new_types.items():
         if name not in old_types:
-            yield ColumnChange(ChangeKind.ADDED, name, new_type=new_type)
+            yield ColumnChange(ColumnChangeKind.ADDED, name, new_type=new_type)
         elif old_types[name] != new_type:
-            yield ColumnChange(ChangeKind.RETYPED, name, old_types[name], new_type)
+            yield ColumnChange(ColumnChangeKind.RETYPED, name, old_types[name], new_type)
     for name, old_type in old_types.items():
         if name not in new_types:
-            yield ColumnChange(ChangeKind.REMOVED, name, old_type=old_type)
+            yield ColumnChange(ColumnChangeKind.REMOVED, name, old_type=old_type)
 
 
 def plan_partitions(
     table: TableState,
     existing: Mapping[PartitionValues, str],
-    wanted: Mapping[PartitionValues, str],
-    gone: Collection[PartitionValues] = (),
+    desired: Mapping[PartitionValues, str],
+    dropped_partitions: Collection[PartitionValues] = (),
 ) -> tuple[Op, ...]:
-    """The operations that make every partition of `wanted` be there at its location, and none of `gone`; others are
+    """The operations that make every partition of `desired` be there at its location, and none of `dropped_partitions`; others are
     left alone.
 
     Both mappings go from partition values to location URIs. What is gone is dropped without a look whether it is there:
     an executor that cannot look says it all the same.
     """
     columns = table.partition_columns
-    assert all(len(values) == len(columns) for values in wanted), f"partition values of {table.full_name}"
-    missing = [Partition(values, wanted[values]) for values in sorted(wanted) if values not in existing]
+    assert all(len(values) == len(columns) for values in desired), f"partition values of {table.full_name}"
+    missing = [Partition(values, desired[values]) for values in sorted(desired) if values not in existing]
     moved = [
-        Partition(values, wanted[values])
-        for values in sorted(wanted)
-        if values in existing and not same_location(existing[values], wanted[values])
+        Partition(values, desired[values])
+        for values in sorted(desired)
+        if values in existing and not is_same_location(existing[values], desired[values])
     ]
     added = (
         AddPartitions(table.database, table.name, columns, tuple(missing[start : start + PARTITIONS_PER_CALL_MAX]))
         for start in range(0, len(missing), PARTITIONS_PER_CALL_MAX)
     )
-    dropped = [tuple(values) for values in sorted(gone)]
+    dropped = [tuple(values) for values in sorted(dropped_partitions)]
     return (
         *added,
         *(SetPartitionLocation(table.database, table.name, columns, partition) for partition in moved),
@@ -150,7 +150,7 @@ def plan_partitions(
     )
 
 
-def _of_one_column(desired: TableState) -> TableState:
+def _single_column_table(desired: TableState) -> TableState:
     """The table with another schema, whose columns a metastore can store, to be given its own by a change: a creation
     stores the columns of the schema, a change of properties stores none.
 
@@ -170,14 +170,14 @@ def _publication(desired: TableState) -> tuple[Op, ...]:
     return () if url is None else (PublishSchema(url, desired.schema_text),)
 
 
-def _foreign_because(current: TableState, desired: TableState) -> str | None:
+def _foreign_reason(current: TableState, desired: TableState) -> str | None:
     if VIEW_OF in current.properties:
         return f"it is the view of topic {current.properties[VIEW_OF]}"
     if current.topic is None:
         return f"it has no property {TOPIC}"
     if current.topic != desired.topic:
         return f"it belongs to topic {current.topic}"
-    if not same_location(current.location, desired.location):
+    if not is_same_location(current.location, desired.location):
         return f"its files are in {current.location} and not in {desired.location}"
     if current.partition_columns != desired.partition_columns:
         return (

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from headrace.hive_ddl.names import quote_identifier, quote_literal
 from headrace.hive_ddl.ops import (
     AddPartitions,
-    ChangeKind,
     ColumnChange,
+    ColumnChangeKind,
     CreateTable,
     DropPartitions,
     DropTable,
@@ -25,10 +25,10 @@ from headrace.hive_ddl.ops import (
 )
 from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION
 
-CHANGE_TEXTS: Mapping[ChangeKind, str] = {
-    ChangeKind.ADDED: "column {name} is added: {new_type}",
-    ChangeKind.REMOVED: "column {name} is removed: {old_type}",
-    ChangeKind.RETYPED: "column {name} becomes {new_type}, was {old_type}",
+CHANGE_TEMPLATES: Mapping[ColumnChangeKind, str] = {
+    ColumnChangeKind.ADDED: "column {name} is added: {new_type}",
+    ColumnChangeKind.REMOVED: "column {name} is removed: {old_type}",
+    ColumnChangeKind.RETYPED: "column {name} becomes {new_type}, was {old_type}",
 }
 
 
@@ -40,7 +40,7 @@ def render_script(ops: Iterable[Op]) -> str:
 def render(op: Op) -> str:
     """The operation as statements, each ended by a semicolon and a newline, after comment lines that explain it."""
     comments = "".join(f"-- {line}\n" for line in _comments(op))
-    return comments + "".join(f"{statement};\n" for statement in statements(op))
+    return comments + "".join(f"{statement};\n" for statement in render_statements(op))
 
 
 def render_database(name: str) -> str:
@@ -51,7 +51,7 @@ def database_statement(name: str) -> str:
     return f"CREATE DATABASE IF NOT EXISTS {quote_identifier(name)}"
 
 
-def statements(op: Op) -> tuple[str, ...]:
+def render_statements(op: Op) -> tuple[str, ...]:
     """The operation as HiveQL for one who runs statements one by one; none for what is no statement: a file."""
     match op:
         case PublishSchema():
@@ -61,19 +61,19 @@ def statements(op: Op) -> tuple[str, ...]:
         case SetProperties():
             return _set_properties(op)
         case DropTable(database=database, name=name):
-            return (f"DROP TABLE IF EXISTS {qualified(database, name)}",)
+            return (f"DROP TABLE IF EXISTS {qualified_name(database, name)}",)
         case AddPartitions(database=database, name=name, columns=columns, partitions=partitions):
-            lines = [f"ALTER TABLE {qualified(database, name)} ADD IF NOT EXISTS"]
+            lines = [f"ALTER TABLE {qualified_name(database, name)} ADD IF NOT EXISTS"]
             lines += [
                 f"  {partition_spec(columns, part.values)} LOCATION {quote_literal(part.location)}"
                 for part in partitions
             ]
             return ("\n".join(lines),)
         case SetPartitionLocation(database=database, name=name, columns=columns, partition=partition):
-            head = f"ALTER TABLE {qualified(database, name)} {partition_spec(columns, partition.values)}"
+            head = f"ALTER TABLE {qualified_name(database, name)} {partition_spec(columns, partition.values)}"
             return (f"{head}\n  SET LOCATION {quote_literal(partition.location)}",)
         case DropPartitions(database=database, name=name, columns=columns, values=values):
-            head = f"ALTER TABLE {qualified(database, name)} DROP IF EXISTS"
+            head = f"ALTER TABLE {qualified_name(database, name)} DROP IF EXISTS"
             return ("\n".join((head, ",\n".join(f"  {partition_spec(columns, one)}" for one in values))),)
         case ReplaceView():
             return (_replace_view(op),)
@@ -95,7 +95,7 @@ def _comments(op: Op) -> list[str]:
 
 def _create_table(op: CreateTable) -> str:
     table = op.table
-    lines = [f"CREATE EXTERNAL TABLE {qualified(table.database, table.name)}"]
+    lines = [f"CREATE EXTERNAL TABLE {qualified_name(table.database, table.name)}"]
     if table.partition_columns:
         columns = ", ".join(f"{quote_identifier(name)} string" for name in table.partition_columns)
         lines.append(f"  PARTITIONED BY ({columns})")
@@ -126,16 +126,16 @@ def _view_statement(view: ReplaceView, properties: str) -> str:
         for name, expression, _ in view.columns
     )
     return (
-        f"CREATE OR REPLACE VIEW {qualified(view.database, view.name)} (\n  "
+        f"CREATE OR REPLACE VIEW {qualified_name(view.database, view.name)} (\n  "
         + ",\n  ".join(heads)
         + f"\n){properties} AS SELECT\n  "
         + ",\n  ".join(values)
-        + f"\nFROM {qualified(view.database, view.table)}"
+        + f"\nFROM {qualified_name(view.database, view.table)}"
     )
 
 
 def _set_properties(op: SetProperties) -> tuple[str, ...]:
-    head = f"ALTER TABLE {qualified(op.database, op.name)}"
+    head = f"ALTER TABLE {qualified_name(op.database, op.name)}"
     change = f"{head} SET TBLPROPERTIES ({_properties(op.properties)})"
     if not op.removed:
         return (change,)
@@ -144,7 +144,7 @@ def _set_properties(op: SetProperties) -> tuple[str, ...]:
 
 
 def _change(change: ColumnChange) -> str:
-    text = CHANGE_TEXTS[change.kind]
+    text = CHANGE_TEMPLATES[change.kind]
     return text.format(name=change.name, old_type=change.old_type, new_type=change.new_type)
 
 
@@ -159,7 +159,7 @@ def partition_spec(columns: tuple[str, ...], values: PartitionValues) -> str:
     return f"PARTITION ({', '.join(pairs)})"
 
 
-def qualified(database: str, name: str) -> str:
+def qualified_name(database: str, name: str) -> str:
     return f"{quote_identifier(database)}.{quote_identifier(name)}"
 
 

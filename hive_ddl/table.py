@@ -35,9 +35,9 @@ __all__ = [
     "Column",
     "TableState",
     "desired_table",
+    "is_same_location",
     "literal_columns",
     "local_location",
-    "same_location",
     "schema_file_name",
     "schema_url",
 ]
@@ -167,7 +167,7 @@ def local_location(path: Path) -> str:
     return f"file://{path.resolve()}"
 
 
-def same_location(one: str, other: str) -> bool:
+def is_same_location(one: str, other: str) -> bool:
     """Whether two URIs name one directory: `file:/a`, `file:///a`, `/a` and `file:/a/` do."""
     return _plain(one) == _plain(other)
 

@@ -67,7 +67,7 @@ PRIMITIVE_TYPES: Mapping[PrimitiveType, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LogicalRow:
+class LogicalTypeMapping:
     """The Hive type of a logical type on a base type. Names are compared without case, as the SerDe does."""
 
     name: str
@@ -75,44 +75,44 @@ class LogicalRow:
     hive_type: Callable[[Props], str]
 
 
-class _Refused(Exception):
+class _UnusableLogicalType(Exception):
     """The reason why a logical type's attributes make no column."""
 
 
 def _decimal(props: Props) -> str:
     attributes = dict(props)
     precision, scale = attributes.get("precision"), attributes.get("scale")
-    if not _is_whole(precision) or precision < 1:
-        raise _Refused(f"the decimal needs a whole precision of at least 1, found {precision!r}")
+    if not _is_integer(precision) or precision < 1:
+        raise _UnusableLogicalType(f"the decimal needs a whole precision of at least 1, found {precision!r}")
     if precision > DECIMAL_PRECISION_MAX:
-        raise _Refused(
+        raise _UnusableLogicalType(
             f"Hive's decimals have at most {DECIMAL_PRECISION_MAX} digits and this one has {precision}; "
             "as plain bytes it can be kept"
         )
     if scale is None:
         # The SerDe reads the scale from each file's own schema and fails where that does not say it.
-        raise _Refused("the decimal does not say its scale, without which Hive cannot read the files")
-    if not _is_whole(scale) or not 0 <= scale <= precision:
-        raise _Refused(f"the decimal needs a scale between 0 and its precision, found {scale!r}")
+        raise _UnusableLogicalType("the decimal does not say its scale, without which Hive cannot read the files")
+    if not _is_integer(scale) or not 0 <= scale <= precision:
+        raise _UnusableLogicalType(f"the decimal needs a scale between 0 and its precision, found {scale!r}")
     return f"decimal({precision},{scale})"
 
 
 def _text_of_length(hive_name: str, chars_max: int) -> Callable[[Props], str]:
     def hive_type(props: Props) -> str:
         length = dict(props).get("maxLength")
-        if not _is_whole(length) or not 1 <= length <= chars_max:
-            raise _Refused(f"{hive_name} needs a maxLength between 1 and {chars_max}, found {length!r}")
+        if not _is_integer(length) or not 1 <= length <= chars_max:
+            raise _UnusableLogicalType(f"{hive_name} needs a maxLength between 1 and {chars_max}, found {length!r}")
         return f"{hive_name}({length})"
 
     return hive_type
 
 
-LOGICAL_TYPES: tuple[LogicalRow, ...] = (
-    LogicalRow("date", PrimitiveType.INT, lambda _: "date"),
-    LogicalRow("timestamp-millis", PrimitiveType.LONG, lambda _: "timestamp"),
-    LogicalRow("decimal", PrimitiveType.BYTES, _decimal),
-    LogicalRow("varchar", PrimitiveType.STRING, _text_of_length("varchar", VARCHAR_CHARS_MAX)),
-    LogicalRow("char", PrimitiveType.STRING, _text_of_length("char", CHAR_CHARS_MAX)),
+LOGICAL_TYPES: tuple[LogicalTypeMapping, ...] = (
+    LogicalTypeMapping("date", PrimitiveType.INT, lambda _: "date"),
+    LogicalTypeMapping("timestamp-millis", PrimitiveType.LONG, lambda _: "timestamp"),
+    LogicalTypeMapping("decimal", PrimitiveType.BYTES, _decimal),
+    LogicalTypeMapping("varchar", PrimitiveType.STRING, _text_of_length("varchar", VARCHAR_CHARS_MAX)),
+    LogicalTypeMapping("char", PrimitiveType.STRING, _text_of_length("char", CHAR_CHARS_MAX)),
 )
 """All other logical types are shown as their base type: time-millis int, time-micros bigint, timestamp-micros,
 timestamp-nanos and the local timestamps bigint, uuid on string string, duration and decimal on fixed binary."""
@@ -124,7 +124,7 @@ def hive_type(schema: Schema, node: Type) -> str:
     Raises:
         UnsupportedColumn: there is none that can be created and read.
     """
-    text, problems = _Reading(schema).of(node, "")
+    text, problems = _TypeMapper(schema).of(node, "")
     for problem in problems:
         raise UnsupportedColumn(problem.path, problem.reason, problem.position)
     return text
@@ -160,12 +160,12 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
         return (), (ColumnProblem("", "a table needs a record, whose fields are its columns", schema.root.position),)
     if not root.fields:
         return (), (ColumnProblem("", "a table needs at least one column", root.position),)
-    reading = _Reading(schema)
+    mapper = _TypeMapper(schema)
     taken = {name.lower(): f"the partition column {name}" for name in partition_columns}
     problems = list(_name_problems(root, "", taken))
     columns = []
     for field in root.fields:
-        with_root = reading.inside(root.name)
+        with_root = mapper.inside(root.name)
         text, found = with_root.of(field.type, field.name)
         problems += found
         columns.append(Column(field.name.lower(), text, column_comment(field.doc)))
@@ -173,14 +173,14 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _TypeMapper:
     """Walks a schema; `open_records` are those around the present node, in which a mention of one is a recursion."""
 
     schema: Schema
     open_records: tuple[Name, ...] = ()
 
-    def inside(self, name: Name) -> _Reading:
-        return _Reading(self.schema, (*self.open_records, name))
+    def inside(self, name: Name) -> _TypeMapper:
+        return _TypeMapper(self.schema, (*self.open_records, name))
 
     def of(self, node: Type, path: str) -> tuple[str, list[ColumnProblem]]:
         """Hive's text, meaningless where there are problems, and the problems."""
@@ -233,7 +233,7 @@ def _primitive(node: Primitive, path: str) -> tuple[str, list[ColumnProblem]]:
         if row.base is node.type and isinstance(named, str) and named.lower() == row.name:
             try:
                 return row.hive_type(node.props), []
-            except _Refused as refused:
+            except _UnusableLogicalType as refused:
                 return "", [ColumnProblem(path, str(refused), node.position)]
     return PRIMITIVE_TYPES[node.type], []
 
@@ -259,5 +259,5 @@ def _is_null(node: Type) -> bool:
     return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
 
 
-def _is_whole(value: JsonValue) -> TypeGuard[int]:
+def _is_integer(value: JsonValue) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -31,7 +31,7 @@ class Download:
     state: str
 
 
-def wanted_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]:
+def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]:
     """The subjects that names and patterns mean, all of the default context without any.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BLOB_BYTES_MAX = 16_000_000  # as of a file that is read
 LINK_MODE = b"120000"
 LINKS_MAX = 40  # that lead to one another, as Linux has it
-ANSWER_TIMEOUT_S = 120  # of one git command; a repository with a long history takes seconds
+GIT_TIMEOUT_S = 120  # of one git command; a repository with a long history takes seconds
 
 
 class GitFailed(Exception):
@@ -23,7 +23,7 @@ class GitFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """One file in one commit. `before` differs from `path` where the commit renamed it; `blob` is "" where the commit
     removed it."""
 
@@ -34,17 +34,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class GitTree:
     """`files` are path to blob, of a symbolic link the blob of what it leads to, where that is a file of the tree."""
 
     files: Mapping[str, str]
     submodules: tuple[str, ...] = ()
 
     def submodule_of(self, path: str) -> str | None:
-        return next((place for place in self.submodules if path.startswith(f"{place}/")), None)
+        return next((location for location in self.submodules if path.startswith(f"{location}/")), None)
 
 
-class Repository:
+class GitRepository:
     """The git repository around a directory.
 
     Raises:
@@ -92,7 +92,7 @@ class Repository:
         except ValueError:
             return None
 
-    def tree(self, commit: str) -> Tree:
+    def tree(self, commit: str) -> GitTree:
         """What a commit holds."""
         listing = self._output("ls-tree", "-r", "-z", "--full-tree", commit)
         files: dict[str, str] = {}
@@ -109,12 +109,12 @@ class Repository:
                     (links if mode == LINK_MODE else files)[path] = blob.decode()
         if links:
             targets = self.blobs(list(links.values()))
-            files |= _followed({path: os.fsdecode(targets[blob]) for path, blob in links.items()}, files)
-        return Tree(files, tuple(submodules))
+            files |= _resolve_links({path: os.fsdecode(targets[blob]) for path, blob in links.items()}, files)
+        return GitTree(files, tuple(submodules))
 
-    def blobs(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+    def blobs(self, object_names: Sequence[str]) -> Mapping[str, bytes]:
         """The contents of blobs, in one process; of one beyond the limit, what reaches just over it."""
-        names = list(dict.fromkeys(wanted))
+        names = list(dict.fromkeys(object_names))
         if not names:
             return {}
         answer = self._output("cat-file", "--batch", feed="".join(f"{name}\n" for name in names).encode())
@@ -141,7 +141,7 @@ class Repository:
         untracked = self._output("ls-files", "-z", "--others", "--exclude-standard", "--full-name", ":/")
         return frozenset(os.fsdecode(part) for part in (changed + untracked).split(b"\0") if part)
 
-    def history(self, commit: str, patterns: Sequence[str]) -> Iterator[Change]:
+    def history(self, commit: str, patterns: Sequence[str]) -> Iterator[FileChange]:
         """What the line of first parents changed, newest first; of a merge, what it brought to that line."""
         shape = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
         listing = self._output("log", "--first-parent", "-m", *shape, commit, "--", *patterns)
@@ -179,14 +179,14 @@ class Repository:
         command = ["git", "-C", str(self._directory), "-c", "core.quotePath=false", *arguments]
         try:
             return subprocess.run(
-                command, input=feed, capture_output=True, env=environment, timeout=ANSWER_TIMEOUT_S, check=False
+                command, input=feed, capture_output=True, env=environment, timeout=GIT_TIMEOUT_S, check=False
             )
         except FileNotFoundError:
             raise GitFailed("the program git is not installed, or not on the PATH") from None
         except (OSError, ValueError) as error:
             raise GitFailed(f"git cannot be run: {error}") from None
         except subprocess.TimeoutExpired:
-            raise GitFailed(f"git {arguments[0]} did not end within {ANSWER_TIMEOUT_S} s") from None
+            raise GitFailed(f"git {arguments[0]} did not end within {GIT_TIMEOUT_S} s") from None
 
 
 def _no_repository(said: str, directory: Path) -> str:
@@ -196,7 +196,7 @@ def _no_repository(said: str, directory: Path) -> str:
     return f"{directory} is in no git repository; run the check in one, or compare with files or a directory"
 
 
-def _followed(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+def _resolve_links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
     """The files that links lead to; not those that lead nowhere, out of the repository or through other directories."""
     found = {}
     for path in links:
@@ -210,7 +210,7 @@ def _followed(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, s
     return found
 
 
-def _changes(commit: str, rows: Sequence[str]) -> Iterator[Change]:
+def _changes(commit: str, rows: Sequence[str]) -> Iterator[FileChange]:
     """The rows of `git log --raw -z`: modes, blobs and a status, then one path, or two of a rename."""
     at = 0
     while at < len(rows):
@@ -221,5 +221,5 @@ def _changes(commit: str, rows: Sequence[str]) -> Iterator[Change]:
         path = rows[at + 1]
         is_moved = status[:1] in "RC"
         new = rows[at + 2] if is_moved else path
-        yield Change(commit, new, path, "" if status == "D" else blob)
+        yield FileChange(commit, new, path, "" if status == "D" else blob)
         at += 3 if is_moved else 2

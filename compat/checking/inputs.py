@@ -8,14 +8,13 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from headrace.avro_schema import Position
-from headrace.avro_schema.comments import without_comments
-from headrace.compat.outcome import Failure, FailureKind
+from headrace.compat.check_result import Failure, FailureKind
 
 STANDARD_INPUT = "-"
 SUFFIX = ".avsc"
@@ -29,8 +28,14 @@ BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"'
 FILE_BYTES_MAX = 16_000_000
 """Largest file that is read: the longest schema text in the widest characters."""
 
-DIRECTORIES_LEFT_OUT = frozenset({"node_modules", "__pycache__"})
+SKIPPED_DIRECTORIES = frozenset({"node_modules", "__pycache__"})
 """Besides hidden ones, such as .git and .venv."""
+
+FILES_MAX = 20_000
+"""Most files that are read in search of a type."""
+
+_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
+_NOT_A_LINE_END = re.compile(r"[^\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,12 @@ class SchemaFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFiles:
     files: tuple[SchemaFile, ...]
     failures: tuple[Failure, ...]
 
 
-def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
+def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> FoundFiles:
     """The files that arguments mean, each once, in the arguments' order.
 
     Args:
@@ -59,15 +64,15 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
     files: dict[str, SchemaFile] = {}
     failures: list[Failure] = []
     for argument in arguments:
-        found = list(_expanded(plain_path(argument), stdin_name))
+        found = list(_expanded(normalize_path(argument), stdin_name))
         if not found:
             failures.append(Failure(FailureKind.UNREADABLE, argument, _nothing_found(argument)))
         for file in found:
             files.setdefault(file.path, file)
-    return Found(tuple(files.values()), tuple(failures))
+    return FoundFiles(tuple(files.values()), tuple(failures))
 
 
-def plain_path(argument: str) -> str:
+def normalize_path(argument: str) -> str:
     """The one name of a file of the working directory: without ./, not absolute and with forward slashes on Windows
     too, as CI, git, subjects and patterns of settings know it."""
     path = PurePath(argument)
@@ -114,14 +119,14 @@ def directories_below(directory: str) -> Iterator[str]:
 def _walked(directory: str) -> Iterator[tuple[str, list[str]]]:
     for path, directories, names in os.walk(directory, followlinks=True):
         directories[:] = sorted(
-            name for name in directories if is_looked_into(name) and not _leads_back(directory, path, name)
+            name for name in directories if is_searched(name) and not _leads_back(directory, path, name)
         )
         yield path, names
 
 
-def is_looked_into(name: str) -> bool:
+def is_searched(name: str) -> bool:
     """Whether a directory below a named one is searched."""
-    return not name.startswith(".") and name not in DIRECTORIES_LEFT_OUT
+    return not name.startswith(".") and name not in SKIPPED_DIRECTORIES
 
 
 def _leads_back(top: str, path: str, name: str) -> bool:
@@ -223,7 +228,7 @@ def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         return Failure(FailureKind.INVALID, path, *_not_text(data, error))
-    return without_comments(text) if comments else text
+    return blank_out_comments(text) if comments else text
 
 
 def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
@@ -233,3 +238,41 @@ def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
     position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)
     found = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else f"the byte 0x{data[error.start]:02x}"
     return f"not UTF-8 text (found {found}); expected an Avro schema in JSON", position
+
+
+def blank_out_comments(text: str) -> str:
+    """The same text with blanks for comments, so that all else keeps its line and column."""
+    if "/*" not in text and "//" not in text:
+        return text
+    return _TEXT_OR_COMMENT.sub(
+        lambda found: found[0] if found[0].startswith('"') else _NOT_A_LINE_END.sub(" ", found[0]), text
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingDirectoryFiles:
+    """The schema files of the disk around a path; see `type_sets.TypeSource`. With `comments` these are read past.
+
+    Around a file called .avsc these are files called so, since .json beside it may be copies that something made of it.
+    """
+
+    comments: bool = False
+
+    def siblings(self, path: str) -> Sequence[str]:
+        directory = path.rpartition("/")[0]
+        try:
+            names = sorted(entry.name for entry in Path(path).parent.iterdir() if is_schema_name(entry.name))
+        except OSError:
+            return ()
+        paths = [f"{directory}/{name}" if directory else name for name in names]
+        return [other for other in paths if is_file(other)]
+
+    def descendants(self, path: str, directory: str) -> Sequence[str]:
+        """Nothing outside the working directory, which may be the whole disk."""
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            return ()
+        found = [file.path for file in find_files([directory]).files]
+        return found if is_json_name(path) else [other for other in found if is_schema_name(other)]
+
+    def read(self, paths: Sequence[str]) -> Mapping[str, str]:
+        return read_texts(paths[:FILES_MAX], comments=self.comments)[0]

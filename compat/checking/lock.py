@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.avro_schema import SchemaParseError, canonical_text
-from headrace.compat.checking.registering import Registered
-from headrace.compat.checking.run import Sources
+from headrace.compat.checking.registering import RegistrationResult
+from headrace.compat.checking.sources import Sources
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
@@ -27,7 +27,7 @@ class InvalidLock(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockEntry:
     file: str
     subject: str
     version: int
@@ -43,21 +43,21 @@ def sha256_of(sources: Sources, path: str) -> str:
     return hashlib.sha256(canonical_text(sources.types.schema(path)).encode()).hexdigest()
 
 
-def locked(item: Registered, sources: Sources) -> Locked:
+def lock_entry(item: RegistrationResult, sources: Sources) -> LockEntry:
     """The row of a schema that is registered."""
     assert item.version is not None
     assert item.schema_id is not None
     registration = item.registration
     digest = sha256_of(sources, registration.file)
-    return Locked(registration.file, registration.subject, item.version, item.schema_id, digest)
+    return LockEntry(registration.file, registration.subject, item.version, item.schema_id, digest)
 
 
-def lock_text(rows: Sequence[Locked]) -> str:
+def lock_text(rows: Sequence[LockEntry]) -> str:
     ordered = sorted(rows, key=lambda row: (row.file, row.subject))
     return json.dumps({"format": FORMAT, "schemas": [asdict(row) for row in ordered]}, indent=2) + "\n"
 
 
-def parse_lock(text: str) -> tuple[Locked, ...]:
+def parse_lock(text: str) -> tuple[LockEntry, ...]:
     """
     Raises:
         InvalidLock: says what is wrong.
@@ -69,13 +69,13 @@ def parse_lock(text: str) -> tuple[Locked, ...]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InvalidLock(f"expected an object of format {FORMAT}")
     try:
-        return tuple(Locked(**row) for row in document["schemas"])
+        return tuple(LockEntry(**row) for row in document["schemas"])
     except (KeyError, TypeError):
         raise InvalidLock('expected "schemas" to be a list of file, subject, version, id and sha256') from None
 
 
-def differences(
-    rows: Sequence[Locked], sources: Sources, subjects: dict[str, str], client: RegistryClient | None
+def find_differences(
+    rows: Sequence[LockEntry], sources: Sources, subjects: dict[str, str], client: RegistryClient | None
 ) -> Iterator[str]:
     """Where files, lock and registry do not agree, each in one sentence.
 
@@ -99,7 +99,7 @@ def differences(
             yield from _registry_differs(row, client)
 
 
-def _file_differs(row: Locked, sources: Sources) -> Iterator[str]:
+def _file_differs(row: LockEntry, sources: Sources) -> Iterator[str]:
     try:
         digest = sha256_of(sources, row.file)
     except SchemaParseError as error:
@@ -109,7 +109,7 @@ def _file_differs(row: Locked, sources: Sources) -> Iterator[str]:
         yield f"{row.file}: differs from {row.subject} version {row.version}, which the lock pins"
 
 
-def _registry_differs(row: Locked, client: RegistryClient) -> Iterator[str]:
+def _registry_differs(row: LockEntry, client: RegistryClient) -> Iterator[str]:
     what = f"{row.subject} version {row.version}"
     try:
         if row.version not in client.versions(row.subject):

@@ -14,15 +14,16 @@ from headrace.compat.checking.baselines.base import Baseline, LevelChoice
 from headrace.compat.checking.baselines.directory import DirectoryBaseline
 from headrace.compat.checking.baselines.files import FilesBaseline
 from headrace.compat.checking.baselines.git import GitBaseline
-from headrace.compat.checking.run import Leniency, Sources, only_changed, read_sources
+from headrace.compat.checking.run import Exemptions
+from headrace.compat.checking.sources import Sources, only_changed, read_sources
 from headrace.compat.errors import NoSubject
-from headrace.compat.subjects import STRATEGIES, Naming, SubjectRule
+from headrace.compat.subjects import STRATEGIES, SubjectNaming, SubjectRule
 from headrace.compat.suppressions import parse_suppression
 from headrace.settings import CompatSettings, Settings, SettingsError
 
 if TYPE_CHECKING:
-    from headrace.compat.checking.baselines.registry import Stranger
-    from headrace.compat.lints import ChosenLint
+    from headrace.compat.checking.baselines.registry import AllNewPolicy
+    from headrace.compat.lints import EnabledLint
     from headrace.registry.client import RegistryClient
 
 GIT_PREFIX = "git:"
@@ -74,7 +75,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
+def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     """The schemas that a command is about.
 
     Raises:
@@ -91,7 +92,7 @@ def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     return only_changed(sources, args.since, comments=comments) if args.since else sources
 
 
-def naming_from(args: argparse.Namespace, settings: CompatSettings) -> Naming:
+def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectNaming:
     """How subjects are named; rules of the command line go before those of the settings."""
     rules = []
     try:
@@ -101,10 +102,10 @@ def naming_from(args: argparse.Namespace, settings: CompatSettings) -> Naming:
         rules += [SubjectRule(pattern, subject) for pattern, subject in settings.subjects.items()]
     except NoSubject as error:
         raise SettingsError(f"--subject: {error}") from None
-    return Naming(args.subject_strategy or settings.subject_strategy, tuple(rules))
+    return SubjectNaming(args.subject_strategy or settings.subject_strategy, tuple(rules))
 
 
-def choice_from(args: argparse.Namespace, settings: CompatSettings) -> LevelChoice:
+def parse_level_choice(args: argparse.Namespace, settings: CompatSettings) -> LevelChoice:
     """Which level is asked for."""
     text, origin = (args.level, "--level") if args.level else (settings.level, "compat.level")
     try:
@@ -114,7 +115,7 @@ def choice_from(args: argparse.Namespace, settings: CompatSettings) -> LevelChoi
     return LevelChoice(level, args.all_versions or settings.all_versions)
 
 
-def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
+def open_baseline(args: argparse.Namespace, settings: Settings) -> Baseline:
     """What the schemas are compared with: of the flags, else of the settings."""
     given = [name for name in ("against", "against_registry", "against_db") if getattr(args, name) is not None]
     if len(given) > 1:
@@ -134,45 +135,48 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
 
 
 def _places(places: Sequence[str], settings: Settings, args: argparse.Namespace) -> Baseline:
-    naming, comments = naming_from(args, settings.compat), args.allow_comments or settings.compat.allow_comments
+    naming, comments = parse_naming(args, settings.compat), args.allow_comments or settings.compat.allow_comments
     prefixes = (GIT_PREFIX, GIT_TIP_PREFIX, *URL_BEGINNINGS)
-    special = [place for place in places if place.startswith(prefixes) or place == REGISTRY]
+    special = [location for location in places if location.startswith(prefixes) or location == REGISTRY]
     if special and len(places) > 1:
         raise SettingsError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
-    place = places[0]
-    if place.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
-        kind, _, rest = place.partition(":")
+    location = places[0]
+    if location.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
+        kind, _, rest = location.partition(":")
         revision, _, path = rest.partition(":")
         return GitBaseline(revision, path, naming=naming, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
     if special:
-        return _registry(settings, "" if place == REGISTRY else place, args)
-    if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():
-        return DirectoryBaseline(place, naming, comments=comments)
+        return _registry(settings, "" if location == REGISTRY else location, args)
+    if len(places) == 1 and location and "\x00" not in location and Path(location).is_dir():
+        return DirectoryBaseline(location, naming, comments=comments)
     return FilesBaseline(places, comments=comments)
 
 
 def _registry(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
     from headrace.compat.checking.baselines.registry import RegistryBaseline
 
-    is_of_directory = (
+    is_from_working_directory = (
         args.against_registry is None and not args.against and "compat.against" in settings.keys_from_working_directory
     )
-    return RegistryBaseline(client_from(settings, url, is_of_directory=is_of_directory), stranger=_stranger(args))
+    return RegistryBaseline(
+        open_client(settings, url, is_from_working_directory=is_from_working_directory),
+        all_new_policy=_all_new_policy(args),
+    )
 
 
 def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
     from headrace.compat.checking.baselines.database import DatabaseBaseline
 
-    return DatabaseBaseline(settings, url, _stranger(args))
+    return DatabaseBaseline(settings, url, _all_new_policy(args))
 
 
-def _stranger(args: argparse.Namespace) -> Stranger:
+def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
     """Of a few files all may well be new, of a whole tree hardly."""
-    from headrace.compat.checking.baselines.registry import Stranger
+    from headrace.compat.checking.baselines.registry import AllNewPolicy
 
     if args.all_new:
-        return Stranger.NEW
-    return Stranger.DOUBTED if _is_part(args) else Stranger.REFUSED
+        return AllNewPolicy.ALLOW
+    return AllNewPolicy.REFUSE_IF_MISNAMED if _is_part(args) else AllNewPolicy.REFUSE
 
 
 def _is_part(args: argparse.Namespace) -> bool:
@@ -180,11 +184,11 @@ def _is_part(args: argparse.Namespace) -> bool:
     return bool(args.since) or any(Path(argument).is_file() or argument == "-" for argument in args.schemas)
 
 
-def client_from(settings: Settings, url: str, *, is_of_directory: bool = False) -> RegistryClient:
+def open_client(settings: Settings, url: str, *, is_from_working_directory: bool = False) -> RegistryClient:
     """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
 
     Args:
-        is_of_directory: the URL comes from the working directory's own settings, and not from who called.
+        is_from_working_directory: the URL comes from the working directory's own settings, and not from who called.
 
     Raises:
         SettingsError: the URL is none, or credentials and certificates cannot be used.
@@ -195,7 +199,7 @@ def client_from(settings: Settings, url: str, *, is_of_directory: bool = False) 
     if url:
         registry = replace(settings.registry, url=url)
         of_directory = settings.keys_from_working_directory - {"registry.url"} | (
-            {"registry.url"} if is_of_directory else set()
+            {"registry.url"} if is_from_working_directory else set()
         )
         settings = replace(settings, registry=registry, keys_from_working_directory=of_directory)
     try:
@@ -204,18 +208,18 @@ def client_from(settings: Settings, url: str, *, is_of_directory: bool = False) 
         raise SettingsError(str(error)) from None
 
 
-def lints_from(args: argparse.Namespace, settings: CompatSettings) -> tuple[ChosenLint, ...]:
+def parse_lint_options(args: argparse.Namespace, settings: CompatSettings) -> tuple[EnabledLint, ...]:
     """The lints that are asked for, and those by default; those of the command line go before those of the settings."""
     words = [*settings.lints, *(word for text in args.lint for word in text.split(","))]
-    from headrace.compat.lints import BY_DEFAULT, parse_lints
+    from headrace.compat.lints import DEFAULT_LINTS, parse_lints
 
     try:
-        return parse_lints(words, BY_DEFAULT)
+        return parse_lints(words, DEFAULT_LINTS)
     except CompatError as error:
         raise SettingsError(f"--lint: {error}") from None
 
 
-def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Leniency:
+def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exemptions:
     """What is found and does not count."""
     suppressions = []
     for number, table in enumerate(settings.suppressions, 1):
@@ -224,9 +228,9 @@ def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Lenienc
         except CompatError as error:
             raise SettingsError(f"compat.suppressions, table {number}: {error}") from None
     path = args.baseline or settings.baseline
-    leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN, is_part=_is_part(args))
+    exemptions = Exemptions(tuple(suppressions), SETTINGS_ORIGIN, is_partial=_is_part(args))
     if not path or args.write_baseline:
-        return leniency
+        return exemptions
     try:
         known = parse_baseline(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -235,4 +239,4 @@ def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Lenienc
         ) from None
     except (UnicodeDecodeError, CompatError) as error:
         raise SettingsError(f"the baseline file {path} cannot be used: {error}") from None
-    return replace(leniency, known=known, baseline_file=path)
+    return replace(exemptions, known=known, baseline_file=path)

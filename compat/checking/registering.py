@@ -11,53 +11,55 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.avro_schema import SchemaParseError
-from headrace.compat.checking.baselines.configured import alias_target, plain_subject
+from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.checking.baselines.subject_config import alias_target, plain_subject
 from headrace.compat.checking.inputs import SchemaFile
-from headrace.compat.checking.run import Sources
-from headrace.compat.checking.type_sets import AmbiguousType, root_name
+from headrace.compat.checking.sources import Sources
+from headrace.compat.checking.type_sets import AmbiguousType, root_type_name
 from headrace.compat.errors import NoSubject
-from headrace.compat.outcome import Failure, FailureKind
-from headrace.compat.subjects import Naming, SchemaPlace
+from headrace.compat.subjects import SubjectNaming, SubjectSource
 from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
 from headrace.registry.errors import SchemaNotFound, SubjectLevelNotConfigured, SubjectNotFound
 
 
-class Action(StrEnum):
+class RegistrationAction(StrEnum):
     NEW_SUBJECT = "new subject"
     NEW_VERSION = "new version"
     UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """One schema to register; `needs` are the files whose subjects it refers to, by the name of their type."""
+class PlannedRegistration:
+    """One schema to register; `dependencies` are the files whose subjects it refers to, by the name of their type."""
 
     file: str
     subject: str
     text: str
-    needs: tuple[tuple[str, str], ...] = ()
+    dependencies: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationResult:
     """What was, or would be, done with one schema. `version` and `schema_id` are None where a dry run cannot tell."""
 
-    registration: Registration
-    action: Action
+    registration: PlannedRegistration
+    action: RegistrationAction
     version: int | None = None
     schema_id: int | None = None
 
 
-def plan_registrations(sources: Sources, naming: Naming) -> tuple[tuple[Registration, ...], tuple[Failure, ...]]:
+def plan_registrations(
+    sources: Sources, naming: SubjectNaming
+) -> tuple[tuple[PlannedRegistration, ...], tuple[Failure, ...]]:
     """What is to be registered, what others refer to first, and what cannot be.
 
     Files that were not named but define types that named ones use are part of it.
     """
-    plan: dict[str, Registration] = {}
+    plan: dict[str, PlannedRegistration] = {}
     failures: dict[str, Failure] = {failure.file: failure for failure in sources.failures}
     for file in sources.files:
         _add(file.path, sources, naming, plan, failures)
-    first: dict[str, Registration] = {}
+    first: dict[str, PlannedRegistration] = {}
     for item in plan.values():
         same = first.setdefault(item.subject, item)
         if same is not item:
@@ -67,61 +69,65 @@ def plan_registrations(sources: Sources, naming: Naming) -> tuple[tuple[Registra
 
 
 def _add(
-    path: str, sources: Sources, naming: Naming, plan: dict[str, Registration], failures: dict[str, Failure]
+    path: str,
+    sources: Sources,
+    naming: SubjectNaming,
+    plan: dict[str, PlannedRegistration],
+    failures: dict[str, Failure],
 ) -> None:
     if path in plan or path in failures:
         return
     types = sources.types
     try:
         types.schema(path)  # also refuses circles of files, so that this recursion ends
-        needs = () if types.stands_alone(path) else types.needs(path)
-        subject = naming.subject_of(SchemaPlace(path, root_name(types.texts[path])))
+        dependencies = () if types.is_self_contained(path) else types.dependencies(path)
+        subject = naming.derive_subject(SubjectSource(path, root_type_name(types.texts[path])))
     except SchemaParseError as error:
         failures[path] = Failure.invalid(path, error)
         return
     except (AmbiguousType, NoSubject) as error:
         failures[path] = Failure(FailureKind.UNREADABLE, path, str(error))
         return
-    for other in needs:
+    for other in dependencies:
         _add(other, sources, naming, plan, failures)
-    named = tuple((root_name(types.texts[other]), other) for other in needs)
-    plan[path] = Registration(path, subject, types.texts[path], named)
+    named = tuple((root_type_name(types.texts[other]), other) for other in dependencies)
+    plan[path] = PlannedRegistration(path, subject, types.texts[path], named)
 
 
 def register_all(
-    plan: Sequence[Registration], client: RegistryClient, *, dry_run: bool = False
-) -> Iterator[Registered]:
+    plan: Sequence[PlannedRegistration], client: RegistryClient, *, dry_run: bool = False
+) -> Iterator[RegistrationResult]:
     """Registers each in order, and tells of each as soon as it is done.
 
     Raises:
         RegistryError: the registry refuses one, or cannot be reached; what came before stays registered.
     """
-    done: dict[str, Registered] = {}
+    done: dict[str, RegistrationResult] = {}
     for item in plan:
         done[item.file] = _register(item, done, client, dry_run=dry_run)
         yield done[item.file]
 
 
 def _register(
-    item: Registration, done: Mapping[str, Registered], client: RegistryClient, *, dry_run: bool
-) -> Registered:
+    item: PlannedRegistration, done: Mapping[str, RegistrationResult], client: RegistryClient, *, dry_run: bool
+) -> RegistrationResult:
     references = []
-    for name, file in item.needs:
+    for name, file in item.dependencies:
         other = done[file]
         if other.version is None:  # of a dry run: what it refers to is not there yet, so neither is this
-            return Registered(item, _action_of_new(item, client))
+            return RegistrationResult(item, _action_of_new(item, client))
         references.append(SchemaReference(name, other.registration.subject, other.version))
-    found = registered_as(client, item.subject, item.text, references)
+    found = find_registered(client, item.subject, item.text, references)
     if found is not None:
-        return Registered(item, Action.UNCHANGED, found.version, found.schema_id)
+        return RegistrationResult(item, RegistrationAction.UNCHANGED, found.version, found.schema_id)
     action = _action_of_new(item, client)
     if dry_run:
-        return Registered(item, action)
+        return RegistrationResult(item, action)
     made = client.register(item.subject, item.text, references)
-    return Registered(item, action, made.version, made.schema_id)
+    return RegistrationResult(item, action, made.version, made.schema_id)
 
 
-def registered_as(
+def find_registered(
     client: RegistryClient, subject: str, text: str, references: Sequence[SchemaReference] = ()
 ) -> RegisteredSchema | None:
     """The version of a subject that holds a text, if there is one where a registration would look."""
@@ -141,15 +147,15 @@ def _target(client: RegistryClient, subject: str) -> str:
         return plain_subject(subject)
 
 
-def _action_of_new(item: Registration, client: RegistryClient) -> Action:
+def _action_of_new(item: PlannedRegistration, client: RegistryClient) -> RegistrationAction:
     try:
         client.versions(item.subject)
     except SubjectNotFound:
-        return Action.NEW_SUBJECT
-    return Action.NEW_VERSION
+        return RegistrationAction.NEW_SUBJECT
+    return RegistrationAction.NEW_VERSION
 
 
-def with_files(sources: Sources, plan: Sequence[Registration]) -> Sources:
+def with_planned_files(sources: Sources, plan: Sequence[PlannedRegistration]) -> Sources:
     """The same with every file of the plan, those too that were not named."""
     known = {file.path: file for file in sources.files}
     files = tuple(known.get(item.file) or SchemaFile(item.file, item.file.rpartition("/")[2]) for item in plan)

@@ -5,46 +5,67 @@ from __future__ import annotations
 import datetime
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from headrace.avro_schema import Schema, SchemaParseError, self_contained_text
 from headrace.compat import LEVELS, CompatError, VersionedSchema, check_level
-from headrace.compat.baseline_file import KnownProblem, leave_out_known
-from headrace.compat.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.compat.checking.changed import changed_since
-from headrace.compat.checking.git import GitFailed
-from headrace.compat.checking.gone import deletions, wanted_of_gone
-from headrace.compat.checking.inputs import SchemaFile, find_files, plain_path, read_texts
-from headrace.compat.checking.processes import answers_of
-from headrace.compat.checking.scope import Scope
-from headrace.compat.checking.siblings import WorkingDirectory
-from headrace.compat.checking.type_sets import TypeSet, plain_text, root_name
+from headrace.compat.baseline_file import KnownProblem, mark_known
+from headrace.compat.check_result import (
+    CheckedSchema,
+    CheckResult,
+    ComparedVersion,
+    Failure,
+    FailureKind,
+    Problem,
+    add_fingerprints,
+)
+from headrace.compat.checking.baselines.base import (
+    Baseline,
+    BaselineFailed,
+    Candidate,
+    EarlierVersion,
+    LevelChoice,
+    VersionHistory,
+)
+from headrace.compat.checking.inputs import SchemaFile
+from headrace.compat.checking.scope import FileScope
+from headrace.compat.checking.sources import Sources
+from headrace.compat.checking.type_sets import TypeSet, compact_text, root_type_name
 from headrace.compat.errors import NoSubject
-from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
-from headrace.compat.report import checked_of
-from headrace.compat.subjects import Naming, SchemaPlace
-from headrace.compat.suppressions import Suppression, suppress
-from headrace.compat.terms import problems_of_terms
+from headrace.compat.finding import SCHEMA_DELETED, Severity
+from headrace.compat.report import to_checked_schema
+from headrace.compat.subject_policy import find_policy_problems
+from headrace.compat.subjects import SubjectNaming, SubjectSource
+from headrace.compat.suppressions import Suppression, apply_suppressions
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from headrace.compat.lints import ChosenLint
+    from headrace.compat.lints import EnabledLint
+
+ITEMS_PER_PROCESS_MIN = 25
+"""Fewer are done before a second process has started (some 10 ms)."""
+
+PROCESSES_MAX = 16
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Leniency:
-    """What is found and does not count. `known` are the problems of `baseline_file`; with `is_part` they and the
+class Exemptions:
+    """What is found and does not count. `known` are the problems of `baseline_file`; with `is_partial` they and the
     suppressions are those of more schemas than are checked."""
 
     suppressions: tuple[Suppression, ...] = ()
     suppressions_origin: str = ""
     known: tuple[KnownProblem, ...] = ()
     baseline_file: str = ""
-    is_part: bool = False
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,72 +77,27 @@ class CheckOptions:
     require_subject: bool = False
     skip_invalid: bool = False
     processes: int | None = None
-    lints: tuple[ChosenLint, ...] = ()
+    lints: tuple[EnabledLint, ...] = ()
     deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The new schemas: `files` with their `texts` and `types`, and what could not be read. `scope` is what was named;
-    `gone` are path and text of what is gone since a revision, None where none was named."""
-
-    files: tuple[SchemaFile, ...]
-    texts: Mapping[str, str]
-    types: TypeSet
-    failures: tuple[Failure, ...]
-    scope: Scope
-    gone: tuple[tuple[str, str], ...] | None = None
-
-
-def read_sources(
-    arguments: Sequence[str], *, stdin_name: str = "", type_files: Sequence[str] = (), comments: bool = False
-) -> Sources:
-    """The schemas that arguments name.
-
-    Args:
-        type_files: files and directories that may define types which the schemas use, and are not checked themselves.
-        comments: comments are read past.
-    """
-    found = find_files(arguments, stdin_name=stdin_name)
-    texts, failures = read_texts(found.files, comments=comments)
-    extra = find_files(type_files)
-    more, _ = read_texts(extra.files, comments=comments)
-    types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingDirectory(comments))
-    files = tuple(file for file in found.files if file.path in texts)
-    failed = (*found.failures, *failures, *extra.failures)
-    return Sources(files, texts, types, failed, Scope(tuple(map(plain_path, arguments))))
-
-
-def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:
-    """The same with those files only that differ from a revision, and what is gone since.
-
-    Raises:
-        BaselineFailed: git cannot tell.
-    """
-    try:
-        changed = changed_since(sources.files, revision, sources.types, sources.scope, comments=comments)
-    except GitFailed as error:
-        raise BaselineFailed.because(FailureKind.UNREADABLE, f"--since {revision}", str(error)) from None
-    return replace(sources, files=changed.files, gone=changed.gone)
-
-
-def wanted_of(sources: Sources, naming: Naming) -> tuple[list[Wanted], list[Failure]]:
+def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[Candidate], list[Failure]]:
     """The schemas with their subjects, and those whose subject cannot be told."""
-    wanted: list[Wanted] = []
+    candidates: list[Candidate] = []
     failures: list[Failure] = []
     for file in sources.files:
         text = sources.texts[file.path]
-        place = SchemaPlace(file.path, root_name(text) if naming.needs_record else "")
+        source = SubjectSource(file.path, root_type_name(text) if naming.needs_record else "")
         try:
-            wanted.append(Wanted(file, naming.subject_of(place), text))
+            candidates.append(Candidate(file, naming.derive_subject(source), text))
         except NoSubject as error:
             # What is no schema has no name either; the first is what is told.
-            invalid = invalid_of(sources.types, file.path)
+            invalid = find_invalid(sources.types, file.path)
             failures.append(invalid or Failure(FailureKind.UNREADABLE, file.path, str(error)))
-    return wanted, failures
+    return candidates, failures
 
 
-def invalid_of(types: TypeSet, path: str) -> Failure | None:
+def find_invalid(types: TypeSet, path: str) -> Failure | None:
     """Why a text is no schema, None where it is one."""
     try:
         types.schema(path)
@@ -132,74 +108,91 @@ def invalid_of(types: TypeSet, path: str) -> Failure | None:
 
 def check(
     sources: Sources,
-    naming: Naming,
+    naming: SubjectNaming,
     baseline: Baseline,
     choice: LevelChoice,
     options: CheckOptions = CheckOptions(),
-) -> Outcome:
+) -> CheckResult:
     """Every schema compared with its baseline; what is wrong with one does not stop the others."""
-    wanted, failures = wanted_of(sources, naming)
+    candidates, failures = list_candidates(sources, naming)
     failures = [*sources.failures, *failures]
     try:
-        histories = baseline.histories(wanted, choice) if wanted else []
-        deleted = _deleted(sources, naming, baseline, choice, histories) if options.deleted else []
+        histories = baseline.histories(candidates, choice) if candidates else []
+        deleted = _check_deletions(sources, naming, baseline, choice, histories) if options.deleted else []
     except BaselineFailed as error:
-        broken = [failure for item in wanted if (failure := invalid_of(sources.types, item.file.path)) is not None]
-        return Outcome((), (*failures, *error.failures, *broken), tool_version=VERSION)
-    judge = Judge(sources.types, baseline.name, choice, options)
-    with _without_collection():
-        answers = answers_of(partial(_judge, judge), list(zip(wanted, histories, strict=True)), options.processes)
+        broken = [
+            failure for item in candidates if (failure := find_invalid(sources.types, item.file.path)) is not None
+        ]
+        return CheckResult((), (*failures, *error.failures, *broken), tool_version=VERSION)
+    checker = SchemaChecker(sources.types, baseline.name, choice, options)
+    with _gc_paused():
+        results = run_in_processes(
+            partial(_check_candidate, checker), list(zip(candidates, histories, strict=True)), options.processes
+        )
     try:
-        answers = [_unless_there(item, answer, sources, baseline) for item, answer in zip(wanted, answers, strict=True)]
+        results = [
+            _accept_registered(item, result, sources, baseline)
+            for item, result in zip(candidates, results, strict=True)
+        ]
     except BaselineFailed as error:
         failures += error.failures
-    checked = tuple(answer for answer in answers if isinstance(answer, Checked))
-    failed = [answer for answer in answers if isinstance(answer, Failure)]
-    return Outcome((*checked, *deleted), (*failures, *failed), tool_version=VERSION)
+    checked = tuple(result for result in results if isinstance(result, CheckedSchema))
+    failed = [result for result in results if isinstance(result, Failure)]
+    return CheckResult((*checked, *deleted), (*failures, *failed), tool_version=VERSION)
 
 
-def _unless_there(wanted: Wanted, answer: Checked | Failure, sources: Sources, baseline: Baseline) -> Checked | Failure:
+def _accept_registered(
+    candidate: Candidate, result: CheckedSchema | Failure, sources: Sources, baseline: Baseline
+) -> CheckedSchema | Failure:
     """The answer, where it is no, unless the baseline takes the schema for a version that it has; lints stay.
 
     Raises:
         BaselineFailed: the baseline cannot tell.
     """
-    if isinstance(answer, Failure) or answer.is_compatible:
-        return answer
-    path = wanted.file.path
-    alone = sources.types.stands_alone(path)
-    label = baseline.same_as(wanted, wanted.text if alone else self_contained_text(sources.types.schema(path)))
+    if isinstance(result, Failure) or result.is_compatible:
+        return result
+    path = candidate.file.path
+    alone = sources.types.is_self_contained(path)
+    label = baseline.find_equal_version(
+        candidate, candidate.text if alone else self_contained_text(sources.types.schema(path))
+    )
     if not label:
-        return answer
+        return result
     note = f"it is {label} already, so nothing would be registered; later versions do not fit it"
     from headrace.compat.lints import LINTS
 
-    kept = tuple(problem for problem in answer.problems if problem.rule in LINTS)
-    return replace(answer, problems=kept, notes=(*answer.notes, note))
+    kept = tuple(problem for problem in result.problems if problem.rule in LINTS)
+    return replace(result, problems=kept, notes=(*result.notes, note))
 
 
-def _deleted(
-    sources: Sources, naming: Naming, baseline: Baseline, choice: LevelChoice, histories: Sequence[History]
-) -> list[Checked]:
+def _check_deletions(
+    sources: Sources,
+    naming: SubjectNaming,
+    baseline: Baseline,
+    choice: LevelChoice,
+    histories: Sequence[VersionHistory],
+) -> list[CheckedSchema]:
     """What is to be said of schemas that are gone.
 
     Raises:
         BaselineFailed: the baseline cannot tell.
     """
-    missing = baseline.gone(sources.scope) if sources.gone is None else sources.gone
+    missing = baseline.deleted_files(sources.scope) if sources.deleted_files is None else sources.deleted_files
     if not missing:
         return []
-    gone = wanted_of_gone(missing, sources.scope, naming)
-    subjects = {item.subject for item in gone}
+    deleted_files = deleted_candidates(missing, sources.scope, naming)
+    subjects = {item.subject for item in deleted_files}
     everything = replace(sources, files=tuple(SchemaFile(path, sources.scope.key(path)) for path in sources.texts))
     # Files that have not changed are not among the histories, and may be what is left of the subject.
-    rivals = [item for item in wanted_of(everything, naming)[0] if item.subject in subjects]
-    found = baseline.histories([*gone, *rivals], choice) if gone else []
-    return deletions(gone, found[: len(gone)], [*histories, *found[len(gone) :]], baseline.name, choice)
+    rivals = [item for item in list_candidates(everything, naming)[0] if item.subject in subjects]
+    found = baseline.histories([*deleted_files, *rivals], choice) if deleted_files else []
+    return report_deletions(
+        deleted_files, found[: len(deleted_files)], [*histories, *found[len(deleted_files) :]], baseline.name, choice
+    )
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Schemas are trees without cycles; looking for cycles among them again and again takes a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -210,14 +203,14 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _judge(judge: Judge, item: tuple[Wanted, History]) -> Checked | Failure:
-    answer = judge.answer(*item)
-    judge.types.release(item[0].file.path)
-    return answer
+def _check_candidate(checker: SchemaChecker, item: tuple[Candidate, VersionHistory]) -> CheckedSchema | Failure:
+    result = checker.check(*item)
+    checker.types.release(item[0].file.path)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class SchemaChecker:
     """What is the same for every schema of a run."""
 
     types: TypeSet
@@ -225,45 +218,53 @@ class Judge:
     choice: LevelChoice
     options: CheckOptions = CheckOptions()
 
-    def answer(self, wanted: Wanted, history: History) -> Checked | Failure:
+    def check(self, candidate: Candidate, history: VersionHistory) -> CheckedSchema | Failure:
         """One schema against its history."""
-        path = wanted.file.path
+        path = candidate.file.path
         try:
-            candidate = self.types.schema(path)
+            candidate_schema = self.types.schema(path)
         except SchemaParseError as error:
             return Failure.invalid(path, error)
         try:
-            versions, notes = self._versions(wanted, candidate, history)
+            versions, notes = self._versions(candidate, candidate_schema, history)
         except SchemaParseError as error:
             message = f"{error.message}; without it nothing is compared with {path} (--skip-invalid leaves it out)"
             return Failure(FailureKind.INVALID, error.source or path, message, error.position)
         level = self.choice.effective(history.level)
         compares = bool(LEVELS[level].directions)
         if self.options.require_subject and not (versions if compares else history.versions):
-            message = f"{self.baseline} has no earlier version of {wanted.subject}, and --require-subject asks for one"
+            message = (
+                f"{self.baseline} has no earlier version of {candidate.subject}, and --require-subject asks for one"
+            )
             return Failure(FailureKind.NOT_REGISTERED, path, message)
         try:
-            report = check_level(candidate, versions, level, every_version=True)
+            report = check_level(candidate_schema, versions, level, every_version=True)
         except CompatError as error:
             return Failure(FailureKind.INCOMPARABLE, path, str(error))
         origin = "as asked" if self.choice.level else history.level_origin or "the default"
-        checked = checked_of(
-            report, subject=wanted.subject, baseline=self.baseline, level_origin=origin, known=history.known
+        checked = to_checked_schema(
+            report,
+            subject=candidate.subject,
+            baseline=self.baseline,
+            level_origin=origin,
+            version_count=history.version_count,
         )
-        terms = problems_of_terms(history.terms, report, wanted.subject)
-        problems = (*checked.problems, *terms, *self._linted(candidate, versions, wanted.subject))
+        terms = find_policy_problems(history.terms, report, candidate.subject)
+        problems = (*checked.problems, *terms, *self._lint(candidate_schema, versions, candidate.subject))
         notes = [*history.notes, *notes]
-        return with_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
+        return add_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
 
-    def _linted(self, candidate: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
+    def _lint(self, candidate_schema: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
         """What the chosen lints find, beside the versions that are compared."""
         if not self.options.lints:
             return ()
-        from headrace.compat.lints import Linted, lint_problems
+        from headrace.compat.lints import LintInput, lint_problems
 
-        return lint_problems(self.options.lints, Linted(candidate, tuple(reversed(versions)), subject))
+        return lint_problems(self.options.lints, LintInput(candidate_schema, tuple(reversed(versions)), subject))
 
-    def _versions(self, wanted: Wanted, candidate: Schema, history: History) -> tuple[list[VersionedSchema], list[str]]:
+    def _versions(
+        self, candidate: Candidate, candidate_schema: Schema, history: VersionHistory
+    ) -> tuple[list[VersionedSchema], list[str]]:
         """The versions that the level asks for; one that says the same word for word is the candidate itself.
 
         Raises:
@@ -271,14 +272,14 @@ class Judge:
         """
         transitive = self.choice.is_transitive(history.level)
         rule = LEVELS[self.choice.effective(history.level)]
-        asked = history.versions if transitive else history.versions[-1:]
-        if not rule.directions and not any(lint.is_asked for lint in self.options.lints):
-            asked = ()
-        same_text = self._comparable_text(wanted)
+        compared = history.versions if transitive else history.versions[-1:]
+        if not rule.directions and not any(lint.is_explicit for lint in self.options.lints):
+            compared = ()
+        same_text = self._comparable_text(candidate)
         versions, notes = [], []
-        for earlier in asked:
+        for earlier in compared:
             try:
-                schema = candidate if same_text(earlier) else earlier.parse()
+                schema = candidate_schema if same_text(earlier) else earlier.parse()
             except SchemaParseError as error:
                 if not self.options.skip_invalid:
                     raise
@@ -287,30 +288,129 @@ class Judge:
                 versions.append(VersionedSchema(earlier.version, schema, earlier.label))
         return versions, notes
 
-    def _comparable_text(self, wanted: Wanted) -> Callable[[Earlier], bool]:
+    def _comparable_text(self, candidate: Candidate) -> Callable[[EarlierVersion], bool]:
         """Whether a version's text is the candidate's; never where other files take part in its meaning."""
-        if not self.types.stands_alone(wanted.file.path):
+        if not self.types.is_self_contained(candidate.file.path):
             return lambda _: False
-        dense, plain = "".join(wanted.text.split()), None
+        dense, plain = "".join(candidate.text.split()), None
 
-        def is_same(earlier: Earlier) -> bool:
+        def is_same(earlier: EarlierVersion) -> bool:
             nonlocal plain
-            if earlier.text == wanted.text:
+            if earlier.text == candidate.text:
                 return True
             if "".join(earlier.text.split()) != dense:  # quickly told of nearly all that differ
                 return False
-            plain = plain or plain_text(wanted.text)
-            return plain_text(earlier.text) == plain
+            plain = plain or compact_text(candidate.text)
+            return compact_text(earlier.text) == plain
 
         return is_same
 
 
-def with_leniency(outcome: Outcome, leniency: Leniency, today: datetime.date) -> Outcome:
+def apply_exemptions(result: CheckResult, exemptions: Exemptions, today: datetime.date) -> CheckResult:
     """The same outcome with what is suppressed or known marked, and what is to be told of that."""
-    checked, notes = suppress(
-        outcome.checked, leniency.suppressions, today, leniency.suppressions_origin, is_part=leniency.is_part
+    checked, notes = apply_suppressions(
+        result.checked, exemptions.suppressions, today, exemptions.suppressions_origin, is_partial=exemptions.is_partial
     )
-    if leniency.known:
-        checked, gone = leave_out_known(checked, leniency.known, leniency.baseline_file, os.path.lexists)
-        notes = (*notes, *gone)
-    return replace(outcome, checked=checked, notes=(*outcome.notes, *notes))
+    if exemptions.known:
+        checked, deleted_files = mark_known(checked, exemptions.known, exemptions.baseline_file, os.path.lexists)
+        notes = (*notes, *deleted_files)
+    return replace(result, checked=checked, notes=(*result.notes, *notes))
+
+
+def deleted_candidates(
+    deleted_files: Iterable[tuple[str, str]], scope: FileScope, naming: SubjectNaming
+) -> list[Candidate]:
+    """The files that are gone, save those whose subject cannot be told."""
+    candidates = []
+    for path, text in deleted_files:
+        with suppress(NoSubject):
+            subject = naming.derive_subject(SubjectSource(path, root_type_name(text) if naming.needs_record else ""))
+            candidates.append(Candidate(SchemaFile(path, scope.key(path)), subject, text))
+    return candidates
+
+
+def report_deletions(
+    deleted: Sequence[Candidate],
+    histories: Sequence[VersionHistory],
+    others: Sequence[VersionHistory],
+    baseline: str,
+    choice: LevelChoice,
+) -> list[CheckedSchema]:
+    """What is to be said of files that are gone.
+
+    Args:
+        histories: theirs; one without versions was never released.
+        others: those of the files that are there, which have taken the place of what they are compared with.
+    """
+    taken = {history.versions[-1].label for history in others if history.versions}
+    found: dict[str, CheckedSchema] = {}
+    for candidate, history in zip(deleted, histories, strict=True):
+        level = choice.effective(history.level)
+        if history.versions and history.versions[-1].label not in taken and LEVELS[level].directions:
+            latest = history.versions[-1]
+            origin = "as asked" if choice.level else history.level_origin or "the default"
+            compared = (ComparedVersion(latest.version, latest.label),)
+            fields = (candidate.file.path, candidate.subject, baseline, level, origin, compared, history.version_count)
+            found.setdefault(latest.label, CheckedSchema(*fields, (_deletion(candidate.subject, latest),)))
+    return [add_fingerprints(checked) for checked in found.values()]
+
+
+def _deletion(subject: str, latest: EarlierVersion) -> Problem:
+    return Problem(
+        rule=SCHEMA_DELETED,
+        severity=Severity.ERROR,
+        direction=None,
+        version=latest.version,
+        version_name=latest.label,
+        pointer="",
+        line=0,
+        column=0,
+        sentence=f"the schema is gone, and nothing takes the place of {latest.label} (subject {subject})",
+        fix="bring it back; or, if nobody reads or writes its data any more, say so in compat.suppressions with rule "
+        f"{SCHEMA_DELETED}, this path and a reason",
+    )
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_in_processes(
+    function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None
+) -> list[Result]:
+    """The answers of a function for items, in their order; every answer must be one that can be pickled.
+
+    What a process that ended without answers (killed, out of memory) should have done is done here, where errors show.
+    """
+    count = min(processes or usable_cores(), PROCESSES_MAX, max(1, len(items) // ITEMS_PER_PROCESS_MIN))
+    if count < 2 or not hasattr(os, "fork"):
+        return [function(item) for item in items]
+    children = [_fork_worker(function, items[share::count]) for share in range(1, count)]
+    found: list[list[Result]] = [[function(item) for item in items[::count]]]
+    for share, (process, stream) in enumerate(children, 1):
+        with stream:
+            data = stream.read()
+        _, status = os.waitpid(process, 0)
+        # One that was killed may have written a part.
+        part = pickle.loads(data) if status == 0 else [function(item) for item in items[share::count]]  # noqa: S301 - our own child's
+        found.append(part)
+    return [found[index % count][index // count] for index in range(len(items))]
+
+
+def _fork_worker(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[int, BinaryIO]:
+    """A process that writes its answers to the stream."""
+    readable, writable = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writable)
+        return process, os.fdopen(readable, "rb")
+    code = 1
+    try:
+        os.close(readable)
+        data = pickle.dumps([function(item) for item in items], pickle.HIGHEST_PROTOCOL)
+        with os.fdopen(writable, "wb") as stream:
+            stream.write(data)
+        code = 0
+    finally:
+        # Not the interpreter's exit: buffers and handlers are the parent's.
+        os._exit(code)

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from headrace.compat.checking.git import Repository
+from headrace.compat.checking.git import GitRepository
 from headrace.compat.checking.inputs import (
     decode,
     directories_below,
     is_json_name,
-    is_looked_into,
     is_pattern,
     is_schema_name,
     is_schema_text,
+    is_searched,
 )
 
 
 @dataclass(frozen=True)
-class Scope:
+class FileScope:
     """Which files the arguments of a command line mean, were they there."""
 
     arguments: tuple[str, ...]
@@ -42,26 +42,31 @@ class Scope:
 
     def key(self, path: str) -> str:
         """Its place below the directory that was named, as `SchemaFile.key`."""
-        place = PurePosixPath(path)
-        named = (directory for directory in self.arguments if directory == "." or place.is_relative_to(directory))
-        return next((place.relative_to(directory).as_posix() for directory in named), place.name)
+        location = PurePosixPath(path)
+        named = (directory for directory in self.arguments if directory == "." or location.is_relative_to(directory))
+        return next((location.relative_to(directory).as_posix() for directory in named), location.name)
 
     @cached_property
     def _directories(self) -> Sequence[str]:
         """The real places of the directories, and of those that links in them lead to."""
         named = [argument for argument in self.arguments if Path(argument).is_dir()]
-        links = (below for directory in named for below in directories_below(directory) if Path(below).is_symlink())
+        links = (
+            descendants
+            for directory in named
+            for descendants in directories_below(directory)
+            if Path(descendants).is_symlink()
+        )
         return [os.path.realpath(directory) for directory in (*named, *links)]
 
     @cached_property
     def _patterns(self) -> Sequence[re.Pattern[str]]:
-        wanted = [text for text in self.arguments if is_pattern(text) and not Path(text).exists()]
-        return [re.compile(_expression(text)) for text in wanted]
+        patterns = [text for text in self.arguments if is_pattern(text) and not Path(text).exists()]
+        return [re.compile(_expression(text)) for text in patterns]
 
 
 def _is_below(parent: str, name: str, directory: str) -> bool:
-    place = Path(parent, name)
-    return place.is_relative_to(directory) and all(map(is_looked_into, place.relative_to(directory).parts[:-1]))
+    location = Path(parent, name)
+    return location.is_relative_to(directory) and all(map(is_searched, location.relative_to(directory).parts[:-1]))
 
 
 def _expression(pattern: str) -> str:
@@ -84,7 +89,9 @@ def _part(part: str) -> str:
     )
 
 
-def gone_from_git(repository: Repository, commit: str, scope: Scope, *, comments: bool) -> tuple[tuple[str, str], ...]:
+def deleted_in_git(
+    repository: GitRepository, commit: str, scope: FileScope, *, comments: bool
+) -> tuple[tuple[str, str], ...]:
     """Path and text of the schemas that a commit has and the working tree has not, where the arguments mean them.
 
     Raises:

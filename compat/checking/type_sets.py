@@ -38,14 +38,14 @@ class TypeNames:
                 yield names
 
 
-class Surroundings(Protocol):
+class TypeSource(Protocol):
     """Texts that nobody named and that may define what a named one misses."""
 
-    def beside(self, path: str) -> Sequence[str]:
+    def siblings(self, path: str) -> Sequence[str]:
         """The paths of those in the directory of a path."""
         ...
 
-    def below(self, path: str, directory: str) -> Sequence[str]:
+    def descendants(self, path: str, directory: str) -> Sequence[str]:
         """The paths of those below a directory that the path lies in, "." for all that may be looked at on its
         behalf."""
         ...
@@ -63,7 +63,7 @@ class TypeSet:
         strict: bool = True,
         prefix: str = "",
         given_types: Collection[str] = (),
-        around: Surroundings | None = None,
+        type_source: TypeSource | None = None,
     ) -> None:
         """
         Args:
@@ -75,14 +75,14 @@ class TypeSet:
         self._strict = strict
         self._prefix = prefix
         self._given_types = given_types
-        self._around = around
+        self._around = type_source
         self._parsed: dict[str, Schema | SchemaParseError] = {}
         self._alone: set[str] = set()
         self._names: dict[str, TypeNames] = {}
         self._index: dict[str, list[str]] = {}
         self._indexed: set[str] = set()
-        self._looked_beside: set[str] = set()
-        self._looked_below: set[str] = set()
+        self._loaded_siblings: set[str] = set()
+        self._loaded_descendants: set[str] = set()
 
     def schema(self, path: str) -> Schema:
         """The schema of one text.
@@ -107,15 +107,15 @@ class TypeSet:
         if not self._indexed:
             self._parsed.pop(path, None)
 
-    def stands_alone(self, path: str) -> bool:
+    def is_self_contained(self, path: str) -> bool:
         """Whether a text that was parsed means the same wherever it stands: it uses no other text's types."""
         return path in self._alone
 
-    def needs(self, path: str) -> tuple[str, ...]:
+    def dependencies(self, path: str) -> tuple[str, ...]:
         """The texts that define what one text misses, itself not among them; none where one cannot be told."""
         found: dict[str, None] = {}
         for names in self.names(path).missing():
-            other = self._place_of(path, names)
+            other = self._defining_path(path, names)
             if other is not None:
                 found[other] = None
         return tuple(found)
@@ -123,7 +123,7 @@ class TypeSet:
     def names(self, path: str) -> TypeNames:
         known = self._names.get(path)
         if known is None:
-            known = self._names[path] = type_names(self.texts[path])
+            known = self._names[path] = parse_type_names(self.texts[path])
         return known
 
     def _schema(self, path: str, above: tuple[str, ...]) -> Schema:
@@ -143,72 +143,72 @@ class TypeSet:
         try:
             schema = parse_schema(text, source=source, strict=self._strict)
         except SchemaParseError as error:
-            others = self._needs_or_fail(path, error)
+            others = self._dependencies_or_fail(path, error)
             if not others:
                 raise
-            place = error.position
+            position = error.position
         else:
             self._alone.add(path)
             return schema
         above = (*above, path)
         for other in others:
             if other in above:
-                raise SchemaParseError(_cycle((*above[above.index(other) :], other)), place, source)
+                raise SchemaParseError(_cycle((*above[above.index(other) :], other)), position, source)
         if len(above) > FILES_DEEP_MAX:
-            raise SchemaParseError(f"more than {FILES_DEEP_MAX} files need each other's types", place, source)
+            raise SchemaParseError(f"more than {FILES_DEEP_MAX} files need each other's types", position, source)
         try:
             references = [self._schema(other, above) for other in others]
         except SchemaParseError as error:
             if " need each other's types" in error.message:
-                raise SchemaParseError(error.message, place, source) from None
+                raise SchemaParseError(error.message, position, source) from None
             message = f"uses a type of {error.source}, which is not a schema: {error}"
-            raise SchemaParseError(message, place, source) from None
+            raise SchemaParseError(message, position, source) from None
         return parse_schema(text, references=references, source=source, strict=self._strict)
 
-    def _needs_or_fail(self, path: str, error: SchemaParseError) -> tuple[str, ...]:
+    def _dependencies_or_fail(self, path: str, error: SchemaParseError) -> tuple[str, ...]:
         try:
-            return self.needs(path)
+            return self.dependencies(path)
         except AmbiguousType as ambiguous:
             raise SchemaParseError(str(ambiguous), error.position, error.source) from None
 
-    def _place_of(self, path: str, names: Sequence[str]) -> str | None:
+    def _defining_path(self, path: str, names: Sequence[str]) -> str | None:
         for name in names:
-            places = self._nearest_places(path, name)
-            if places:
-                return self._one_of(name, places)
+            paths = self._nearest_paths(path, name)
+            if paths:
+                return self._one_of(name, paths)
         return None
 
-    def _nearest_places(self, path: str, name: str) -> Sequence[str]:
+    def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
         """The places of a type's definitions that no other place is nearer than."""
-        self._look_beside(path)
+        self._load_siblings(path)
         directory = _directories(path)
-        here = [place for place in self._places(path, name) if _directories(place) == directory]
-        given = [place for place in self._places(path, name) if place in self._given_types]
+        here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
+        given = [other for other in self._defining_paths(path, name) if other in self._given_types]
         if here or given:
             return here or _nearest(path, given)
-        nearest = _nearest(path, self._places(path, name))
+        nearest = _nearest(path, self._defining_paths(path, name))
         shared = _shared(path, nearest[0]) if nearest else []
-        self._look_below(path, str(PurePosixPath(*shared)))
-        return _nearest(path, self._places(path, name))
+        self._load_descendants(path, str(PurePosixPath(*shared)))
+        return _nearest(path, self._defining_paths(path, name))
 
-    def _places(self, path: str, name: str) -> Sequence[str]:
-        return [place for place in self._with_index().get(name, ()) if place != path]
+    def _defining_paths(self, path: str, name: str) -> Sequence[str]:
+        return [other for other in self._with_index().get(name, ()) if other != path]
 
-    def _look_beside(self, path: str) -> None:
+    def _load_siblings(self, path: str) -> None:
         directory = path.rpartition("/")[0]
-        if self._around is not None and directory not in self._looked_beside:
-            self._looked_beside.add(directory)
-            self._add(self._around, self._around.beside(path))
+        if self._around is not None and directory not in self._loaded_siblings:
+            self._loaded_siblings.add(directory)
+            self._add(self._around, self._around.siblings(path))
 
-    def _look_below(self, path: str, directory: str) -> None:
+    def _load_descendants(self, path: str, directory: str) -> None:
         """Once below each directory, and not below one that lies in another."""
         above = {directory, *map(str, PurePosixPath(directory).parents)}
-        if self._around is not None and self._looked_below.isdisjoint(above):
-            self._looked_below.add(directory)
-            self._add(self._around, self._around.below(path, directory))
+        if self._around is not None and self._loaded_descendants.isdisjoint(above):
+            self._loaded_descendants.add(directory)
+            self._add(self._around, self._around.descendants(path, directory))
 
-    def _add(self, around: Surroundings, paths: Sequence[str]) -> None:
-        self.texts.update(around.read([path for path in paths if path not in self.texts]))
+    def _add(self, type_source: TypeSource, paths: Sequence[str]) -> None:
+        self.texts.update(type_source.read([path for path in paths if path not in self.texts]))
 
     def _with_index(self) -> Mapping[str, Sequence[str]]:
         if len(self._indexed) < len(self.texts):
@@ -218,23 +218,23 @@ class TypeSet:
             self._indexed.update(self.texts)
         return self._index
 
-    def _one_of(self, name: str, places: Sequence[str]) -> str:
+    def _one_of(self, name: str, paths: Sequence[str]) -> str:
         # Beside the file that somebody named there may be an older copy, such as one that a build made.
-        places = [place for place in places if place in self._given] or places
-        definitions = [self.names(place).defined[name] for place in places]
+        paths = [other for other in paths if other in self._given] or paths
+        definitions = [self.names(other).defined[name] for other in paths]
         if any(definition != definitions[0] for definition in definitions[1:]):
-            raise AmbiguousType(name, [f"{self._prefix}{place}" for place in places])
-        return places[0]
+            raise AmbiguousType(name, [f"{self._prefix}{other}" for other in paths])
+        return paths[0]
 
 
 class AmbiguousType(Exception):
-    def __init__(self, name: str, places: Sequence[str]) -> None:
-        super().__init__(name, places)
+    def __init__(self, name: str, paths: Sequence[str]) -> None:
+        super().__init__(name, paths)
         self.name = name
-        self.places = places
+        self.paths = paths
 
     def __str__(self) -> str:
-        return f"the type {self.name} is defined differently in {' and '.join(self.places[:3])}; keep one of them"
+        return f"the type {self.name} is defined differently in {' and '.join(self.paths[:3])}; keep one of them"
 
 
 def _cycle(paths: Sequence[str]) -> str:
@@ -252,14 +252,14 @@ def _shared(path: str, other: str) -> list[str]:
     return [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
-def _nearest(path: str, places: Sequence[str]) -> Sequence[str]:
+def _nearest(path: str, paths: Sequence[str]) -> Sequence[str]:
     """The places nearest to a text: with most directories in common, then with fewest directories between; sorted."""
-    distances = {place: (-len(_shared(path, place)), len(_directories(place))) for place in places}
+    distances = {other: (-len(_shared(path, other)), len(_directories(other))) for other in paths}
     least = min(distances.values(), default=None)
-    return sorted(place for place in places if distances[place] == least)
+    return sorted(other for other in paths if distances[other] == least)
 
 
-def type_names(text: str) -> TypeNames:
+def parse_type_names(text: str) -> TypeNames:
     """The types a text defines and uses, read with little care: what is wrong with it the parser says better."""
     defined: dict[str, Any] = {}
     used: dict[tuple[str, ...], None] = {}
@@ -300,7 +300,7 @@ def _collect_object(
         _collect(kind, namespace, defined, used)
 
 
-def root_name(text: str) -> str:
+def root_type_name(text: str) -> str:
     """The full name of a text's outermost type, "" where it has none or the text cannot be read."""
     try:
         node = json.loads(text)
@@ -312,7 +312,7 @@ def root_name(text: str) -> str:
     return full_name(node["name"], space if isinstance(space, str) else "").full
 
 
-def plain_text(text: str) -> str:
+def compact_text(text: str) -> str:
     """A text without its white space, to tell whether two say the same word for word."""
     try:
         return json.dumps(json.loads(text), separators=(",", ":"))

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.compat.outcome import Failure, Outcome, Problem, grouped, leaves
+from headrace.compat.check_result import CheckResult, Failure, Problem, group_problems, leaf_problems
 
 
-def outcome_github(outcome: Outcome) -> str:
-    return "".join(f"{line}\n" for line in _lines(outcome))
+def render_github(result: CheckResult) -> str:
+    return "".join(f"{line}\n" for line in _lines(result))
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
-    for checked in outcome.checked:
-        for group in grouped(problem for problem in checked.problems if problem.suppressed is None):
-            for leaf in leaves(group[0]):
+def _lines(result: CheckResult) -> Iterator[str]:
+    for checked in result.checked:
+        for group in group_problems(problem for problem in checked.problems if problem.suppressed is None):
+            for leaf in leaf_problems(group[0]):
                 yield _problem(checked.file, group[0], leaf)
-    for failure in outcome.failures:
+    for failure in result.failures:
         yield _failure(failure)
-    for note in outcome.notes:
+    for note in result.notes:
         yield f"::notice title=Avro compatibility::{_data(note)}"
 
 

@@ -12,21 +12,21 @@ from collections import Counter
 from pathlib import PurePosixPath
 from typing import Any
 
+from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem, leaf_problems
 from headrace.compat.finding import Severity
-from headrace.compat.outcome import Checked, Failure, Outcome, Problem, leaves
 
 SEVERITIES = {Severity.ERROR: "major", Severity.WARNING: "minor"}
 
 
-def outcome_gitlab(outcome: Outcome) -> str:
+def render_gitlab(result: CheckResult) -> str:
     entries = [
         _problem(checked, problem, leaf)
-        for checked in outcome.checked
+        for checked in result.checked
         for problem in checked.problems
         if problem.suppressed is None
-        for leaf in leaves(problem)
+        for leaf in leaf_problems(problem)
     ]
-    entries += [_failure(failure) for failure in outcome.failures]
+    entries += [_failure(failure) for failure in result.failures]
     seen: Counter[str] = Counter()
     for entry in entries:
         base = entry["fingerprint"]
@@ -36,7 +36,7 @@ def outcome_gitlab(outcome: Outcome) -> str:
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
 
-def _problem(checked: Checked, problem: Problem, leaf: Problem) -> dict[str, Any]:
+def _problem(checked: CheckedSchema, problem: Problem, leaf: Problem) -> dict[str, Any]:
     description = f"{leaf.sentence}. Fix: {leaf.fix}" if leaf.fix else leaf.sentence
     fingerprint = _digest(f"{checked.file} {problem.fingerprint or f'{problem.rule} {problem.sentence}'}")
     return _entry(description, problem.rule, fingerprint, SEVERITIES[problem.severity], checked.file, leaf.line)

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.compat.outcome import Checked, Failure, Outcome, Problem
+from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem
 
 JSON_FORMAT = 1
 """Counts the incompatible changes of the document's shape; keys may be added without it."""
 
 
-def outcome_json(outcome: Outcome) -> str:
-    return json.dumps(outcome_document(outcome), indent=2, ensure_ascii=False) + "\n"
+def render_json(result: CheckResult) -> str:
+    return json.dumps(result_document(result), indent=2, ensure_ascii=False) + "\n"
 
 
-def outcome_document(outcome: Outcome) -> dict[str, Any]:
+def result_document(result: CheckResult) -> dict[str, Any]:
     """The whole run as a JSON value."""
     return {
         "format": JSON_FORMAT,
-        "tool": {"name": "headrace", "version": outcome.tool_version},
-        "compatible": outcome.is_compatible,
-        "reports": [checked_document(checked) for checked in outcome.checked],
-        "errors": [failure_document(failure) for failure in outcome.failures],
-        "notes": list(outcome.notes),
+        "tool": {"name": "headrace", "version": result.tool_version},
+        "compatible": result.is_compatible,
+        "reports": [checked_schema_document(checked) for checked in result.checked],
+        "errors": [failure_document(failure) for failure in result.failures],
+        "notes": list(result.notes),
     }
 
 
-def checked_document(checked: Checked) -> dict[str, Any]:
+def checked_schema_document(checked: CheckedSchema) -> dict[str, Any]:
     """One schema that was judged."""
     return {
         "file": checked.file,
@@ -38,7 +38,7 @@ def checked_document(checked: Checked) -> dict[str, Any]:
         "level": checked.level.value,
         "level_origin": checked.level_origin,
         "compared": [{"version": known.version, "name": known.name} for known in checked.compared],
-        "known_versions": checked.known,
+        "known_versions": checked.version_count,
         "findings": [
             {**problem_document(problem), "fingerprint": problem.fingerprint, **_suppressed(problem)}
             for problem in checked.problems

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
-from headrace.compat.formats.text import checked_text
-from headrace.compat.outcome import Checked, Failure, Outcome
+from headrace.compat.check_result import CheckedSchema, CheckResult, Failure
+from headrace.compat.formats.text import render_checked_schema
 
 SUITE = "headrace compat"
 
 
-def outcome_junit(outcome: Outcome) -> str:
-    failed = sum(not checked.is_compatible for checked in outcome.checked)
-    tests = len(outcome.checked) + len(outcome.failures)
-    counts = f'tests="{tests}" failures="{failed}" errors="{len(outcome.failures)}"'
-    cases = [_case(checked) for checked in outcome.checked] + [_error(failure) for failure in outcome.failures]
-    notes = [f"    <system-out>{_text(chr(10).join(outcome.notes))}</system-out>"] if outcome.notes else []
+def render_junit(result: CheckResult) -> str:
+    failed = sum(not checked.is_compatible for checked in result.checked)
+    tests = len(result.checked) + len(result.failures)
+    counts = f'tests="{tests}" failures="{failed}" errors="{len(result.failures)}"'
+    cases = [_case(checked) for checked in result.checked] + [_error(failure) for failure in result.failures]
+    notes = [f"    <system-out>{_text(chr(10).join(result.notes))}</system-out>"] if result.notes else []
     return "\n".join(
         [
             '<?xml version="1.0" encoding="UTF-8"?>',
@@ -34,12 +34,12 @@ def outcome_junit(outcome: Outcome) -> str:
     )
 
 
-def _case(checked: Checked) -> str:
+def _case(checked: CheckedSchema) -> str:
     head = f"    <testcase name={_attribute(checked.file)} classname={_attribute(checked.subject or SUITE)}"
-    text = _text(checked_text(checked, verbose=True))
+    text = _text(render_checked_schema(checked, verbose=True))
     if checked.is_compatible:
         return f"{head}>\n      <system-out>{text}</system-out>\n    </testcase>"
-    counting = [problem for problem in checked.problems if problem.counts]
+    counting = [problem for problem in checked.problems if problem.is_blocking]
     message = _attribute(counting[0].sentence)
     kind = _attribute(counting[0].rule)
     return f"{head}>\n      <failure message={message} type={kind}>{text}</failure>\n    </testcase>"

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.compat.outcome import Checked, Outcome, Problem, count_words, grouped, leaves
+from headrace.compat.check_result import CheckedSchema, CheckResult, Problem, group_problems, leaf_problems, pluralize
 
 ROWS_MAX = 200
 """Most rows of one table; GitHub refuses comments beyond 65,536 characters and summaries beyond 1 MB."""
 
 
-def outcome_markdown(outcome: Outcome) -> str:
-    return "".join(f"{line}\n" for line in _lines(outcome))
+def render_markdown(result: CheckResult) -> str:
+    return "".join(f"{line}\n" for line in _lines(result))
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
-    yield f"### Avro compatibility: {_verdict(outcome)}"
+def _lines(result: CheckResult) -> Iterator[str]:
+    yield f"### Avro compatibility: {_verdict(result)}"
     yield ""
-    if outcome.failures:
+    if result.failures:
         yield "| could not be judged | why |"
         yield "|---|---|"
         rows = [
             f"| {_code(_at(item.file, item.position.line if item.position else 0))} | {_cell(item.message)} |"
-            for item in outcome.failures
+            for item in result.failures
         ]
         yield from _bounded(rows)
         yield ""
-    for checked in outcome.checked:
+    for checked in result.checked:
         if checked.problems:
             yield from _schema(checked)
-    quiet = [checked for checked in outcome.checked if not checked.problems]
+    quiet = [checked for checked in result.checked if not checked.problems]
     if quiet:
-        yield f"<details><summary>{count_words(len(quiet), 'schema')} without findings</summary>"
+        yield f"<details><summary>{pluralize(len(quiet), 'schema')} without findings</summary>"
         yield ""
         yield "| schema | subject | level | compared with |"
         yield "|---|---|---|---|"
@@ -39,18 +39,18 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         yield ""
         yield "</details>"
         yield ""
-    for note in outcome.notes:
+    for note in result.notes:
         yield f"- {_cell(note)}"
 
 
-def _verdict(outcome: Outcome) -> str:
-    bad = sum(not checked.is_compatible for checked in outcome.checked)
-    words = [f"{bad} of {count_words(len(outcome.checked), 'schema')} incompatible"] if bad else []
-    words += [f"{len(outcome.failures)} could not be judged"] if outcome.failures else []
-    return ", ".join(words) if words else f"{count_words(len(outcome.checked), 'schema')} compatible"
+def _verdict(result: CheckResult) -> str:
+    bad = sum(not checked.is_compatible for checked in result.checked)
+    words = [f"{bad} of {pluralize(len(result.checked), 'schema')} incompatible"] if bad else []
+    words += [f"{len(result.failures)} could not be judged"] if result.failures else []
+    return ", ".join(words) if words else f"{pluralize(len(result.checked), 'schema')} compatible"
 
 
-def _schema(checked: Checked) -> Iterator[str]:
+def _schema(checked: CheckedSchema) -> Iterator[str]:
     mark = "compatible" if checked.is_compatible else "**incompatible**"
     compared = ", ".join(_code(version.name) for version in checked.compared) or "nothing"
     yield f"#### {_code(checked.file)}: {mark}"
@@ -59,7 +59,7 @@ def _schema(checked: Checked) -> Iterator[str]:
     yield ""
     yield "| line | rule | what is wrong | fix |"
     yield "|---|---|---|---|"
-    rows = [row for group in grouped(checked.problems) for row in _problem_rows(group)]
+    rows = [row for group in group_problems(checked.problems) for row in _problem_rows(group)]
     yield from _bounded(rows)
     yield ""
 
@@ -70,12 +70,15 @@ def _problem_rows(group: Sequence[Problem]) -> list[str]:
     rule = f"`{problem.rule}`{direction}"
     if problem.suppressed is not None:
         rule += f"<br>suppressed: {_cell(problem.suppressed.reason)}"
-    elif not problem.counts:
+    elif not problem.is_blocking:
         rule += "<br>warning"
-    return [f"| {leaf.line or ''} | {rule} | {_cell(leaf.sentence)} | {_cell(leaf.fix)} |" for leaf in leaves(problem)]
+    return [
+        f"| {leaf.line or ''} | {rule} | {_cell(leaf.sentence)} | {_cell(leaf.fix)} |"
+        for leaf in leaf_problems(problem)
+    ]
 
 
-def _quiet_row(checked: Checked) -> str:
+def _quiet_row(checked: CheckedSchema) -> str:
     compared = ", ".join(_code(version.name) for version in checked.compared) or (
         "new" if checked.is_new else "nothing"
     )

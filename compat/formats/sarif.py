@@ -11,29 +11,29 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.compat.catalogue import CATALOGUE
+from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem, leaf_problems
 from headrace.compat.finding import Severity
-from headrace.compat.outcome import Checked, Failure, Outcome, Problem, leaves
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT_NAME = "headraceFinding/v1"
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
 
-def outcome_sarif(outcome: Outcome) -> str:
+def render_sarif(result: CheckResult) -> str:
     results = [
         (checked, problem, leaf)
-        for checked in outcome.checked
+        for checked in result.checked
         for problem in checked.problems
-        for leaf in leaves(problem)
+        for leaf in leaf_problems(problem)
     ]
     rules = sorted({problem.rule for _, problem, _ in results})
     driver: dict[str, Any] = {"name": "headrace", "rules": [_rule(rule) for rule in rules]}
-    if outcome.tool_version:
-        driver["version"] = outcome.tool_version
+    if result.tool_version:
+        driver["version"] = result.tool_version
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [_invocation(outcome)],
+        "invocations": [_invocation(result)],
         "results": [_result(rules.index(problem.rule), checked, problem, leaf) for checked, problem, leaf in results],
     }
     document = {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
@@ -51,7 +51,7 @@ def _rule(rule: str) -> dict[str, Any]:
     }
 
 
-def _result(rule_index: int, checked: Checked, problem: Problem, leaf: Problem) -> dict[str, Any]:
+def _result(rule_index: int, checked: CheckedSchema, problem: Problem, leaf: Problem) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": problem.rule,
         "ruleIndex": rule_index,
@@ -84,12 +84,12 @@ def _location(file: str, leaf: Problem) -> dict[str, Any]:
     return location
 
 
-def _invocation(outcome: Outcome) -> dict[str, Any]:
+def _invocation(result: CheckResult) -> dict[str, Any]:
     return {
-        "executionSuccessful": not outcome.failures,
+        "executionSuccessful": not result.failures,
         "toolExecutionNotifications": [
-            *(_notification(failure) for failure in outcome.failures),
-            *({"level": "note", "message": {"text": note}} for note in outcome.notes),
+            *(_notification(failure) for failure in result.failures),
+            *({"level": "note", "message": {"text": note}} for note in result.notes),
         ],
     }
 

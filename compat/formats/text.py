@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.compat.outcome import Checked, Excerpt, Outcome, Problem, count_words, grouped, leaves, printable
+from headrace.compat.check_result import (
+    CheckedSchema,
+    CheckResult,
+    Excerpt,
+    Problem,
+    group_problems,
+    leaf_problems,
+    mask_unprintable,
+    pluralize,
+)
 
 DETAIL_CHARS_MAX = 300
 """Longest wording of Avro Java that is shown; a list of missing symbols has no end. JSON has all of it."""
@@ -38,7 +47,7 @@ COLOURED = Style(
 )
 
 
-def outcome_text(outcome: Outcome, style: Style = PLAIN, *, verbose: bool = False, quiet: bool = False) -> str:
+def render_text(result: CheckResult, style: Style = PLAIN, *, verbose: bool = False, quiet: bool = False) -> str:
     """The whole run, ending in a line break unless there is nothing to say.
 
     Args:
@@ -46,66 +55,66 @@ def outcome_text(outcome: Outcome, style: Style = PLAIN, *, verbose: bool = Fals
         quiet: leave out schemas of which there is nothing to say but that they are compatible.
     """
     parts = []
-    for checked in outcome.checked:
+    for checked in result.checked:
         if quiet and checked.is_compatible and not checked.problems and not checked.notes:
             continue
-        parts.append(checked_text(checked, style, verbose=verbose))
-    notes = [f"note: {printable(note)}" for note in outcome.notes]
-    return "".join(f"{part}\n" for part in (*parts, *notes, *_summary(outcome, style)))
+        parts.append(render_checked_schema(checked, style, verbose=verbose))
+    notes = [f"note: {mask_unprintable(note)}" for note in result.notes]
+    return "".join(f"{part}\n" for part in (*parts, *notes, *_summary(result, style)))
 
 
-def checked_text(checked: Checked, style: Style = PLAIN, *, verbose: bool = False) -> str:
+def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbose: bool = False) -> str:
     """One schema; the last line is the verdict, unless there are notes to it."""
     shown = [problem for problem in checked.problems if problem.suppressed is None or verbose]
-    parts = [_problem_text(checked, group, style) for group in grouped(shown)]
+    parts = [_problem_text(checked, group, style) for group in group_problems(shown)]
     parts.append(_verdict(checked, style))
     if verbose:
-        parts += [f"  {style.faint}{printable(line)}{style.end}" for line in _details(checked)]
-    parts += [f"note: {printable(note)}" for note in checked.notes]
+        parts += [f"  {style.faint}{mask_unprintable(line)}{style.end}" for line in _details(checked)]
+    parts += [f"note: {mask_unprintable(note)}" for note in checked.notes]
     return "\n".join(parts)
 
 
-def _summary(outcome: Outcome, style: Style) -> list[str]:
+def _summary(result: CheckResult, style: Style) -> list[str]:
     """A last line where there is too much above it to be counted by eye."""
-    total = len(outcome.checked) + len(outcome.failures)
+    total = len(result.checked) + len(result.failures)
     if total == 0:
         return ["no schema to check"]
     if total < 3:
         return []
-    bad = sum(not checked.is_compatible for checked in outcome.checked)
-    new = sum(checked.is_new for checked in outcome.checked)
-    words = [f"{count_words(total, 'schema')} checked"]
+    bad = sum(not checked.is_compatible for checked in result.checked)
+    new = sum(checked.is_new for checked in result.checked)
+    words = [f"{pluralize(total, 'schema')} checked"]
     words += [f"{style.error}{bad} incompatible{style.end}"] if bad else []
-    words += [f"{style.error}{len(outcome.failures)} not judged{style.end}"] if outcome.failures else []
+    words += [f"{style.error}{len(result.failures)} not judged{style.end}"] if result.failures else []
     words += [f"{new} new"] if new else []
-    words += [] if bad or outcome.failures else [f"{style.good}all compatible{style.end}"]
+    words += [] if bad or result.failures else [f"{style.good}all compatible{style.end}"]
     return [", ".join(words)]
 
 
-def _problem_text(checked: Checked, group: Sequence[Problem], style: Style) -> str:
+def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style) -> str:
     """One problem; where it is about the branch of a union, each problem inside that branch."""
     problem = group[0]
     lines = []
-    for leaf in leaves(problem):
-        place = printable(_place(checked.file, leaf))
-        lines.append(f"{style.place}{place}{style.end}{_severity(problem, style)}: {printable(leaf.sentence)}")
+    for leaf in leaf_problems(problem):
+        place = mask_unprintable(_place(checked.file, leaf))
+        lines.append(f"{style.place}{place}{style.end}{_severity(problem, style)}: {mask_unprintable(leaf.sentence)}")
         lines += _excerpt(leaf, style)
         if leaf.fix:
-            lines.append(f"    {style.fix}fix{style.end}: {printable(leaf.fix)}")
+            lines.append(f"    {style.fix}fix{style.end}: {mask_unprintable(leaf.fix)}")
     others = list(dict.fromkeys(other.version_name for other in group if other.version != problem.version))
     if others:
-        lines.append(f"    also: the same against {printable(', '.join(others))}")
-    lines.append(f"    {style.faint}rule: {_cut(printable(_rule_words(problem)))}{style.end}")
+        lines.append(f"    also: the same against {mask_unprintable(', '.join(others))}")
+    lines.append(f"    {style.faint}rule: {_cut(mask_unprintable(_rule_words(problem)))}{style.end}")
     if problem.suppressed is not None:
         lines.append(
-            f"    suppressed by {printable(problem.suppressed.origin)}: {printable(problem.suppressed.reason)}"
+            f"    suppressed by {mask_unprintable(problem.suppressed.origin)}: {mask_unprintable(problem.suppressed.reason)}"
         )
     return "\n".join([*lines, ""])
 
 
 def _severity(problem: Problem, style: Style) -> str:
     word = "suppressed" if problem.suppressed is not None else problem.severity.value
-    colour = style.error if problem.counts else style.warning
+    colour = style.error if problem.is_blocking else style.warning
     return f"{colour}{word}{style.end}"
 
 
@@ -136,38 +145,40 @@ def _cut(text: str) -> str:
     return text if len(text) <= DETAIL_CHARS_MAX else f"{text[:DETAIL_CHARS_MAX]}…"
 
 
-def _verdict(checked: Checked, style: Style) -> str:
-    name = f"{printable(checked.file)}: " if checked.file else ""
+def _verdict(checked: CheckedSchema, style: Style) -> str:
+    name = f"{mask_unprintable(checked.file)}: " if checked.file else ""
     level = checked.level.value
     remarks = _remarks(checked)
     if not checked.compared and checked.is_compatible:
         why = "which compares nothing" if level == "NONE" else "there is no earlier version"
         if checked.is_new and checked.baseline:
-            why = f"{printable(checked.baseline)} has no earlier version"
+            why = f"{mask_unprintable(checked.baseline)} has no earlier version"
         return f"{name}{style.good}compatible{style.end} at {level}: {why}{remarks}"
     if checked.is_compatible:
-        names = printable(", ".join(known.name for known in checked.compared))
+        names = mask_unprintable(", ".join(known.name for known in checked.compared))
         return f"{name}{style.good}compatible{style.end} at {level} with {names}{remarks}"
-    counting = [problem for problem in checked.problems if problem.counts]
-    failed = printable(", ".join(dict.fromkeys(problem.version_name for problem in counting if problem.version_name)))
-    count = sum(len(leaves(group[0])) for group in grouped(counting))
+    counting = [problem for problem in checked.problems if problem.is_blocking]
+    failed = mask_unprintable(
+        ", ".join(dict.fromkeys(problem.version_name for problem in counting if problem.version_name))
+    )
+    count = sum(len(leaf_problems(group[0])) for group in group_problems(counting))
     words = f" with {failed}" if failed else ""
     bad = f"{style.error}incompatible{style.end}"
-    return f"{name}{bad} at {level}{words}: {count_words(count, 'problem')}{remarks}"
+    return f"{name}{bad} at {level}{words}: {pluralize(count, 'problem')}{remarks}"
 
 
-def _remarks(checked: Checked) -> str:
+def _remarks(checked: CheckedSchema) -> str:
     """What is there besides the problems that count."""
     warnings = sum(problem.severity.value == "warning" and not problem.suppressed for problem in checked.problems)
     suppressed = sum(problem.suppressed is not None for problem in checked.problems)
-    words = [count_words(warnings, "warning")] if warnings else []
+    words = [pluralize(warnings, "warning")] if warnings else []
     words += [f"{suppressed} suppressed"] if suppressed else []
     return f" ({', '.join(words)})" if words else ""
 
 
-def _details(checked: Checked) -> list[str]:
+def _details(checked: CheckedSchema) -> list[str]:
     compared = ", ".join(version.name for version in checked.compared) or "none"
     return [
         f"subject: {checked.subject or '-'}; level {checked.level.value} ({checked.level_origin or 'default'})",
-        f"compared with: {compared} ({count_words(checked.known, 'earlier version')} in {checked.baseline or '-'})",
+        f"compared with: {compared} ({pluralize(checked.version_count, 'earlier version')} in {checked.baseline or '-'})",
     ]

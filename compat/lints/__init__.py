@@ -1,7 +1,7 @@
 """Rules beyond compatibility, each asked for by name: the rows, and what they find as problems of a check.
 
 A lint is opt-in since what it asks is a matter of taste, of the readers at hand or of what the data is for. Those
-whose breach makes data wrong or unreadable are errors, the others warnings, unless asked otherwise. `BY_DEFAULT` has
+whose breach makes data wrong or unreadable are errors, the others warnings, unless asked otherwise. `DEFAULT_LINTS` has
 what is looked at unasked, as a warning: what nobody wants, and Avro's own check does not see.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from headrace.compat.check_result import Problem, source_excerpt
+from headrace.compat.describe import describe_field
 from headrace.compat.errors import UnknownLint
 from headrace.compat.finding import Severity
-from headrace.compat.lints import of_change, of_schema
-from headrace.compat.lints.model import ChosenLint, Lint, Linted, Remark
-from headrace.compat.lints.of_change import each_pair
-from headrace.compat.outcome import Problem, excerpt_of
-from headrace.compat.words import field_words
+from headrace.compat.lints import change_lints, schema_lints
+from headrace.compat.lints.change_lints import for_each_pair
+from headrace.compat.lints.model import EnabledLint, Lint, LintFinding, LintInput
 
-__all__ = ["ALL", "LINTS", "ChosenLint", "Lint", "Linted", "Remark", "lint_problems", "parse_lints"]
+__all__ = ["ALL", "LINTS", "EnabledLint", "Lint", "LintFinding", "LintInput", "lint_problems", "parse_lints"]
 
 ALL = "all"
 
@@ -31,7 +31,7 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
                 "Every named type and every field says what it means.",
                 "Whoever reads the data later has nothing but the schema to go by.",
                 Severity.WARNING,
-                of_schema.documentation,
+                schema_lints.documentation,
             ),
             Lint(
                 "NAMING",
@@ -39,110 +39,112 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
                 "or all in camelCase.",
                 "Names end in generated classes, columns and queries, where each exception must be remembered.",
                 Severity.WARNING,
-                of_schema.naming,
+                schema_lints.naming,
             ),
             Lint(
                 "ENUM_WITHOUT_DEFAULT",
                 "Every enum has a default.",
                 "Readers meet symbols that were added later; without a default they fail on the whole record.",
                 Severity.WARNING,
-                of_schema.enum_default,
+                schema_lints.enum_default,
             ),
             Lint(
                 "OPTIONAL_WITHOUT_DEFAULT",
                 "A field that may be null has a default.",
                 "It looks as if it could be left out or removed, but a reader needs the default for that.",
                 Severity.WARNING,
-                of_schema.optional_default,
+                schema_lints.optional_default,
             ),
             Lint(
                 "EMPTY_ARRAY_DEFAULT",
                 "A field that may be an array or something else has no empty array as its default.",
                 "Avro Java's check promises that such a field can be filled, and its reader (1.12) fails at it.",
                 Severity.ERROR,
-                of_schema.empty_array_default,
+                schema_lints.empty_array_default,
             ),
             Lint(
                 "LOGICAL_TYPE_IGNORED",
                 "A logical type of Avro stands in the type, is spelled as Avro has it and has what it needs.",
                 "Avro ignores any other without a word, and everybody reads the plain number or bytes below.",
                 Severity.WARNING,
-                of_schema.ignored_logical_type,
+                schema_lints.ignored_logical_type,
             ),
             Lint(
                 "LOGICAL_TYPE_CHANGED",
                 "A field keeps its logical type.",
                 "Avro compares the types below only, so data still reads, as another time, date or number.",
                 Severity.ERROR,
-                each_pair(of_change.logical_type),
+                for_each_pair(change_lints.logical_type),
             ),
             Lint(
                 "DECIMAL_CHANGED",
                 "A decimal keeps its scale, and its precision does not shrink.",
                 "Avro writes the digits without the scale: with another one, 12.34 is read as 1.234.",
                 Severity.ERROR,
-                each_pair(of_change.decimal),
+                for_each_pair(change_lints.decimal),
             ),
             Lint(
                 "NAMESPACE_CHANGED",
                 "A type keeps its namespace, or has an alias for its earlier full name.",
                 "Avro Java and the registry compare short names only; readers in other languages take full names.",
                 Severity.WARNING,
-                each_pair(of_change.namespace),
+                for_each_pair(change_lints.namespace),
             ),
             Lint(
                 "UNION_ORDER_CHANGED",
                 "The branches of a union keep their order.",
                 "Some readers number the branches, and until Avro 1.12 a default belongs to the first one.",
                 Severity.WARNING,
-                each_pair(of_change.union_order),
+                for_each_pair(change_lints.union_order),
             ),
             Lint(
                 "FIELD_ORDER_CHANGED",
                 "The fields of a record keep their order.",
                 "Avro reads by name, but tables, generated constructors and CSV take fields by their place.",
                 Severity.WARNING,
-                each_pair(of_change.field_order),
+                for_each_pair(change_lints.field_order),
             ),
             Lint(
                 "ALIAS_CHAIN_BROKEN",
                 "What was renamed again keeps all its earlier names as aliases.",
                 "An alias is not followed through versions: of a renamed to b renamed to c, c needs both names.",
                 Severity.ERROR,
-                each_pair(of_change.alias_chain),
+                for_each_pair(change_lints.alias_chain),
             ),
             Lint(
                 "KEY_FIELD_ADDED",
                 "The schema of a key (a subject that ends in -key) gets no new fields.",
                 "Equal keys must be equal bytes: partitioning, joins and compaction compare these.",
                 Severity.ERROR,
-                of_change.key_default,
+                change_lints.key_default,
             ),
             Lint(
                 "HIVE_COLUMN",
                 "Every field can be a column of a Hive table.",
                 "One field that Hive has no column for makes the whole table unusable.",
                 Severity.ERROR,
-                of_schema.hive_column,
+                schema_lints.hive_column,
             ),
             Lint(
                 "HIVE_RESERVED_WORD",
                 "No field is called by a word that Hive or Spark reserve.",
                 "Such a column works only between back-ticks, in every query of everybody.",
                 Severity.WARNING,
-                of_schema.hive_reserved_word,
+                schema_lints.hive_reserved_word,
             ),
         )
     }
 )
 
 
-BY_DEFAULT: Mapping[str, ChosenLint] = MappingProxyType(
-    {name: ChosenLint(LINTS[name], Severity.WARNING, is_asked=False) for name in ("DECIMAL_CHANGED",)}
+DEFAULT_LINTS: Mapping[str, EnabledLint] = MappingProxyType(
+    {name: EnabledLint(LINTS[name], Severity.WARNING, is_explicit=False) for name in ("DECIMAL_CHANGED",)}
 )
 
 
-def parse_lints(words: Sequence[str], given: Mapping[str, ChosenLint] = MappingProxyType({})) -> tuple[ChosenLint, ...]:
+def parse_lints(
+    words: Sequence[str], given: Mapping[str, EnabledLint] = MappingProxyType({})
+) -> tuple[EnabledLint, ...]:
     """The lints that words ask for: `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all`; later words go before.
 
     Case does not matter, nor whether parts are joined by `-` or `_`. Those `given` are there before any word.
@@ -163,16 +165,16 @@ def parse_lints(words: Sequence[str], given: Mapping[str, ChosenLint] = MappingP
         for lint in named:
             chosen.pop(lint.id, None)
             if severity != "off":
-                chosen[lint.id] = ChosenLint(lint, Severity(severity) if severity else lint.severity)
+                chosen[lint.id] = EnabledLint(lint, Severity(severity) if severity else lint.severity)
     return tuple(chosen[name] for name in LINTS if name in chosen)
 
 
-def lint_problems(chosen: Sequence[ChosenLint], linted: Linted) -> tuple[Problem, ...]:
+def lint_problems(chosen: Sequence[EnabledLint], linted: LintInput) -> tuple[Problem, ...]:
     """What the lints have to say, lint by lint, in the order of the text."""
     return tuple(_problem(row, remark, linted) for row in chosen for remark in row.lint.check(linted))
 
 
-def _problem(row: ChosenLint, remark: Remark, linted: Linted) -> Problem:
+def _problem(row: EnabledLint, remark: LintFinding, linted: LintInput) -> Problem:
     position, earlier = remark.position, remark.earlier
     return Problem(
         rule=row.lint.id,
@@ -185,8 +187,8 @@ def _problem(row: ChosenLint, remark: Remark, linted: Linted) -> Problem:
         column=position.column,
         sentence=remark.sentence,
         fix=remark.fix,
-        field=field_words(remark.path),
-        reader=remark.here,
-        writer=remark.there,
-        excerpt=excerpt_of(linted.candidate.text, position),
+        field=describe_field(remark.path),
+        reader=remark.new,
+        writer=remark.old,
+        excerpt=source_excerpt(linted.candidate.text, position),
     )

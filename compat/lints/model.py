@@ -10,23 +10,23 @@ from headrace.compat.finding import Severity, VersionedSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """One thing a lint has to say. `path` is the way to it in the data, as `compat.words.field_words` takes it.
+class LintFinding:
+    """One thing a lint has to say. `path` is the way to it in the data, as `compat.describe.describe_field` takes it.
 
-    `here` and `there` are the fragments of the candidate and of the earlier version that it is about.
+    `new` and `old` are the fragments of the candidate and of the earlier version that it is about.
     """
 
     sentence: str
     fix: str
     position: Position
     path: tuple[str, ...] = ()
-    here: str = ""
-    there: str = ""
+    new: str = ""
+    old: str = ""
     earlier: VersionedSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Linted:
+class LintInput:
     """What lints look at: the candidate, and the versions it is compared with, newest first."""
 
     candidate: Schema
@@ -42,13 +42,13 @@ class Lint:
     purpose: str
     why: str
     severity: Severity
-    check: Callable[[Linted], Iterator[Remark]]
+    check: Callable[[LintInput], Iterator[LintFinding]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenLint:
-    """A lint at the severity that is wanted; `is_asked` is false of one that is looked at by default."""
+class EnabledLint:
+    """A lint at the severity that is wanted; `is_explicit` is false of one that is looked at by default."""
 
     lint: Lint
     severity: Severity
-    is_asked: bool = True
+    is_explicit: bool = True

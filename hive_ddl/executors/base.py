@@ -19,7 +19,7 @@ class Executor(Protocol):
     """
 
     @property
-    def refuses_late_writers(self) -> bool:
+    def has_compare_and_set(self) -> bool:
         """Whether `SetProperties` is a true compare-and-set here; else it only looks before it writes."""
         ...
 
@@ -32,9 +32,9 @@ class Executor(Protocol):
         ...
 
     def partitions(
-        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+        self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
-        """Locations of the table's partitions by their values, of the `wanted` ones where given; absent ones are left
+        """Locations of the table's partitions by their values, of the `selected` ones where given; absent ones are left
         out. Asking for the few that matter spares a listing of the whole table."""
         ...
 
@@ -52,13 +52,13 @@ class Executor(Protocol):
         ...
 
 
-def check_creation(current: TableState, wanted: TableState) -> None:
+def check_creation(current: TableState, desired: TableState) -> None:
     """What becomes of a creation that finds the table there: either somebody was quicker, or our own first try arrived.
 
     Raises:
-        StaleRevision: it is not what was wanted.
+        StaleRevision: it is not what was desired.
         ForeignTable: it is somebody else's.
     """
-    is_ours = current.topic == wanted.topic and current.revision == wanted.revision
-    if not is_ours and plan_table(current, wanted):
-        raise StaleRevision(wanted.database, wanted.name, "", current.revision or "")
+    is_ours = current.topic == desired.topic and current.revision == desired.revision
+    if not is_ours and plan_table(current, desired):
+        raise StaleRevision(desired.database, desired.name, "", current.revision or "")

@@ -44,7 +44,7 @@ def archive_name(key: Path, size: int) -> Path:
     return key.with_name(f"{key.name}-{size}{SUFFIX}")
 
 
-def whole_archive(key: Path) -> Path | None:
+def find_archive(key: Path) -> Path | None:
     """The archive that is there as it was made."""
     found = key.parent.glob(f"{key.name}-*{SUFFIX}")
     return next((one for one in found if one == archive_name(key, one.stat().st_size)), None)
@@ -53,7 +53,7 @@ def whole_archive(key: Path) -> Path | None:
 def archive_options() -> tuple[str, ...]:
     """Java's options for a JVM that is to start from the archive; none where it is not there."""
     try:
-        path = whole_archive(archive_key())
+        path = find_archive(archive_key())
     except OSError:
         return ()
     return () if path is None else (f'"-XX:SharedArchiveFile={path}"', *CHECKED)

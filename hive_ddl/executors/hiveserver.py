@@ -30,29 +30,29 @@ from thrift_sasl import TSaslClientTransport
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, ReplaceView, SetProperties
-from headrace.hive_ddl.render import database_statement, partition_spec, qualified, statements
+from headrace.hive_ddl.render import database_statement, partition_spec, qualified_name, render_statements
 from headrace.hive_ddl.table import Column, TableState, literal_columns
 
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10
 LOGIN_TIMEOUT_S = 60  # HiveServer2 makes directories for a session; a server with another way to log in never answers
-ANSWER_TIMEOUT_S = 900  # of one statement; 500 partitions on a slow metastore take minutes
+STATEMENT_TIMEOUT_S = 900  # of one statement; 500 partitions on a slow metastore take minutes
 REASON_CHARS_MAX = 500
 LISTINGS_MAX = 31  # more days than a month are found faster by one listing of everything
 
 NOSASL = "NOSASL"
 KERBEROS = "KERBEROS"
-WITH_PASSWORD = frozenset({"LDAP", "CUSTOM"})
+PASSWORD_AUTHS = frozenset({"LDAP", "CUSTOM"})
 
-ON_SPARK = (
+SPARK_SESSION_SETTINGS = (
     "SET spark.sql.variable.substitute=false",
     "SET spark.sql.legacy.setCommandRejectsSparkCoreConfs=false",
     "SET spark.redaction.regex=(?!)",
     "SET spark.sql.redaction.options.regex=(?!)",
 )
 """For our session only, and nothing that a server may refuse keeps the rest from working."""
-ON_HIVE = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=false")
+HIVE_SESSION_SETTINGS = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=false")
 
 REDACTED = "*********(redacted)"
 
@@ -98,8 +98,8 @@ class HiveServerExecutor:
 
     def __init__(self, address: HiveServerAddress) -> None:
         self._address = address
-        self._said_unconditional = False
-        self._down = ""
+        self._has_warned = False
+        self._failure_reason = ""
         try:
             with self._failures("a connection"):
                 _check_reachable(address)
@@ -108,14 +108,14 @@ class HiveServerExecutor:
                 self._is_spark = _product(self._connection).startswith("Spark")
         except StatementRefused as error:
             raise MetastoreUnavailable(str(address), error.reason) from error
-        for statement in ON_SPARK if self._is_spark else ON_HIVE:
+        for statement in SPARK_SESSION_SETTINGS if self._is_spark else HIVE_SESSION_SETTINGS:
             try:
                 self._run(statement)
             except StatementRefused as error:
                 logger.debug("session_setting_refused statement=%s error=%s", statement, error)
 
     @property
-    def refuses_late_writers(self) -> bool:
+    def has_compare_and_set(self) -> bool:
         return False
 
     def ensure_database(self, name: str) -> None:
@@ -126,7 +126,7 @@ class HiveServerExecutor:
         with self._failures(f"a look at table {database}.{name}"):
             try:
                 properties = self._properties(database, name)
-                described = _Described(self._ask(f"DESCRIBE FORMATTED {qualified(database, name)}"))
+                described = _TableDescription(self._query(f"DESCRIBE FORMATTED {qualified_name(database, name)}"))
             except _TableNotFound:
                 return None
         partition_columns = described.partition_columns
@@ -140,14 +140,14 @@ class HiveServerExecutor:
         )
 
     def partitions(
-        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+        self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         found: dict[PartitionValues, str] = {}
         with self._failures(f"a look at the partitions of {database}.{name}"), contextlib.suppress(_TableNotFound):
-            for columns, values in self._listed(database, name, wanted):
-                if wanted is None or values in wanted:
-                    statement = f"DESCRIBE FORMATTED {qualified(database, name)} {partition_spec(columns, values)}"
-                    found[values] = _Described(self._ask(statement)).facts.get("Location", "")
+            for columns, values in self._listed(database, name, selected):
+                if selected is None or values in selected:
+                    statement = f"DESCRIBE FORMATTED {qualified_name(database, name)} {partition_spec(columns, values)}"
+                    found[values] = _TableDescription(self._query(statement)).facts.get("Location", "")
         return found
 
     def execute(self, op: Op) -> None:
@@ -189,16 +189,16 @@ class HiveServerExecutor:
             check_creation(current, op.table)
 
     def _check_revision(self, op: SetProperties) -> None:
-        if not self._said_unconditional:
-            self._said_unconditional = True
-            logger.warning("late_writers_not_refused reason=no_condition_in_hiveql server=%s", self._address)
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("compare_and_set_unavailable reason=no_condition_in_hiveql server=%s", self._address)
         current = self.table(op.database, op.name)
         found = "no table" if current is None else current.revision
         if found != op.expected_revision:
             raise StaleRevision(op.database, op.name, op.expected_revision or "", found or "")
 
     def _properties(self, database: str, name: str) -> dict[str, str]:
-        rows = self._ask(f"SHOW TBLPROPERTIES {qualified(database, name)}")
+        rows = self._query(f"SHOW TBLPROPERTIES {qualified_name(database, name)}")
         properties = {str(row[0]): str(row[1]) for row in rows if len(row) > 1 and row[1] is not None}
         hidden = sorted(key for key, value in properties.items() if REDACTED in value)
         if hidden:
@@ -210,38 +210,38 @@ class HiveServerExecutor:
         return properties
 
     def _listed(
-        self, database: str, name: str, wanted: Collection[PartitionValues] | None
+        self, database: str, name: str, selected: Collection[PartitionValues] | None
     ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
-        """The partition columns and values of what is there, of the days of `wanted` at least."""
-        table = qualified(database, name)
-        days = None if wanted is None else sorted({values[0] for values in wanted})
+        """The partition columns and values of what is there, of the days of `selected` at least."""
+        table = qualified_name(database, name)
+        days = None if selected is None else sorted({values[0] for values in selected})
         specs = [""]
         if days is not None and len(days) <= LISTINGS_MAX:
-            (first, *_) = _Described(self._ask(f"DESCRIBE FORMATTED {table}")).partition_columns
+            (first, *_) = _TableDescription(self._query(f"DESCRIBE FORMATTED {table}")).partition_columns
             specs = [f" {partition_spec((first,), (day,))}" for day in days]
         for spec in specs:
-            for listed, *_ in self._ask(f"SHOW PARTITIONS {table}{spec}"):
+            for listed, *_ in self._query(f"SHOW PARTITIONS {table}{spec}"):
                 pairs = [part.partition("=") for part in str(listed).split("/")]
                 yield tuple(unquote(key) for key, _, _ in pairs), tuple(unquote(value) for _, _, value in pairs)
 
     def _run_all(self, op: Op, subject: str) -> None:
         with self._failures(subject):
-            for statement in statements(op):
+            for statement in render_statements(op):
                 self._run(statement)
 
     def _run(self, statement: str) -> None:
         with self._failures("a statement"):
             self._cursor.execute(statement)
 
-    def _ask(self, query: str) -> Sequence[Sequence[Any]]:
+    def _query(self, query: str) -> Sequence[Sequence[Any]]:
         self._run(query)
         with self._failures("an answer"):
             return [tuple(row) for row in self._cursor.fetchall()]
 
     @contextlib.contextmanager
     def _failures(self, subject: str) -> Iterator[None]:
-        if self._down:
-            raise MetastoreUnavailable(str(self._address), self._down)
+        if self._failure_reason:
+            raise MetastoreUnavailable(str(self._address), self._failure_reason)
         try:
             yield
         except exc.Error as error:
@@ -252,16 +252,16 @@ class HiveServerExecutor:
                 raise
             raise type(error)(subject, error.reason) from error
         except (TException, OSError, EOFError) as error:
-            self._lost(error)
+            self._fail_connection(error)
 
-    def _lost(self, error: Exception) -> NoReturn:
+    def _fail_connection(self, error: Exception) -> NoReturn:
         """Whatever a broken connection is asked next waits for an answer to what came before, so it is not asked."""
-        self._down = _why_lost(error)
-        raise MetastoreUnavailable(str(self._address), self._down) from error
+        self._failure_reason = _describe_connection_failure(error)
+        raise MetastoreUnavailable(str(self._address), self._failure_reason) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _TableDescription:
     """The answer to DESCRIBE FORMATTED, of either server.
 
     Columns come first; then titles that begin with #, columns of partitions again below the first of them, and facts
@@ -293,13 +293,13 @@ class _Described:
     def _titles(self) -> list[str]:
         return [title for row in self.rows if _is_title(title := _text(row[0]).strip())]
 
-    def _section(self, wanted: str) -> Iterator[Sequence[Any]]:
+    def _section(self, section_title: str) -> Iterator[Sequence[Any]]:
         title = ""
         for row in self.rows:
             first = _text(row[0]).strip()
             if _is_title(first):
                 title = first
-            elif title == wanted:
+            elif title == section_title:
                 yield row
 
 
@@ -329,11 +329,13 @@ def _connect(address: HiveServerAddress) -> Any:
             "sasl_auth": mechanism,
             "service": address.service if address.auth == KERBEROS else None,
             "username": user,
-            "password": address.password if address.auth in WITH_PASSWORD else "x",  # PLAIN sends one that is not empty
+            "password": address.password
+            if address.auth in PASSWORD_AUTHS
+            else "x",  # PLAIN sends one that is not empty
         }
         transport = TSaslClientTransport(lambda: hive.get_installed_sasl(**login), mechanism, wire)
     connection = hive.connect(thrift_transport=transport, username=user)
-    wire.setTimeout(ANSWER_TIMEOUT_S * 1000)
+    wire.setTimeout(STATEMENT_TIMEOUT_S * 1000)
     return connection
 
 
@@ -360,7 +362,7 @@ def _reason(error: exc.Error) -> str:
     return " ".join(" ".join(lines).split())[:REASON_CHARS_MAX] or "no reason given"
 
 
-def _why_lost(error: Exception) -> str:
+def _describe_connection_failure(error: Exception) -> str:
     if isinstance(error, TimeoutError) or getattr(error, "type", None) == TTransportException.TIMED_OUT:
         return "it does not answer; is hive.server_auth what the server has as hive.server2.authentication?"
     message = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())

@@ -78,9 +78,9 @@ class ThriftValues:
 
     def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:
         """A Java list of partitions, each as `json` has it."""
-        answer = self._lists_of_partitions()
-        answer.setPartitions(partitions)
-        found: Sequence[dict[str, Any]] = self.json(answer).get("partitions", ())
+        partition_list = self._lists_of_partitions()
+        partition_list.setPartitions(partitions)
+        found: Sequence[dict[str, Any]] = self.json(partition_list).get("partitions", ())
         return found
 
     def partitions(

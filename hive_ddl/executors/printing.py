@@ -34,7 +34,7 @@ class PrintingExecutor:
         self._partitions: dict[tuple[str, str], dict[PartitionValues, str]] = {}
 
     @property
-    def refuses_late_writers(self) -> bool:
+    def has_compare_and_set(self) -> bool:
         return False
 
     def ensure_database(self, name: str) -> None:
@@ -46,10 +46,10 @@ class PrintingExecutor:
         return self._tables.get((database, name))
 
     def partitions(
-        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+        self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         known = self._partitions.get((database, name), {})
-        return {values: known[values] for values in known if wanted is None or values in wanted}
+        return {values: known[values] for values in known if selected is None or values in selected}
 
     def execute(self, op: Op) -> None:
         self._output.write(render(op))

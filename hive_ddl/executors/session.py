@@ -30,8 +30,8 @@ from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed
 from headrace.hive_ddl.executors.class_archive import archive_options
-from headrace.hive_ddl.executors.derby import await_derby, derby_holder
-from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, root_cause
+from headrace.hive_ddl.executors.derby import find_derby_owner, wait_for_derby
+from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, root_cause
 from headrace.hive_ddl.executors.metastore import new_client
 from headrace.settings.masking import is_secret
 
@@ -133,9 +133,9 @@ def open_session(
     _silence_libraries()
     data_dir = data_dir.resolve()
     if metastore_uri is None:
-        await_derby(data_dir / METASTORE_DIRECTORY)
+        wait_for_derby(data_dir / METASTORE_DIRECTORY)
     else:
-        await_metastore(metastore_uri)
+        check_metastore_reachable(metastore_uri)
     properties = session_properties(
         app_name=app_name,
         master=master,
@@ -155,7 +155,7 @@ def open_session(
     return session
 
 
-def open_unreached(data_dir: Path, properties: Mapping[str, str]) -> SparkSession:
+def open_session_without_metastore(data_dir: Path, properties: Mapping[str, str]) -> SparkSession:
     """A session that has not looked for its metastore, for work that needs none.
 
     Raises:
@@ -173,7 +173,7 @@ def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
     """
     _silence_libraries()
     log_path = _open_log(data_dir.resolve())
-    with _failures_told(log_path):
+    with _session_failures(log_path):
         return _launch(_spark_conf(properties), log_path)
 
 
@@ -263,7 +263,7 @@ def session_properties(
     return properties
 
 
-def await_metastore(uri: str) -> None:
+def check_metastore_reachable(uri: str) -> None:
     """Fails at once, with the reason, where starting a JVM first would only make the user wait.
 
     Raises:
@@ -312,7 +312,7 @@ def _open_log(data_dir: Path) -> Path:
 
 def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
     conf = _spark_conf(properties)
-    with _failures_told(log_path):
+    with _session_failures(log_path):
         return SparkSession(SparkContext(conf=conf, gateway=SparkContext._gateway or _launch(conf, log_path)))
 
 
@@ -331,7 +331,7 @@ def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
     is_local = (conf.get("spark.master") or "").startswith("local")
     secrets = {key: value for key, value in conf.getAll() if is_secret(key)}
     public = SparkConf().setAll([(key, value) for key, value in conf.getAll() if key not in secrets])
-    with log_path.open("ab") as log, _interrupts_wait(), _address_known(LOOPBACK if is_local else None):
+    with log_path.open("ab") as log, _deferred_interrupts(), _local_address(LOOPBACK if is_local else None):
         gateway = launch_gateway(public, {"stdout": log, "stderr": log})
     for key, value in secrets.items():
         gateway.jvm.java.lang.System.setProperty(key, value)
@@ -339,18 +339,18 @@ def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
 
 
 @contextlib.contextmanager
-def _failures_told(log_path: Path) -> Iterator[None]:
+def _session_failures(log_path: Path) -> Iterator[None]:
     log_start = log_path.stat().st_size
     try:
         yield
     except (PySparkException, OSError) as error:
-        raise SessionFailed(f"Spark did not start: {_last_words(log_path, log_start, str(error))}") from error
+        raise SessionFailed(f"Spark did not start: {_failure_line(log_path, log_start, str(error))}") from error
     except Py4JError as error:
         raise SessionFailed(f"Spark did not start: {root_cause(error)}") from error
 
 
 @contextlib.contextmanager
-def _address_known(address: str | None) -> Iterator[None]:
+def _local_address(address: str | None) -> Iterator[None]:
     """Tells a JVM that is started meanwhile which address is its machine's, unless the environment does.
 
     Spark looks for one before it reads a property, and ends where the machine's own name has none, as in some
@@ -367,7 +367,7 @@ def _address_known(address: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupts_wait() -> Iterator[None]:
+def _deferred_interrupts() -> Iterator[None]:
     """Puts a Ctrl-C off until the context ends.
 
     One that meets `launch_gateway` makes it remove the file that the starting JVM is to write its port to; that JVM
@@ -386,7 +386,7 @@ def _interrupts_wait() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _last_words(log_path: Path, start: int, otherwise: str) -> str:
+def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
     """What of the JVM's output says most about why it ended, in one line."""
     with log_path.open("rb") as log:
         log.seek(start)
@@ -408,5 +408,5 @@ def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) 
     except METASTORE_FAILURES as error:
         reason = root_cause(error)
         if derby_dir is not None and ("XSDB6" in reason or "Another instance of Derby" in reason):
-            reason = f"{derby_holder(derby_dir / METASTORE_DIRECTORY) or 'another process'} has just opened it"
+            reason = f"{find_derby_owner(derby_dir / METASTORE_DIRECTORY) or 'another process'} has just opened it"
         raise MetastoreUnavailable(where, reason) from error

@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
-from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, one_line, root_cause
+from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, java_class, one_line, root_cause
 from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import (
@@ -49,7 +49,7 @@ from headrace.hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from headrace.hive_ddl.render import qualified, statements
+from headrace.hive_ddl.render import qualified_name, render_statements
 from headrace.hive_ddl.table import REVISION, SCHEMA_URL, TOPIC, Column, TableState, literal_columns
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
 
 PARTITIONS_PER_READ_MAX = 1000  # each answer is one string through the gateway, about 1 kB for each partition
 
-TABLES_KNOWN_MAX = 1000  # objects of the JVM, each with its columns and their schema
+TABLES_CACHED_MAX = 1000  # objects of the JVM, each with its columns and their schema
 
 PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
 """Values of which Hive escapes nothing in the name of a partition; others it is asked about one by one."""
@@ -86,23 +86,23 @@ class SparkExecutor:
         self._jvm: JavaObject = session._jvm
         self._api: JavaObject = self._jvm.org.apache.hadoop.hive.metastore.api
         self._values = ThriftValues(self._jvm)
-        self._known: dict[tuple[str, str], JavaObject] = {}  # tables, the one seen last at the end
-        self._refuses_late_writers: bool | None = None
+        self._table_cache: dict[tuple[str, str], JavaObject] = {}  # tables, the one seen last at the end
+        self._has_compare_and_set: bool | None = None
         self._probe_database = "default"
         self._where = _metastore_of(session)  # now, since a JVM that has ended cannot be asked
-        self._down = ""
+        self._failure_reason = ""
         with self._failures("a connection"):
             self._client: JavaObject = new_client(session)
 
     @property
-    def refuses_late_writers(self) -> bool:
-        if self._refuses_late_writers is None:
+    def has_compare_and_set(self) -> bool:
+        if self._has_compare_and_set is None:
             with self._failures("the probe for conditional changes"):
                 doubt = self._probe()
-            self._refuses_late_writers = not doubt
+            self._has_compare_and_set = not doubt
             if doubt:
-                logger.warning("late_writers_not_refused reason=%s", doubt)
-        return self._refuses_late_writers
+                logger.warning("compare_and_set_unavailable reason=%s", doubt)
+        return self._has_compare_and_set
 
     def ensure_database(self, name: str) -> None:
         with self._failures(f"database {name}"):
@@ -117,19 +117,19 @@ class SparkExecutor:
     def table(self, database: str, name: str) -> TableState | None:
         with self._failures(f"a look at table {database}.{name}"):
             table = self._get_table(database, name)
-            self._note(database, name, table)
+            self._cache_table(database, name, table)
             return None if table is None else self._state(table)
 
     def partitions(
-        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+        self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         found: dict[PartitionValues, str] = {}
         with self._failures(f"a look at the partitions of {database}.{name}"):
-            names = self._partition_names(database, name, wanted)
+            names = self._partition_names(database, name, selected)
             for start in range(0, len(names), PARTITIONS_PER_READ_MAX):
                 chunk = self._values.texts(names[start : start + PARTITIONS_PER_READ_MAX])
-                answer = self._client.getPartitionsByNames(database, name, chunk)
-                for partition in self._values.partitions_json(answer):
+                found_partitions = self._client.getPartitionsByNames(database, name, chunk)
+                for partition in self._values.partitions_json(found_partitions):
                     found[tuple(partition["values"])] = partition["sd"]["location"]
         return found
 
@@ -165,18 +165,18 @@ class SparkExecutor:
             if java_class(error) != "AlreadyExistsException":
                 raise
 
-    def _known_table(self, database: str, name: str) -> JavaObject | None:
+    def _get_cached_table(self, database: str, name: str) -> JavaObject | None:
         """For what of a table does not change: how its partitions are made. A load looks at each table before."""
-        if (database, name) not in self._known:
-            self._note(database, name, self._get_table(database, name))
-        return self._known.get((database, name))
+        if (database, name) not in self._table_cache:
+            self._cache_table(database, name, self._get_table(database, name))
+        return self._table_cache.get((database, name))
 
-    def _note(self, database: str, name: str, table: JavaObject | None) -> None:
-        self._known.pop((database, name), None)
+    def _cache_table(self, database: str, name: str, table: JavaObject | None) -> None:
+        self._table_cache.pop((database, name), None)
         if table is not None:
-            self._known[database, name] = table
-        if len(self._known) > TABLES_KNOWN_MAX:
-            self._known.pop(next(iter(self._known)))
+            self._table_cache[database, name] = table
+        if len(self._table_cache) > TABLES_CACHED_MAX:
+            self._table_cache.pop(next(iter(self._table_cache)))
 
     def _get_table(self, database: str, name: str) -> JavaObject | None:
         try:
@@ -195,12 +195,12 @@ class SparkExecutor:
             database=facts["dbName"],
             name=facts["tableName"],
             location=descriptor.get("location", ""),
-            columns=self._seen_columns(facts, properties, partition_columns),
+            columns=self._visible_columns(facts, properties, partition_columns),
             partition_columns=partition_columns,
             properties=MappingProxyType(dict(properties)),
         )
 
-    def _seen_columns(
+    def _visible_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
         """What readers see: the columns of the schema, or the stored ones where there is none that can be read."""
@@ -218,16 +218,16 @@ class SparkExecutor:
                     raise
         return tuple(Column(column["name"], column.get("type", ""), column.get("comment", "")) for column in stored)
 
-    def _partition_names(self, database: str, name: str, wanted: Collection[PartitionValues] | None) -> Sequence[str]:
-        if wanted is None:
+    def _partition_names(self, database: str, name: str, selected: Collection[PartitionValues] | None) -> Sequence[str]:
+        if selected is None:
             names = self._client.listPartitionNames(database, name, -1)
             joined = self._jvm.java.lang.String.join("\n", names)
             return joined.split("\n") if joined else ()
-        table = self._known_table(database, name) if wanted else None
+        table = self._get_cached_table(database, name) if selected else None
         if table is None:
             return ()
         columns = [str(key.getName()) for key in table.getPartitionKeys()]
-        return [self._partition_name(table, columns, values) for values in sorted(wanted)]
+        return [self._partition_name(table, columns, values) for values in sorted(selected)]
 
     def _partition_name(self, table: JavaObject, columns: Sequence[str], values: PartitionValues) -> str:
         if all(map(PLAIN_VALUE.fullmatch, values)):
@@ -235,29 +235,29 @@ class SparkExecutor:
         warehouse = self._jvm.org.apache.hadoop.hive.metastore.Warehouse
         return str(warehouse.makePartName(table.getPartitionKeys(), self._java_list(values)))
 
-    def _create_table(self, wanted: TableState) -> None:
-        with self._failures(f"the new table {wanted.full_name}"):
-            table = self._java_table(wanted)
+    def _create_table(self, desired: TableState) -> None:
+        with self._failures(f"the new table {desired.full_name}"):
+            table = self._java_table(desired)
             try:
                 self._client.createTable(table)
-                self._note(wanted.database, wanted.name, table)
+                self._cache_table(desired.database, desired.name, table)
                 return
             except METASTORE_FAILURES as error:
                 if _is_lost(error):
                     raise
-                current = self.table(wanted.database, wanted.name)
+                current = self.table(desired.database, desired.name)
                 if current is None:
                     raise
-                logger.debug("table_exists table=%s reason=%s", wanted.full_name, java_class(error))
-        check_creation(current, wanted)
+                logger.debug("table_exists table=%s reason=%s", desired.full_name, java_class(error))
+        check_creation(current, desired)
 
-    def _java_table(self, wanted: TableState) -> JavaObject:
-        columns = [self._api.FieldSchema(c.name, c.type, c.comment or None) for c in wanted.columns]
-        keys = [self._api.FieldSchema(name, "string", None) for name in wanted.partition_columns]
-        serde = self._api.SerDeInfo(wanted.name, AVRO_SERDE, self._java_map({"serialization.format": "1"}))
+    def _java_table(self, desired: TableState) -> JavaObject:
+        columns = [self._api.FieldSchema(c.name, c.type, c.comment or None) for c in desired.columns]
+        keys = [self._api.FieldSchema(name, "string", None) for name in desired.partition_columns]
+        serde = self._api.SerDeInfo(desired.name, AVRO_SERDE, self._java_map({"serialization.format": "1"}))
         descriptor = self._api.StorageDescriptor()
         descriptor.setCols(self._java_list(columns))
-        descriptor.setLocation(wanted.location)
+        descriptor.setLocation(desired.location)
         descriptor.setInputFormat(AVRO_INPUT)
         descriptor.setOutputFormat(AVRO_OUTPUT)
         descriptor.setSerdeInfo(serde)
@@ -266,18 +266,18 @@ class SparkExecutor:
             empty(self._java_list(()))
         descriptor.setParameters(self._java_map({}))
         table = self._api.Table()
-        table.setDbName(wanted.database)
-        table.setTableName(wanted.name)
+        table.setDbName(desired.database)
+        table.setTableName(desired.name)
         table.setOwner(_user())
         table.setCreateTime(int(time.time()))
         table.setSd(descriptor)
         table.setPartitionKeys(self._java_list(keys))
         table.setTableType("EXTERNAL_TABLE")
-        table.setParameters(self._java_map({**wanted.properties, "EXTERNAL": "TRUE"}))
+        table.setParameters(self._java_map({**desired.properties, "EXTERNAL": "TRUE"}))
         return table
 
     def _set_properties(self, op: SetProperties) -> None:
-        _ = self.refuses_late_writers  # which says so where they are not, or where it could not be told
+        _ = self.has_compare_and_set  # which says so where they are not, or where it could not be told
         what = f"a change of table {op.database}.{op.name}"
         with self._failures(what):
             table = self._get_table(op.database, op.name)
@@ -295,9 +295,9 @@ class SparkExecutor:
             try:
                 self._client.alter_table_with_environmentContext(op.database, op.name, table, context)
             except METASTORE_FAILURES as error:
-                self._settle(op, error)
+                self._resolve_failed_change(op, error)
 
-    def _settle(self, op: SetProperties, error: Py4JError) -> None:
+    def _resolve_failed_change(self, op: SetProperties, error: Py4JError) -> None:
         """Looks whether the change that failed is there all the same, or somebody else's."""
         if _is_lost(error):
             raise error
@@ -325,16 +325,16 @@ class SparkExecutor:
             owner = table.getParameters().get(TOPIC)
             if owner != op.topic:
                 raise ForeignTable(op.database, op.name, op.topic, f"it belongs to topic {owner}")
-            self._note(op.database, op.name, None)
+            self._cache_table(op.database, op.name, None)
             self._client.dropTable(op.database, op.name, False, True)
 
     def _add_partitions(self, op: AddPartitions) -> None:
         with self._failures(f"partitions of {op.database}.{op.name}"):
-            table = self._known_table(op.database, op.name)
+            table = self._get_cached_table(op.database, op.name)
             if table is None:
                 raise StatementRefused(f"partitions of {op.database}.{op.name}", "the table does not exist")
-            wanted = [(part.values, part.location) for part in op.partitions]
-            made = self._values.partitions(table, wanted, int(time.time()))
+            partitions = [(part.values, part.location) for part in op.partitions]
+            made = self._values.partitions(table, partitions, int(time.time()))
             self._client.add_partitions(made, True, False)
 
     def _set_location(self, op: SetPartitionLocation) -> None:
@@ -356,8 +356,8 @@ class SparkExecutor:
     def _replace_view(self, op: ReplaceView) -> None:
         """By Spark, since what a view is must be understood; the table is not changed by it."""
         try:
-            self._session.catalog.refreshTable(qualified(op.database, op.table))
-            for statement in statements(op):
+            self._session.catalog.refreshTable(qualified_name(op.database, op.table))
+            for statement in render_statements(op):
                 self._session.sql(statement)
         except (PySparkException, Py4JError) as error:
             raise StatementRefused(f"the view {op.database}.{op.name}", one_line(str(error))[:500]) from error
@@ -396,18 +396,18 @@ class SparkExecutor:
         try:
             self._client.createTable(view)
         except METASTORE_FAILURES as error:
-            return _untold(error)
+            return _probe_error(error)
         view.getParameters().put(REVISION, "2")
         context = self._context("not the revision")
         doubt = IGNORES_CONDITIONS
         try:
             self._client.alter_table_with_environmentContext(self._probe_database, name, view, context)
         except METASTORE_FAILURES as error:
-            doubt = "" if _is_of_condition(error) else _untold(error)
+            doubt = "" if _is_failed_condition(error) else _probe_error(error)
         try:
             self._client.dropTable(self._probe_database, name, False, True)
         except METASTORE_FAILURES as error:
-            logger.warning("probe_left_behind view=%s.%s %s", self._probe_database, name, _untold(error))
+            logger.warning("probe_not_dropped view=%s.%s %s", self._probe_database, name, _probe_error(error))
         return doubt
 
     @contextlib.contextmanager
@@ -416,15 +416,15 @@ class SparkExecutor:
         Args:
             of_metastore: whether it is the metastore that is asked inside, and not a file system.
         """
-        if self._down:
-            raise MetastoreUnavailable(self._where, self._down)
+        if self._failure_reason:
+            raise MetastoreUnavailable(self._where, self._failure_reason)
         try:
             yield
         except METASTORE_FAILURES as error:
             if not _is_lost(error) or not (of_metastore or isinstance(error, Py4JNetworkError)):
                 raise StatementRefused(subject, root_cause(error)) from error
-            self._down = root_cause(error)
-            raise MetastoreUnavailable(self._where, self._down) from error
+            self._failure_reason = root_cause(error)
+            raise MetastoreUnavailable(self._where, self._failure_reason) from error
 
     def _java_list(self, items: Collection[Any]) -> JavaObject:
         result = self._jvm.java.util.ArrayList()
@@ -449,11 +449,11 @@ def _is_lost(error: Py4JError) -> bool:
     return isinstance(error, Py4JNetworkError) or java_class(error) in UNREACHABLE
 
 
-def _is_of_condition(error: Py4JError) -> bool:
+def _is_failed_condition(error: Py4JError) -> bool:
     return java_class(error) == "MetaException" and root_cause(error).startswith(MODIFIED)
 
 
-def _untold(error: Py4JError) -> str:
+def _probe_error(error: Py4JError) -> str:
     """In words of the log, what the metastore said instead of an answer.
 
     Raises:

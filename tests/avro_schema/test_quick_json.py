@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Enum, Field, Fixed, Position, Record, SchemaParseError, parse_schema, walk
 from headrace.avro_schema import parse as parse_module
-from headrace.avro_schema.json_reader import DEPTH_MAX, NUMBER_CHARS_MAX, plain, read_json
-from headrace.avro_schema.quick_json import LaterPosition, read_quickly
+from headrace.avro_schema.json_reader import DEPTH_MAX, NUMBER_CHARS_MAX, read_json, to_plain
+from headrace.avro_schema.quick_json import LazyPosition, read_without_positions
 from support.schemas.strategies import schema_values
 
 
 def carefully(text: str) -> Any:
     """As `outcome`, with the careful reading alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parse_module, "read_quickly", lambda text, source: None)
+        patch.setattr(parse_module, "read_without_positions", lambda text, source: None)
         return outcome(text)
 
 
@@ -80,7 +80,7 @@ def test_schemas_and_broken_schemas_are_the_same_read_either_way(
     ids=lambda text: ascii(text[:30]),
 )
 def test_what_json_does_not_allow_is_left_to_the_careful_reading(text: str) -> None:
-    assert read_quickly(text, "") is None
+    assert read_without_positions(text, "") is None
     with pytest.raises(SchemaParseError) as told:
         parse_schema(text)
     assert told.value.position.line == 1
@@ -89,13 +89,13 @@ def test_what_json_does_not_allow_is_left_to_the_careful_reading(text: str) -> N
 @pytest.mark.parametrize("depth", [DEPTH_MAX - 1, DEPTH_MAX])
 def test_the_deepest_nesting_is_the_same(depth: int) -> None:
     text = '{"type": "int", "a": %s}' % ("[" * (depth - 1) + "]" * (depth - 1))
-    quick = read_quickly(text, "")
+    quick = read_without_positions(text, "")
     assert quick is not None
-    assert plain(quick.root) == plain(read_json(text).root)
+    assert to_plain(quick.root) == to_plain(read_json(text).root)
 
 
 def test_many_shallow_values_are_not_taken_for_deep_ones() -> None:
-    assert read_quickly(json.dumps([[]] * 1000), "") is not None
+    assert read_without_positions(json.dumps([[]] * 1000), "") is not None
 
 
 def test_a_position_is_found_when_it_is_asked_for() -> None:
@@ -103,7 +103,7 @@ def test_a_position_is_found_when_it_is_asked_for() -> None:
     schema = parse_schema('{"type": "record", "name": "R", "doc": "é",\n "fields": [\n  {"name": "a", "type": "int"}]}')
     assert isinstance(schema.root, Record)
     (field,) = schema.root.fields
-    assert isinstance(field.position, LaterPosition)
+    assert isinstance(field.position, LazyPosition)
     assert field.position == Position("/fields/0", 3, 3)
     assert field.type.position == Position("/fields/0/type", 3, 25)
     assert hash(field.position) == hash(Position("/fields/0", 3, 3))

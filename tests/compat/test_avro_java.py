@@ -98,13 +98,13 @@ def compare(pairs: list[tuple[str, str]], work_dir: Path) -> None:
     """Every verdict is Avro Java's; where one is not, the first such pair is shown as small as it can be made."""
     print(f"HEADRACE_COMPAT_SEED={SEED} HEADRACE_COMPAT_PAIRS={PAIRS}: {len(pairs)} pairs")
 
-    def differences(some: Sequence[tuple[str, str]]) -> list[bool]:
+    def find_differences(some: Sequence[tuple[str, str]]) -> list[bool]:
         verdicts = judged(list(some), work_dir)
         return [our_verdict(*pair) != verdict for pair, verdict in zip(some, verdicts, strict=True)]
 
-    different = [pair for pair, is_so in zip(pairs, differences(pairs), strict=True) if is_so]
+    different = [pair for pair, is_so in zip(pairs, find_differences(pairs), strict=True) if is_so]
     if different:
-        reader, writer = shrunk(different[0], differences)
+        reader, writer = shrunk(different[0], find_differences)
         java, ours = judged([(reader, writer)], work_dir)[0], our_verdict(reader, writer)
         pytest.fail(
             f"{len(different)} of {len(pairs)} differ, such as\n  reader {reader}\n  writer {writer}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
-from headrace.compat.diff import ChangeKind, changes
+from headrace.compat.diff import SchemaChangeKind, diff_schemas
 from support.golden import case_lines, golden
 from support.schemas.strategies import schemas
 
@@ -15,7 +15,7 @@ STATUS = '{"name": "status", "type": {"type": "enum", "name": "Status", "symbols
 
 
 def words(earlier: str, candidate: str) -> list[str]:
-    return [change.words() for change in changes(parse_schema(earlier), parse_schema(candidate))]
+    return [change.describe() for change in diff_schemas(parse_schema(earlier), parse_schema(candidate))]
 
 
 CASES = [
@@ -58,17 +58,17 @@ def test_other_kinds_of_schemas() -> None:
 
 
 def test_positions_are_in_the_text_that_has_it() -> None:
-    (added, *_) = changes(parse_schema(ORDER % ID), parse_schema(ORDER % f"{ID},\n  {STATUS % ''}"))
+    (added, *_) = diff_schemas(parse_schema(ORDER % ID), parse_schema(ORDER % f"{ID},\n  {STATUS % ''}"))
     assert (added.position.line, added.position.column) == (2, 3)
 
 
 @given(schemas())
 def test_nothing_changes_from_a_schema_to_itself(schema: Schema) -> None:
-    assert changes(schema, parse_schema(self_contained_text(schema))) == ()
+    assert diff_schemas(schema, parse_schema(self_contained_text(schema))) == ()
 
 
 @given(schemas(), schemas())
 def test_what_is_added_one_way_is_removed_the_other(earlier: Schema, candidate: Schema) -> None:
-    there, back = changes(earlier, candidate), changes(candidate, earlier)
-    added = sorted(change.name for change in there if change.kind is ChangeKind.ADDED)
-    assert added == sorted(change.name for change in back if change.kind is ChangeKind.REMOVED)
+    there, back = diff_schemas(earlier, candidate), diff_schemas(candidate, earlier)
+    added = sorted(change.name for change in there if change.kind is SchemaChangeKind.ADDED)
+    assert added == sorted(change.name for change in back if change.kind is SchemaChangeKind.REMOVED)

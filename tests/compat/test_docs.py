@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from headrace.cli import compat, schema
+from headrace.compat.check_result import EXIT_CODES, FailureKind
 from headrace.compat.formats import FORMATS
-from headrace.compat.outcome import EXIT_CODES, FailureKind
 from headrace.compat.subjects import STRATEGIES
 from support.pages import page
 

@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 import xmlschema
 
+from headrace.compat.check_result import CheckedSchema, CheckResult
 from headrace.compat.formats import FORMATS, render
-from headrace.compat.formats.text import COLOURED, outcome_text
-from headrace.compat.outcome import Checked, Outcome
-from support.schemas.outcomes import HOSTILE, checked, everything
+from headrace.compat.formats.text import COLOURED, render_text
+from support.schemas.check_results import HOSTILE, checked, everything
 
 STANDARDS = Path(__file__).parent / "standards"
 
@@ -47,38 +47,38 @@ GITLAB_ENTRY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("outcome", [everything(), Outcome(())], ids=["everything", "nothing"])
-def test_every_format_is_text_that_can_be_written(name: str, outcome: Outcome) -> None:
-    text = render(name, outcome)
+@pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
+def test_every_format_is_text_that_can_be_written(name: str, check_result: CheckResult) -> None:
+    text = render(name, check_result)
     assert text == "" or text.endswith("\n")
     assert text.encode("utf-8", "backslashreplace").decode() == text.replace("\udcff", "\\udcff")
 
 
-@pytest.mark.parametrize("outcome", [everything(), Outcome(())], ids=["everything", "nothing"])
-def test_sarif_is_valid(outcome: Outcome) -> None:
+@pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
+def test_sarif_is_valid(check_result: CheckResult) -> None:
     standard = json.loads((STANDARDS / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
-    document = json.loads(render("sarif", outcome))
+    document = json.loads(render("sarif", check_result))
     jsonschema.Draft7Validator(standard, format_checker=jsonschema.FormatChecker()).validate(document)
     (run,) = document["runs"]
     for result in run["results"]:
         assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
         uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
         assert re.fullmatch(r"[A-Za-z0-9/~!$&'()*+,;=@._%-]+", uri), uri
-    if outcome.checked:
+    if check_result.checked:
         suppressed = [result for result in run["results"] if result.get("suppressions")]
         assert [item["suppressions"][0]["justification"] for item in suppressed] == ["we know"]
         assert run["invocations"][0]["executionSuccessful"] is False
         assert all(re.fullmatch("[0-9a-f]{32}", r["partialFingerprints"]["headraceFinding/v1"]) for r in run["results"])
 
 
-@pytest.mark.parametrize("outcome", [everything(), Outcome(())], ids=["everything", "nothing"])
-def test_junit_is_valid(outcome: Outcome) -> None:
-    text = render("junit", outcome)
+@pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
+def test_junit_is_valid(check_result: CheckResult) -> None:
+    text = render("junit", check_result)
     xmlschema.XMLSchema(str(STANDARDS / "junit-10.xsd")).validate(text)
     suite = ET.fromstring(text.encode()).find("testsuite")
     assert suite is not None
     cases = suite.findall("testcase")
-    assert int(suite.attrib["tests"]) == len(cases) == len(outcome.checked) + len(outcome.failures)
+    assert int(suite.attrib["tests"]) == len(cases) == len(check_result.checked) + len(check_result.failures)
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
     assert int(suite.attrib["errors"]) == len(suite.findall("testcase/error"))
 
@@ -111,8 +111,8 @@ def test_gitlab_knows_findings_of_two_files_of_one_subject_apart() -> None:
     """Else the second takes over the fingerprint of the first when that is mended, and is never shown as new."""
     first, second = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
 
-    def fingerprints(*items: Checked) -> set[str]:
-        return {entry["fingerprint"] for entry in json.loads(render("gitlab", Outcome(items)))}
+    def fingerprints(*items: CheckedSchema) -> set[str]:
+        return {entry["fingerprint"] for entry in json.loads(render("gitlab", CheckResult(items)))}
 
     assert fingerprints(second) == fingerprints(first, second) - fingerprints(first)
 
@@ -140,12 +140,12 @@ def test_markdown_keeps_what_is_hostile_inside_its_cells() -> None:
 
 
 def test_text_ends_in_a_count() -> None:
-    lines = outcome_text(everything()).splitlines()
+    lines = render_text(everything()).splitlines()
     assert re.findall(r"\d+", lines[-1]) == ["7", "2", "2", "1"]
     assert any(line.startswith("new schema.avsc: ") and "git:main" in line for line in lines)
     assert any(line.startswith("b.avsc: ") and "(1 suppressed)" in line for line in lines)
-    assert "\x1b[1;31m" in outcome_text(everything(), COLOURED)
-    assert "\x00" not in outcome_text(everything())
-    quiet = outcome_text(everything(), quiet=True)
+    assert "\x1b[1;31m" in render_text(everything(), COLOURED)
+    assert "\x00" not in render_text(everything())
+    quiet = render_text(everything(), quiet=True)
     assert "same.avsc" not in quiet
     assert "schemas/order.avsc: " in quiet

@@ -22,7 +22,7 @@ from headrace.compat import (
     check_reader_writer,
     parse_level,
 )
-from headrace.compat.resolution import Effort
+from headrace.compat.resolution import ComparisonBudget
 from support.schemas.schema_pairs import schema_pairs
 from support.schemas.strategies import growing_histories
 
@@ -86,12 +86,12 @@ def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.Mo
 
 
 def test_versions_are_compared_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_LOOKS", 5)
+    monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_TIME_CHECKS", 5)
     looks = iter([False, True])
-    effort = Effort(lambda: next(looks))
+    budget = ComparisonBudget(lambda: next(looks))
     history = [VersionedSchema(number, record(A, B_DEFAULT)) for number in range(1, 20)]
     with pytest.raises(ComparisonTooLarge, match=r"\b10\b"):
-        check_level(record(A, B), history, LEVEL.BACKWARD_TRANSITIVE, every_version=True, effort=effort)
+        check_level(record(A, B), history, LEVEL.BACKWARD_TRANSITIVE, every_version=True, budget=budget)
 
 
 def test_full_tells_forward_problems_first() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.compat import CompatibilityLevel, Severity, VersionedSchema, check_level
-from headrace.compat.catalogue import CATALOGUE, find_described
+from headrace.compat.catalogue import CATALOGUE, find_catalogue_entry
+from headrace.compat.check_result import CheckedSchema, Problem
 from headrace.compat.errors import UnknownLint
 from headrace.compat.finding import LOGICAL_POLICY, RESERVED_FIELD, SCHEMA_DELETED
-from headrace.compat.formats.text import checked_text
-from headrace.compat.lints import LINTS, ChosenLint, Linted, lint_problems, parse_lints
-from headrace.compat.outcome import Checked, Problem
+from headrace.compat.formats.text import render_checked_schema
+from headrace.compat.lints import LINTS, EnabledLint, LintInput, lint_problems, parse_lints
 from headrace.compat.rules import RULES
 from support.checkout import GOLDEN
 from support.golden import golden
@@ -32,10 +32,10 @@ def schema(path: Path) -> Schema:
     return parse_schema(path.read_text(encoding="utf-8"), source=path.name)
 
 
-def linted(case: Path) -> Linted:
+def linted(case: Path) -> LintInput:
     earlier = case / "earlier.avsc"
     versions = [VersionedSchema(1, schema(earlier), "earlier.avsc")] if earlier.exists() else []
-    return Linted(schema(case / "candidate.avsc"), versions, SUBJECTS.get(case.parent.name, "orders-value"))
+    return LintInput(schema(case / "candidate.avsc"), versions, SUBJECTS.get(case.parent.name, "orders-value"))
 
 
 def test_lint_finds_something_in_cases_that_trip_it_only() -> None:
@@ -55,12 +55,12 @@ def test_reports_of_cases() -> None:
 
 def report_of(case: Path) -> str:
     problems = found(case.parent.name, linted(case))
-    checked = Checked("candidate.avsc", "", "", CompatibilityLevel.BACKWARD, "", (), 0, problems)
-    return f"{checked_text(checked)}\n"
+    checked = CheckedSchema("candidate.avsc", "", "", CompatibilityLevel.BACKWARD, "", (), 0, problems)
+    return f"{render_checked_schema(checked)}\n"
 
 
-def found(name: str, subject: Linted) -> tuple[Problem, ...]:
-    return lint_problems([ChosenLint(LINTS[name], LINTS[name].severity)], subject)
+def found(name: str, subject: LintInput) -> tuple[Problem, ...]:
+    return lint_problems([EnabledLint(LINTS[name], LINTS[name].severity)], subject)
 
 
 def test_candidates_of_lints_of_changes_are_compatible() -> None:
@@ -81,8 +81,8 @@ def test_equal_earlier_version_adds_no_findings() -> None:
     wrong = []
     for lint, case in itertools.product(LINTS, CASES):
         candidate, again = schema(case / "candidate.avsc"), schema(case / "candidate.avsc")
-        alone = found(lint, Linted(candidate, (), "orders-key"))
-        if found(lint, Linted(candidate, [VersionedSchema(1, again)], "orders-key")) != alone:
+        alone = found(lint, LintInput(candidate, (), "orders-key"))
+        if found(lint, LintInput(candidate, [VersionedSchema(1, again)], "orders-key")) != alone:
             wrong.append((lint, case))
     assert wrong == []
 
@@ -90,7 +90,7 @@ def test_equal_earlier_version_adds_no_findings() -> None:
 def test_values_may_get_fields_that_keys_may_not() -> None:
     case = GOLDEN / "compat" / "KEY_FIELD_ADDED" / "trips"
     earlier = [VersionedSchema(1, schema(case / "earlier.avsc"))]
-    assert not found("KEY_FIELD_ADDED", Linted(schema(case / "candidate.avsc"), earlier, "orders-value"))
+    assert not found("KEY_FIELD_ADDED", LintInput(schema(case / "candidate.avsc"), earlier, "orders-value"))
 
 
 def test_types_that_contain_themselves_are_looked_at_once() -> None:
@@ -99,7 +99,7 @@ def test_types_that_contain_themselves_are_looked_at_once() -> None:
         '{"name": "at", "type": {"type": "long", "logicalType": "timestamp-%s"}}]}'
     )
     earlier = [VersionedSchema(1, parse_schema(text % "millis"))]
-    problems = found("LOGICAL_TYPE_CHANGED", Linted(parse_schema(text % "micros"), earlier))
+    problems = found("LOGICAL_TYPE_CHANGED", LintInput(parse_schema(text % "micros"), earlier))
     assert [problem.field for problem in problems] == ['field "at"']
 
 
@@ -107,7 +107,7 @@ def test_types_of_other_files_are_left_to_these() -> None:
     header = parse_schema('{"type": "record", "name": "Header", "fields": [{"name": "date", "type": "int"}]}')
     text = '{"type": "record", "name": "R", "doc": "d", "fields": [{"name": "h", "type": "Header", "doc": "d"}]}'
     candidate = parse_schema(text, references=[header])
-    assert not lint_problems(parse_lints(["doc-missing", "hive-reserved-word", "hive-column"]), Linted(candidate))
+    assert not lint_problems(parse_lints(["doc-missing", "hive-reserved-word", "hive-column"]), LintInput(candidate))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_rules_and_lints_have_different_names() -> None:
 
 
 def test_what_is_found_can_be_looked_up() -> None:
-    named = find_described("hive-column")
+    named = find_catalogue_entry("hive-column")
     assert named is not None
     assert (named.id, named.is_lint) == ("HIVE_COLUMN", True)
-    assert find_described("nothing") is None
+    assert find_catalogue_entry("nothing") is None

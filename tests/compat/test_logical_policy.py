@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import parse_schema
-from headrace.compat.logical_policy import logical_problems
+from headrace.compat.logical_policy import find_logical_problems
 
 DATE = {"type": "int", "logicalType": "date"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -93,14 +93,16 @@ LOOP = {
     ],
 )
 def test_rules(reader: Any, writer: Any, found: list[str]) -> None:
-    problems = logical_problems(parse_schema(json.dumps(reader)), parse_schema(json.dumps(writer)), reader_is_new=True)
+    problems = find_logical_problems(
+        parse_schema(json.dumps(reader)), parse_schema(json.dumps(writer)), reader_is_new=True
+    )
     assert len(problems) == len(found)
     for problem, expected in zip(problems, found, strict=True):
         assert problem.startswith(f"Logical compatibility: {expected}")
 
 
 def test_old_and_new_change_places_with_the_direction() -> None:
-    problems = logical_problems(parse_schema(json.dumps(DATE)), parse_schema('"int"'), reader_is_new=False)
+    problems = find_logical_problems(parse_schema(json.dumps(DATE)), parse_schema('"int"'), reader_is_new=False)
     assert problems == [
         "Logical compatibility: the logical type is date in the old schema and none in the new schema (path '/')"
     ]

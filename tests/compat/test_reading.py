@@ -33,7 +33,7 @@ from headrace.avro_schema import (
     walk,
 )
 from headrace.compat import VersionedSchema, check_reader_writer
-from headrace.compat.lints import Linted, lint_problems, parse_lints
+from headrace.compat.lints import LintInput, lint_problems, parse_lints
 from headrace.pipeline.java import JavaNotFoundError
 from support.checkout import GOLDEN
 from support.schemas.avro_java import java_answers
@@ -163,7 +163,7 @@ def is_explained(reader: Schema, writer: Schema, problem: str) -> bool:
     """
     if problem.startswith(DEFAULTS_OF_UNIONS) or has_namesakes(reader):
         return True
-    linted = Linted(reader, [VersionedSchema(1, writer)])
+    linted = LintInput(reader, [VersionedSchema(1, writer)])
     return bool(lint_problems(parse_lints(["namespace-changed"]), linted)) or any(
         alias in reader.names or (alias in writer.names and node.name in writer.names)
         for node in reader.names.values()

@@ -7,7 +7,7 @@ from pyhive import exc
 from TCLIService.ttypes import TExecuteStatementResp, TStatus, TStatusCode
 from thrift.transport.TTransport import TTransportException
 
-from headrace.hive_ddl.executors.hiveserver import _Described, _reason, _why_lost
+from headrace.hive_ddl.executors.hiveserver import _describe_connection_failure, _reason, _TableDescription
 from headrace.hive_ddl.table import Column
 
 OF_HIVE = [
@@ -46,7 +46,7 @@ OF_SPARK = [
 
 @pytest.mark.parametrize("rows", [OF_HIVE, OF_SPARK], ids=["HiveServer2", "Spark"])
 def test_columns_partitions_and_place_are_read_off_either_answer(rows: list[tuple[str | None, ...]]) -> None:
-    described = _Described(rows)
+    described = _TableDescription(rows)
     assert described.columns == (Column("id", "int"), Column("location", "string", "of a field"))
     assert described.partition_columns == ("dt", "hr")
     assert described.facts["Location"] == "file:/w/a b"
@@ -59,8 +59,8 @@ def test_a_table_without_partitions() -> None:
         ("# Detailed Table Information", None, None),
         ("Location: ", "x", None),
     ]
-    assert _Described(rows).partition_columns == ()
-    assert _Described(rows).facts == {"Location": "x"}
+    assert _TableDescription(rows).partition_columns == ()
+    assert _TableDescription(rows).facts == {"Location": "x"}
 
 
 def test_what_a_server_refuses_is_said_in_one_line_without_its_stack() -> None:
@@ -92,6 +92,6 @@ def test_what_a_server_refuses_is_said_in_one_line_without_its_stack() -> None:
 def test_reason_of_a_lost_connection_has_its_cause_and_names_a_setting(
     error: Exception, cause: str, setting: str
 ) -> None:
-    reason = _why_lost(error)
+    reason = _describe_connection_failure(error)
     assert reason.startswith(cause)
     assert setting in reason

@@ -18,8 +18,8 @@ from headrace.hive_ddl.executors.base import Executor, check_creation
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import (
     AddPartitions,
-    ChangeKind,
     ColumnChange,
+    ColumnChangeKind,
     CreateTable,
     DropPartitions,
     Op,
@@ -37,9 +37,9 @@ from headrace.hive_ddl.table import (
     Column,
     TableState,
     desired_table,
+    is_same_location,
     literal_columns,
     local_location,
-    same_location,
 )
 from support.golden import case_lines, golden
 
@@ -111,9 +111,9 @@ def test_a_new_schema_is_one_conditional_change() -> None:
     assert dict(op.properties).keys() == {SCHEMA_LITERAL, "headrace.version", REVISION}
     assert dict(op.properties)[REVISION] == "2-b"
     assert op.changes == (
-        ColumnChange(ChangeKind.ADDED, "new", new_type="string"),
-        ColumnChange(ChangeKind.RETYPED, "a", "int", "bigint"),
-        ColumnChange(ChangeKind.REMOVED, "gone", old_type="int"),
+        ColumnChange(ColumnChangeKind.ADDED, "new", new_type="string"),
+        ColumnChange(ColumnChangeKind.RETYPED, "a", "int", "bigint"),
+        ColumnChange(ColumnChangeKind.REMOVED, "gone", old_type="int"),
     )
 
 
@@ -244,9 +244,9 @@ def test_many_partitions_go_in_bounded_calls() -> None:
 
 
 def test_locations(tmp_path: Path) -> None:
-    assert same_location("file:/a/b", "file:///a/b/")
-    assert same_location("/a/b", "file:///a/b")
-    assert not same_location("hdfs://n/a", "file:///a")
+    assert is_same_location("file:/a/b", "file:///a/b/")
+    assert is_same_location("/a/b", "file:///a/b")
+    assert not is_same_location("hdfs://n/a", "file:///a")
     assert local_location(tmp_path / "a%5Fb c") == f"file://{tmp_path.resolve()}/a%5Fb c"
 
 

@@ -119,8 +119,8 @@ def test_a_metastore_that_ignores_conditions_is_said_once(
     executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(executor, metastore)
-    assert not executor.refuses_late_writers
-    assert said(caplog) == ["late_writers_not_refused reason=metastore_ignores_conditions"]
+    assert not executor.has_compare_and_set
+    assert said(caplog) == ["compare_and_set_unavailable reason=metastore_ignores_conditions"]
     assert metastore.views == set()
 
 
@@ -129,7 +129,7 @@ def test_a_metastore_that_refuses_what_was_modified_refuses_late_writers(
 ) -> None:
     metastore.honours = True
     change(executor, metastore)
-    assert executor.refuses_late_writers
+    assert executor.has_compare_and_set
     assert said(caplog) == []
     assert metastore.views == set()
 
@@ -155,8 +155,8 @@ def test_any_other_refusal_of_the_probe_proves_nothing_and_is_said_once(
     metastore.honours = True
     metastore.refusals[call] = error
     for _ in range(2):
-        assert not executor.refuses_late_writers
-    assert said(caplog) == [f"late_writers_not_refused reason=could_not_tell error={why}"]
+        assert not executor.has_compare_and_set
+    assert said(caplog) == [f"compare_and_set_unavailable reason=could_not_tell error={why}"]
     assert metastore.views == set()
     metastore.refusals.clear()
     change(executor, metastore)
@@ -168,9 +168,9 @@ def test_a_probe_that_may_not_be_dropped_again_has_told_all_the_same(
 ) -> None:
     metastore.honours = True
     metastore.refusals["dropTable"] = DENIED
-    assert executor.refuses_late_writers
+    assert executor.has_compare_and_set
     (line,) = said(caplog)
-    assert line.startswith(f"probe_left_behind view=default.{PROBE_PREFIX}")
+    assert line.startswith(f"probe_not_dropped view=default.{PROBE_PREFIX}")
     assert "Permission denied" in line
 
 
@@ -181,7 +181,7 @@ def test_a_connection_that_breaks_in_the_probe_tells_nothing(
 ) -> None:
     metastore.refusals[call] = error
     with pytest.raises(MetastoreUnavailable):
-        _ = executor.refuses_late_writers
+        _ = executor.has_compare_and_set
     assert metastore.calls[-1] == call, "it is asked no more"
     assert said(caplog) == []
 
@@ -197,7 +197,7 @@ def test_a_connection_that_breaks_in_the_probe_tells_nothing(
         ("alter_table_with_environmentContext", lambda executor: executor.execute(CHANGE)),
         (
             "getFields",
-            lambda executor: executor._seen_columns({"dbName": "h", "tableName": "o"}, {"avro.schema.url": "x"}, ()),
+            lambda executor: executor._visible_columns({"dbName": "h", "tableName": "o"}, {"avro.schema.url": "x"}, ()),
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_connection_that_broke_is_asked_no_more(
     error: Exception,
 ) -> None:
     """Each topic would wait as long again, and then take the answer to the question before for its own."""
-    monkeypatch.setattr(executor, "_refuses_late_writers", True)
+    monkeypatch.setattr(executor, "_has_compare_and_set", True)
     metastore.refusals[call] = error
     waits = 0
     for _ in range(3):

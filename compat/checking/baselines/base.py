@@ -8,11 +8,11 @@ from typing import Protocol
 
 from headrace.avro_schema import Schema
 from headrace.compat import LEVELS, CompatibilityLevel
+from headrace.compat.check_result import Failure, FailureKind
 from headrace.compat.checking.inputs import SchemaFile
-from headrace.compat.checking.scope import Scope
-from headrace.compat.checking.type_sets import root_name
-from headrace.compat.outcome import Failure, FailureKind
-from headrace.compat.terms import NO_TERMS, Terms
+from headrace.compat.checking.scope import FileScope
+from headrace.compat.checking.type_sets import root_type_name
+from headrace.compat.subject_policy import NO_POLICY, SubjectPolicy
 
 DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
 
@@ -25,7 +25,7 @@ class BaselineFailed(Exception):
         self.failures = tuple(failures)
 
     @classmethod
-    def because(cls, kind: FailureKind, name: str, message: str) -> BaselineFailed:
+    def from_reason(cls, kind: FailureKind, name: str, message: str) -> BaselineFailed:
         return cls([Failure(kind, name, message)])
 
 
@@ -49,7 +49,7 @@ class LevelChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Candidate:
     """A schema whose earlier versions are wanted."""
 
     file: SchemaFile
@@ -58,11 +58,11 @@ class Wanted:
 
     @property
     def record(self) -> str:
-        return root_name(self.text)
+        return root_type_name(self.text)
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierVersion:
     """One earlier version. `parse` gives its schema or raises SchemaParseError."""
 
     version: int
@@ -72,19 +72,19 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class VersionHistory:
     """The earlier versions of one schema, ascending; none when it is new.
 
     `known` is the number of versions that there are, of which those that no level asks for may have been left out.
     `level` is the baseline's own for this schema, chosen by `level_origin`, `terms` what it asks for besides.
     """
 
-    versions: tuple[Earlier, ...] = ()
-    known: int = 0
+    versions: tuple[EarlierVersion, ...] = ()
+    version_count: int = 0
     level: CompatibilityLevel | None = None
     level_origin: str = ""
     notes: tuple[str, ...] = ()
-    terms: Terms = NO_TERMS
+    terms: SubjectPolicy = NO_POLICY
 
 
 class Baseline(Protocol):
@@ -93,7 +93,7 @@ class Baseline(Protocol):
         """What the schemas are compared with, in a few words."""
         ...
 
-    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
         """The history of each, in the same order.
 
         Raises:
@@ -101,7 +101,7 @@ class Baseline(Protocol):
         """
         ...
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         """Path and text of what it has and the working tree has not, though the command line means it; none where it
         does not know files by their place.
 
@@ -110,7 +110,7 @@ class Baseline(Protocol):
         """
         ...
 
-    def same_as(self, wanted: Wanted, text: str) -> str:
+    def find_equal_version(self, candidate: Candidate, text: str) -> str:
         """The version that a schema is already, by what people call it; "" for none. Only a registry is asked: it
         takes what it has for that version, whatever the ones after it say.
 

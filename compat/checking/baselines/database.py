@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
-from headrace.compat.checking.baselines.registry import RegistryBaseline, Stranger
-from headrace.compat.checking.scope import Scope
-from headrace.compat.outcome import FailureKind
+from headrace.compat.check_result import FailureKind
+from headrace.compat.checking.baselines.base import BaselineFailed, Candidate, LevelChoice, VersionHistory
+from headrace.compat.checking.baselines.registry import AllNewPolicy, RegistryBaseline
+from headrace.compat.checking.scope import FileScope
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryError
 from headrace.settings import Settings
@@ -27,8 +27,8 @@ class DatabaseBaseline:
         stranger: see `RegistryBaseline`.
     """
 
-    def __init__(self, settings: Settings, url: str, stranger: Stranger = Stranger.NEW) -> None:
-        self._stranger = stranger
+    def __init__(self, settings: Settings, url: str, all_new_policy: AllNewPolicy = AllNewPolicy.ALLOW) -> None:
+        self._all_new_policy = all_new_policy
         self._settings = settings
         self._url = url or settings.registry.database_url or f"sqlite:///{settings.data_dir / 'registry.db'}"
 
@@ -36,24 +36,24 @@ class DatabaseBaseline:
     def name(self) -> str:
         return "registry database"
 
-    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
         with self._baseline() as baseline:
-            return baseline.histories(wanted, choice)
+            return baseline.histories(candidates, choice)
 
-    def same_as(self, wanted: Wanted, text: str) -> str:
+    def find_equal_version(self, candidate: Candidate, text: str) -> str:
         with self._baseline() as baseline:
-            return baseline.same_as(wanted, text)
+            return baseline.find_equal_version(candidate, text)
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         return ()
 
     @contextmanager
     def _baseline(self) -> Iterator[RegistryBaseline]:
         try:
             with self._served() as url:
-                yield RegistryBaseline(RegistryClient(url), self.name, self._stranger)
+                yield RegistryBaseline(RegistryClient(url), self.name, self._all_new_policy)
         except RegistryError as error:
-            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
+            raise BaselineFailed.from_reason(FailureKind.REGISTRY, self.name, str(error)) from None
 
     @contextmanager
     def _served(self) -> Iterator[str]:

@@ -18,13 +18,19 @@ from functools import partial
 from pathlib import PurePath, PurePosixPath
 from urllib.parse import quote
 
-from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.checking.baselines.base import (
+    BaselineFailed,
+    Candidate,
+    EarlierVersion,
+    LevelChoice,
+    VersionHistory,
+)
 from headrace.compat.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
-from headrace.compat.checking.scope import Scope
-from headrace.compat.checking.type_sets import TypeSet, root_name
+from headrace.compat.checking.scope import FileScope
+from headrace.compat.checking.type_sets import TypeSet, root_type_name
 from headrace.compat.errors import NoSubject
-from headrace.compat.outcome import Failure, FailureKind
-from headrace.compat.subjects import Naming, SchemaPlace, without_suffix
+from headrace.compat.subjects import SubjectNaming, SubjectSource, without_suffix
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
@@ -58,7 +64,7 @@ def _quoted(letter: str) -> str:
 
 
 class DirectoryBaseline:
-    def __init__(self, directory: str, naming: Naming, *, comments: bool = False) -> None:
+    def __init__(self, directory: str, naming: SubjectNaming, *, comments: bool = False) -> None:
         self._naming = naming
         self._comments = comments
         self._directory = str(PurePath(directory))
@@ -67,28 +73,28 @@ class DirectoryBaseline:
     def name(self) -> str:
         return f"{self._directory.rstrip('/')}/"
 
-    def same_as(self, wanted: Wanted, text: str) -> str:
+    def find_equal_version(self, candidate: Candidate, text: str) -> str:
         return ""
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         files, texts = self._read()
-        return Layout({file.key: file.path for file in files}, texts, self._naming).gone(scope)
+        return DirectoryLayout({file.key: file.path for file in files}, texts, self._naming).deleted_files(scope)
 
-    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
         files, texts = self._read()
-        layout = Layout({file.key: file.path for file in files}, texts, self._naming)
+        layout = DirectoryLayout({file.key: file.path for file in files}, texts, self._naming)
         types = TypeSet(texts)
         found = []
-        for item in wanted:
-            paths = layout.versions_of(item)
+        for item in candidates:
+            paths = layout.find_versions(item)
             used = paths if choice.is_transitive() else paths[-1:]
             versions = tuple(
-                Earlier(
+                EarlierVersion(
                     number, paths[number - 1], texts[paths[number - 1]], partial(types.schema_once, paths[number - 1])
                 )
                 for number in _numbers(paths, used)
             )
-            found.append(History(versions, len(paths)))
+            found.append(VersionHistory(versions, len(paths)))
         return found
 
     def _read(self) -> tuple[Sequence[SchemaFile], Mapping[str, str]]:
@@ -103,7 +109,7 @@ def _numbers(paths: Sequence[str], used: Sequence[str]) -> range:
     return range(len(paths) - len(used) + 1, len(paths) + 1)
 
 
-class Layout:
+class DirectoryLayout:
     """Where in a directory, or in a revision, the earlier versions of a schema lie.
 
     Args:
@@ -111,7 +117,7 @@ class Layout:
         texts: by that name.
     """
 
-    def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str], naming: Naming) -> None:
+    def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str], naming: SubjectNaming) -> None:
         self._paths = paths
         self._texts = texts
         self._naming = naming
@@ -120,17 +126,17 @@ class Layout:
         self._by_record: dict[str, list[str]] | None = None
         self._by_subject: dict[str, dict[str, list[str]]] = {}
 
-    def versions_of(self, wanted: Wanted) -> list[str]:
+    def find_versions(self, candidate: Candidate) -> list[str]:
         """The names of the earlier versions, oldest first.
 
         Raises:
             BaselineFailed: several files could be the earlier version, and none is it rather than the others.
         """
-        key = wanted.file.key
+        key = candidate.file.key
         if key in self._paths:
             return [self._paths[key]]
         self._sort_directories()
-        subjects = [subject_file_name(wanted.subject, spelled_out=spelled_out) for spelled_out in (False, True)]
+        subjects = [subject_file_name(candidate.subject, spelled_out=spelled_out) for spelled_out in (False, True)]
         for subject in subjects:
             if f"{subject}{SUFFIX}" in self._paths:
                 return [self._paths[f"{subject}{SUFFIX}"]]
@@ -138,13 +144,13 @@ class Layout:
         versions = next(filter(None, directories), None)
         if versions:
             return [self._paths[key] for key in sorted(versions, key=_natural)]
-        likely = self._likely(wanted)
+        likely = self._find_renamed(candidate)
         if len(likely) > 1:
             message = f"{', '.join(likely[:3])} could each be its earlier version; name the one with --against FILE"
-            raise BaselineFailed([Failure(FailureKind.UNREADABLE, wanted.file.path, message)])
+            raise BaselineFailed([Failure(FailureKind.UNREADABLE, candidate.file.path, message)])
         return [self._paths[key] for key in likely]
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         """Path and text of the files that a directory no longer has, though it is laid out like this one; of several
         versions those of the last."""
         directory = scope.directory
@@ -154,35 +160,37 @@ class Layout:
         for key in sorted(self._paths, key=_natural):
             above, _, name = key.rpartition("/")
             is_version = above and VERSION_NAME.fullmatch(without_suffix(name))
-            place = f"{above}{SUFFIX}" if is_version and not os.path.lexists(f"{directory}/{above}") else key
-            if not os.path.lexists(f"{directory}/{place}"):
-                found[(PurePosixPath(directory) / place).as_posix()] = self._texts[self._paths[key]]
+            location = f"{above}{SUFFIX}" if is_version and not os.path.lexists(f"{directory}/{above}") else key
+            if not os.path.lexists(f"{directory}/{location}"):
+                found[(PurePosixPath(directory) / location).as_posix()] = self._texts[self._paths[key]]
         return tuple(found.items())
 
-    def _likely(self, wanted: Wanted) -> Sequence[str]:
+    def _find_renamed(self, candidate: Candidate) -> Sequence[str]:
         """The keys of files that are like it in name. Where directories were named, their layout says more than a
         name."""
         same_name: Sequence[str] = ()
-        if "/" not in wanted.file.key:
-            parts = wanted.file.path.split("/")
+        if "/" not in candidate.file.key:
+            parts = candidate.file.path.split("/")
             for at in range(len(parts) - 1):
                 if "/".join(parts[at:]) in self._paths:
                     return ["/".join(parts[at:])]
             same_name = self._by_name.get(parts[-1], [])
             if len(same_name) == 1:
                 return same_name
-        return self._gone_of_subject(wanted) or self._of_record(wanted.record) or same_name
+        return self._find_deleted(candidate) or self._find_by_record(candidate.record) or same_name
 
-    def _gone_of_subject(self, wanted: Wanted) -> Sequence[str]:
+    def _find_deleted(self, candidate: Candidate) -> Sequence[str]:
         """The keys of files that would have the same subject and are no longer where they were."""
-        root = wanted.file.path.removesuffix(wanted.file.key)
+        root = candidate.file.path.removesuffix(candidate.file.key)
         if root not in self._by_subject:
             self._by_subject[root] = {}
             for key, path in self._paths.items():
-                place = SchemaPlace(f"{root}{key}", root_name(self._texts[path]) if self._naming.needs_record else "")
+                source = SubjectSource(
+                    f"{root}{key}", root_type_name(self._texts[path]) if self._naming.needs_record else ""
+                )
                 with suppress(NoSubject):
-                    self._by_subject[root].setdefault(self._naming.subject_of(place), []).append(key)
-        same = self._by_subject[root].get(wanted.subject, ())
+                    self._by_subject[root].setdefault(self._naming.derive_subject(source), []).append(key)
+        same = self._by_subject[root].get(candidate.subject, ())
         return [key for key in same if not os.path.lexists(f"{root}{key}")]
 
     def _sort_directories(self) -> None:
@@ -194,11 +202,11 @@ class Layout:
             if VERSION_NAME.fullmatch(without_suffix(name)):
                 self._versions.setdefault(directory, []).append(key)
 
-    def _of_record(self, record: str) -> Sequence[str]:
+    def _find_by_record(self, record: str) -> Sequence[str]:
         if self._by_record is None:
             self._by_record = {}
             for key, path in self._paths.items():
-                self._by_record.setdefault(root_name(self._texts[path]), []).append(key)
+                self._by_record.setdefault(root_type_name(self._texts[path]), []).append(key)
         return self._by_record.get(record, []) if record else []
 
 

@@ -7,12 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.avro_schema import SchemaParseError
-from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.compat.checking.inputs import is_json_name, is_schema_name, read_texts
-from headrace.compat.checking.scope import Scope
-from headrace.compat.checking.siblings import WorkingDirectory
+from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.checking.baselines.base import (
+    BaselineFailed,
+    Candidate,
+    EarlierVersion,
+    LevelChoice,
+    VersionHistory,
+)
+from headrace.compat.checking.inputs import WorkingDirectoryFiles, is_json_name, is_schema_name, read_texts
+from headrace.compat.checking.scope import FileScope
 from headrace.compat.checking.type_sets import TypeSet
-from headrace.compat.outcome import Failure, FailureKind
 
 
 class FilesBaseline:
@@ -24,10 +29,10 @@ class FilesBaseline:
     def name(self) -> str:
         return ", ".join(self._paths)
 
-    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
         texts, unreadable = read_texts(dict.fromkeys(self._paths), comments=self._comments)
         failures = [_with_advice(failure) for failure in unreadable]
-        types = TypeSet(texts, around=WorkingDirectory(self._comments))
+        types = TypeSet(texts, type_source=WorkingDirectoryFiles(self._comments))
         for path in texts:
             try:
                 types.schema(path)
@@ -36,15 +41,15 @@ class FilesBaseline:
         if failures:
             raise BaselineFailed(failures)
         versions = tuple(
-            Earlier(number, path, texts[path], partial(types.schema, path))
+            EarlierVersion(number, path, texts[path], partial(types.schema, path))
             for number, path in enumerate(self._paths, 1)
         )
-        return [History(versions, len(versions))] * len(wanted)
+        return [VersionHistory(versions, len(versions))] * len(candidates)
 
-    def same_as(self, wanted: Wanted, text: str) -> str:
+    def find_equal_version(self, candidate: Candidate, text: str) -> str:
         return ""
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         return ()
 
 

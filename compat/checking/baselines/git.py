@@ -19,15 +19,21 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
-from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.compat.checking.baselines.directory import Layout
-from headrace.compat.checking.git import Change, GitFailed, Repository
+from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.checking.baselines.base import (
+    BaselineFailed,
+    Candidate,
+    EarlierVersion,
+    LevelChoice,
+    VersionHistory,
+)
+from headrace.compat.checking.baselines.directory import DirectoryLayout
+from headrace.compat.checking.git import FileChange, GitFailed, GitRepository
 from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
-from headrace.compat.checking.scope import Scope, gone_from_git
-from headrace.compat.checking.type_sets import TypeSet, root_name
+from headrace.compat.checking.scope import FileScope, deleted_in_git
+from headrace.compat.checking.type_sets import TypeSet, root_type_name
 from headrace.compat.errors import NoSubject
-from headrace.compat.outcome import Failure, FailureKind
-from headrace.compat.subjects import Naming, SchemaPlace
+from headrace.compat.subjects import SubjectNaming, SubjectSource
 
 COMMIT_CHARS = 10  # of a commit in a label
 
@@ -41,56 +47,60 @@ class GitBaseline:
     """
 
     def __init__(
-        self, revision: str, place: str = "", *, naming: Naming, tip: bool = False, comments: bool = False
+        self, revision: str, location: str = "", *, naming: SubjectNaming, tip: bool = False, comments: bool = False
     ) -> None:
         self._revision = revision
         self._naming = naming
         self._tip = tip
-        self._place = place.strip("/")
+        self._location = location.strip("/")
         self._comments = comments
 
     @property
     def name(self) -> str:
-        return f"{'git-tip' if self._tip else 'git'}:{self._revision}{':' if self._place else ''}{self._place}"
+        return f"{'git-tip' if self._tip else 'git'}:{self._revision}{':' if self._location else ''}{self._location}"
 
-    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
         try:
-            found = _Revision(Repository(Path()), self._revision, self._naming, self._tip, self._comments)
-            found.fetch(found.earlier_path(item, self._place) for item in wanted)
-            if self._place:
-                found.require(self._place)
-            return [self._history(found, item, choice) for item in wanted]
+            found = _Revision(GitRepository(Path()), self._revision, self._naming, self._tip, self._comments)
+            found.fetch(found.earlier_path(item, self._location) for item in candidates)
+            if self._location:
+                found.require(self._location)
+            return [self._history(found, item, choice) for item in candidates]
         except GitFailed as error:
-            raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
+            raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, str(error)) from None
 
-    def same_as(self, wanted: Wanted, text: str) -> str:
+    def find_equal_version(self, candidate: Candidate, text: str) -> str:
         return ""
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         try:
-            found = _Revision(Repository(Path()), self._revision, self._naming, self._tip, self._comments)
-            return found.gone(scope, self._place)
+            found = _Revision(GitRepository(Path()), self._revision, self._naming, self._tip, self._comments)
+            return found.deleted_files(scope, self._location)
         except GitFailed as error:
-            raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
+            raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, str(error)) from None
 
-    def _history(self, found: _Revision, wanted: Wanted, choice: LevelChoice) -> History:
-        path = found.earlier_path(wanted, self._place)
+    def _history(self, found: _Revision, candidate: Candidate, choice: LevelChoice) -> VersionHistory:
+        path = found.earlier_path(candidate, self._location)
         if path is None:
-            return History()
+            return VersionHistory()
         notes = []
-        if path != found.path_of(wanted) and not self._place:
+        if path != found.path_of(candidate) and not self._location:
             notes.append(f"was {path} in {found.name}")
         versions = [*(found.before(path) if choice.is_transitive() else ()), found.latest(path)]
-        numbered = tuple(Earlier(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1))
+        numbered = tuple(
+            EarlierVersion(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1)
+        )
         if choice.is_transitive() and found.repository.is_shallow():
             notes.append("this clone is shallow, so that older versions may be missing; fetch the whole history")
-        return History(numbered, len(numbered), notes=tuple(notes))
+        return VersionHistory(numbered, len(numbered), notes=tuple(notes))
 
 
 class _Revision:
     """One revision of a repository, read once."""
 
-    def __init__(self, repository: Repository, revision: str, naming: Naming, tip: bool, comments: bool) -> None:
+    def __init__(
+        self, repository: GitRepository, revision: str, naming: SubjectNaming, tip: bool, comments: bool
+    ) -> None:
         self.repository = repository
         self._naming = naming
         self._revision = revision
@@ -104,42 +114,44 @@ class _Revision:
         self._texts: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
         self._found: dict[str, str | None] = {}
-        self._layouts: dict[str, Layout] = {}
-        self._histories: dict[str, Sequence[Change]] = {}
-        self._types = TypeSet({}, strict=False, prefix=f"{self.name}:", around=self)
+        self._layouts: dict[str, DirectoryLayout] = {}
+        self._histories: dict[str, Sequence[FileChange]] = {}
+        self._types = TypeSet({}, strict=False, prefix=f"{self.name}:", type_source=self)
 
-    def require(self, place: str) -> None:
-        if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
-            raise GitFailed(f"{self.name} has no file or directory {place!r}")
+    def require(self, location: str) -> None:
+        if location not in self._tree and not any(path.startswith(f"{location}/") for path in self._tree):
+            raise GitFailed(f"{self.name} has no file or directory {location!r}")
 
-    def gone(self, scope: Scope, place: str) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope, location: str) -> Sequence[tuple[str, str]]:
         """Path and text of the files that the arguments mean and the working tree no longer has."""
-        if not place:
-            return gone_from_git(self.repository, self._commit, scope, comments=self._comments)
-        return () if place in self._tree else self._layout(place).gone(scope)
+        if not location:
+            return deleted_in_git(self.repository, self._commit, scope, comments=self._comments)
+        return () if location in self._tree else self._layout(location).deleted_files(scope)
 
-    def path_of(self, wanted: Wanted) -> str | None:
+    def path_of(self, candidate: Candidate) -> str | None:
         """Where the file is in the repository."""
-        return self.repository.path_of(wanted.file.path)
+        return self.repository.path_of(candidate.file.path)
 
-    def earlier_path(self, wanted: Wanted, place: str) -> str | None:
+    def earlier_path(self, candidate: Candidate, location: str) -> str | None:
         """The path that holds the earlier version, None where there is none."""
-        key = wanted.file.path
+        key = candidate.file.path
         if key not in self._found:
-            self._found[key] = self._placed(wanted, place) if place else self._same_or_renamed(wanted)
+            self._found[key] = (
+                self._versions_below(candidate, location) if location else self._same_or_renamed(candidate)
+            )
         return self._found[key]
 
-    def _placed(self, wanted: Wanted, place: str) -> str | None:
-        if place in self._tree:
-            return place
-        if place not in self._layouts:
-            self._layouts[place] = self._layout(place)
-        found = self._layouts[place].versions_of(wanted)
+    def _versions_below(self, candidate: Candidate, location: str) -> str | None:
+        if location in self._tree:
+            return location
+        if location not in self._layouts:
+            self._layouts[location] = self._layout(location)
+        found = self._layouts[location].find_versions(candidate)
         return found[-1] if found else None
 
-    def _layout(self, place: str) -> Layout:
-        schemas = self._schemas_among(path for path in self._tree if path.startswith(f"{place}/"))
-        return Layout({path[len(place) + 1 :]: path for path in schemas}, self._texts, self._naming)
+    def _layout(self, location: str) -> DirectoryLayout:
+        schemas = self._schemas_among(path for path in self._tree if path.startswith(f"{location}/"))
+        return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
         """Those that are called like schemas, or are .json and hold one; all of them are then read."""
@@ -150,18 +162,18 @@ class _Revision:
         self.fetch(found)
         return [path for path in found if path in self._texts]
 
-    def _same_or_renamed(self, wanted: Wanted) -> str | None:
-        path = self.path_of(wanted)
+    def _same_or_renamed(self, candidate: Candidate) -> str | None:
+        path = self.path_of(candidate)
         if path is None:
-            raise GitFailed(f"{wanted.file.path} is outside the repository {self.repository.top}")
+            raise GitFailed(f"{candidate.file.path} is outside the repository {self.repository.top}")
         if path in self._tree:
             return path
         submodule = self._all.submodule_of(path)
         if submodule is not None:
             raise GitFailed(
-                f"{wanted.file.path} lies in the submodule {submodule}; run the check inside that directory"
+                f"{candidate.file.path} lies in the submodule {submodule}; run the check inside that directory"
             )
-        same = self._likely(path, wanted)
+        same = self._find_renamed(path, candidate)
         if len(same) > 1:
             likely = ", ".join(same[:3])
             raise GitFailed(
@@ -169,32 +181,32 @@ class _Revision:
             )
         return same[0] if same else None
 
-    def _likely(self, path: str, wanted: Wanted) -> Sequence[str]:
+    def _find_renamed(self, path: str, candidate: Candidate) -> Sequence[str]:
         """The files that are gone and that this one may have been. A subject says more than git's likeness of texts."""
-        of_subject, of_record = self._gone
-        same = of_subject.get(wanted.subject, [])
+        of_subject, of_record = self._deleted_files
+        same = of_subject.get(candidate.subject, [])
         before = self._renames.get(path)
         if len(same) != 1 and before is not None:
             return [before]
-        of_name = of_record.get(wanted.record, []) if wanted.record else []
-        return [gone for gone in same if gone in of_name] or same or of_name
+        of_name = of_record.get(candidate.record, []) if candidate.record else []
+        return [deleted_files for deleted_files in same if deleted_files in of_name] or same or of_name
 
     @cached_property
     def _renames(self) -> Mapping[str, str]:
         return self.repository.renames(self._commit)
 
     @cached_property
-    def _gone(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
+    def _deleted_files(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
         """The schemas that the working tree no longer has, by subject and by the name of the record."""
         top = self.repository.top
         of_subject: dict[str, list[str]] = {}
         of_record: dict[str, list[str]] = {}
         for path in self._schemas_among(path for path in self._tree if not os.path.lexists(top / path)):
-            record = root_name(self._texts[path])
+            record = root_type_name(self._texts[path])
             of_record.setdefault(record, []).append(path)
             with suppress(NoSubject):
-                place = SchemaPlace(Path(os.path.relpath(top / path)).as_posix(), record)
-                of_subject.setdefault(self._naming.subject_of(place), []).append(path)
+                source = SubjectSource(Path(os.path.relpath(top / path)).as_posix(), record)
+                of_subject.setdefault(self._naming.derive_subject(source), []).append(path)
         return of_subject, of_record
 
     def fetch(self, paths: Iterable[str | None]) -> None:
@@ -209,11 +221,11 @@ class _Revision:
                 self._texts[path] = text
                 self._types.texts[path] = text
 
-    def beside(self, path: str) -> Sequence[str]:
+    def siblings(self, path: str) -> Sequence[str]:
         directory = path.rpartition("/")[0]
         return [other for other in self._schemas if other.rpartition("/")[0] == directory]
 
-    def below(self, path: str, directory: str) -> Sequence[str]:
+    def descendants(self, path: str, directory: str) -> Sequence[str]:
         schemas = self._schemas_and_json if is_json_name(path) else self._schemas
         return [other for other in schemas if directory == "." or other.startswith(f"{directory}/")]
 
@@ -229,16 +241,16 @@ class _Revision:
     def _schemas_and_json(self) -> Sequence[str]:
         return self._schemas_among(self._tree)
 
-    def latest(self, path: str) -> Earlier:
+    def latest(self, path: str) -> EarlierVersion:
         label = f"{self.name}:{path}"
         if path in self._failures:
             return _unreadable(label, self._failures[path])
-        return Earlier(0, label, self._texts[path], partial(self._types.schema_once, path))
+        return EarlierVersion(0, label, self._texts[path], partial(self._types.schema_once, path))
 
-    def before(self, path: str) -> list[Earlier]:
+    def before(self, path: str) -> list[EarlierVersion]:
         """What the path held before the revision, oldest first, the same text twice in a row once."""
         blob = self._tree[path]
-        found: list[Change] = []
+        found: list[FileChange] = []
         for change in self._changes(Path(path).suffix):
             if change.path == path:
                 if change.blob not in ("", blob):
@@ -248,19 +260,19 @@ class _Revision:
         blobs = self.repository.blobs([change.blob for change in found])
         return [self._old(item, blobs[item.blob]) for item in reversed(found)]
 
-    def _old(self, change: Change, data: bytes) -> Earlier:
+    def _old(self, change: FileChange, data: bytes) -> EarlierVersion:
         commit = f"{change.commit[:COMMIT_CHARS]}:"
         label = f"{commit}{change.path}"
         text = decode(data, label, comments=self._comments)
         if isinstance(text, Failure):
             return _unreadable(label, text)
-        return Earlier(0, label, text, partial(self._parse_old, commit, change.path, text))
+        return EarlierVersion(0, label, text, partial(self._parse_old, commit, change.path, text))
 
     def _parse_old(self, commit: str, path: str, text: str) -> Schema:
         """Types of other files are those of the revision, since what they were in each commit matters little more."""
-        return TypeSet({path: text}, strict=False, prefix=commit, around=self).schema(path)
+        return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
 
-    def _changes(self, suffix: str) -> Sequence[Change]:
+    def _changes(self, suffix: str) -> Sequence[FileChange]:
         """What befell the files that may be schemas, and those that are called like the one that is looked for."""
         if suffix not in self._histories:
             suffixes = dict.fromkeys((SUFFIX, JSON_SUFFIX, suffix.lower()))
@@ -274,11 +286,11 @@ def _holds_schema(blob: bytes) -> bool:
     return isinstance(text, str) and is_schema_text(text)
 
 
-def _unreadable(label: str, failure: Failure) -> Earlier:
+def _unreadable(label: str, failure: Failure) -> EarlierVersion:
     def parse() -> Schema:
         position = failure.position
         if position is None:
             return parse_schema("", source=label)
         raise SchemaParseError(failure.message, position, label)
 
-    return Earlier(0, label, "", parse)
+    return EarlierVersion(0, label, "", parse)

@@ -21,21 +21,27 @@ from urllib.parse import quote
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.avro_schema.model import NOWHERE
 from headrace.compat import CompatibilityLevel
-from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.compat.checking.baselines.configured import (
-    CannotTell,
-    Configured,
+from headrace.compat.check_result import FailureKind
+from headrace.compat.checking.baselines.base import (
+    BaselineFailed,
+    Candidate,
+    EarlierVersion,
+    LevelChoice,
+    VersionHistory,
+)
+from headrace.compat.checking.baselines.subject_config import (
+    SubjectConfig,
+    UnsupportedConfig,
     alias_target,
-    configured_of,
     level_of,
+    parse_subject_config,
     plain_subject,
 )
-from headrace.compat.checking.scope import Scope
+from headrace.compat.checking.scope import FileScope
 from headrace.compat.errors import NoSubject
-from headrace.compat.outcome import FailureKind
-from headrace.compat.subjects import STRATEGIES, SchemaPlace, subject_of
+from headrace.compat.subjects import STRATEGIES, SubjectSource, derive_subject
 from headrace.registry.client import RegisteredSchema, RegistryClient
-from headrace.registry.client.answers import registered
+from headrace.registry.client.responses import parse_registered_schema
 from headrace.registry.errors import (
     InvalidSchema,
     InvalidSubject,
@@ -50,13 +56,13 @@ from headrace.registry.errors import (
 CONNECTIONS = 4
 """Calls under way at once; a registry answers a few from memory while one waits for its database."""
 
-FEW = 24
+SINGLE_REQUESTS_MAX = 24
 """Up to so many subjects are asked for one by one."""
 
-LISTED_PER_WANTED_MAX = 20
+LISTED_PER_CANDIDATE_MAX = 20
 """A listing that holds more subjects than this for each that is wanted costs more than it saves."""
 
-PAGE = 1000
+PAGE_SIZE = 1000
 
 NO_LISTING_STATUSES = frozenset({404, 405, 500, 501})
 """What registries answer that do not know the listing."""
@@ -69,12 +75,14 @@ ADVICE = {
 """By the status of an answer whose own words do not say what to do."""
 
 
-class Stranger(Enum):
+class AllNewPolicy(Enum):
     """What it means that a registry with subjects knows none of those that are asked for."""
 
-    NEW = auto()
-    DOUBTED = auto()  # a mistake where another strategy names one that is there: only some schemas are checked
-    REFUSED = auto()
+    ALLOW = auto()
+    REFUSE_IF_MISNAMED = (
+        auto()
+    )  # a mistake where another strategy names one that is there: only some schemas are checked
+    REFUSE = auto()
 
 
 class RegistryBaseline:
@@ -84,54 +92,58 @@ class RegistryBaseline:
         stranger: what it means that the registry knows none of the schemas.
     """
 
-    def __init__(self, client: RegistryClient, name: str = "", stranger: Stranger = Stranger.NEW) -> None:
+    def __init__(
+        self, client: RegistryClient, name: str = "", all_new_policy: AllNewPolicy = AllNewPolicy.ALLOW
+    ) -> None:
         self._client = client
-        self._stranger = stranger
+        self._all_new_policy = all_new_policy
         self.name = name or f"registry {client.url}"
         self._parsed: Mapping[tuple[str, int], Schema | SchemaParseError] = {}
 
-    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
-        with self._answers(), ThreadPoolExecutor(CONNECTIONS) as pool:
-            return self._histories(wanted, choice, pool)
+    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+        with self._translated_errors(), ThreadPoolExecutor(CONNECTIONS) as pool:
+            return self._histories(candidates, choice, pool)
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """What the registry answers in place of what it was asked for, as the failure of a baseline."""
         try:
             yield
-        except (InvalidSubject, CannotTell) as error:
-            raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
+        except (InvalidSubject, UnsupportedConfig) as error:
+            raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, str(error)) from None
         except RegistryError as error:
             status = error.status if isinstance(error, ServiceError) else 0
             message = f"{error}{ADVICE.get(status, '')}"
-            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, message) from None
+            raise BaselineFailed.from_reason(FailureKind.REGISTRY, self.name, message) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the answer is not one of a schema registry ({type(error).__name__}: {error})"
-            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, message) from None
+            raise BaselineFailed.from_reason(FailureKind.REGISTRY, self.name, message) from None
 
-    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+    def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         """None: of its subjects others may be the owners."""
         return ()
 
-    def _histories(self, wanted: Sequence[Wanted], choice: LevelChoice, pool: ThreadPoolExecutor) -> list[History]:
-        subjects = list(dict.fromkeys(item.subject for item in wanted))
+    def _histories(
+        self, candidates: Sequence[Candidate], choice: LevelChoice, pool: ThreadPoolExecutor
+    ) -> list[VersionHistory]:
+        subjects = list(dict.fromkeys(item.subject for item in candidates))
         default = level_of(self._client.config())
         configured = dict(zip(subjects, pool.map(partial(self._configured, default), subjects), strict=True))
         latest = self._latest(configured.values(), pool)
-        if not latest and self._stranger is not Stranger.NEW:
-            self._require_new(wanted, subjects)
-        needed = [subject for subject in latest if configured[subject].needs_all(choice)]
+        if not latest and self._all_new_policy is not AllNewPolicy.ALLOW:
+            self._check_all_new(candidates, subjects)
+        needed = [subject for subject in latest if configured[subject].needs_all_versions(choice)]
         older = self._older({subject: latest[subject] for subject in needed}, pool)
         # Sockets must not be there when processes are forked.
         fetched = chain(latest.values(), *older.values())
         referring = [item for item in fetched if item.references]
-        self._parsed = dict(zip(map(_key, referring), pool.map(self._parsed_or_error, referring), strict=True))
+        self._parsed = dict(zip(map(_version_key, referring), pool.map(self._try_parse, referring), strict=True))
         self._client.close()
         files: dict[str, list[str]] = {}
-        for item in wanted:
+        for item in candidates:
             files.setdefault(item.subject, []).append(item.file.path)
         histories = []
-        for item in wanted:
+        for item in candidates:
             subject = item.subject
             history = self._history(configured[subject], latest.get(subject), older.get(subject))
             shared = _shared_by(item, files[subject])
@@ -139,10 +151,12 @@ class RegistryBaseline:
         return histories
 
     def _history(
-        self, own: Configured, newest: RegisteredSchema | None, before: Sequence[RegisteredSchema] | None
-    ) -> History:
+        self, own: SubjectConfig, newest: RegisteredSchema | None, before: Sequence[RegisteredSchema] | None
+    ) -> VersionHistory:
         if newest is None:
-            return History(level=own.level, level_origin=own.origin, notes=own.notes({}), terms=own.terms({}))
+            return VersionHistory(
+                level=own.level, level_origin=own.level_origin, notes=own.notes({}), terms=own.terms({})
+            )
         versions = [*(before or ()), newest]
         known = len(versions) if before is not None else newest.version or 1
         if own.group:
@@ -150,40 +164,40 @@ class RegistryBaseline:
             versions = [item for item in versions if item.metadata.get(own.group) == group]
         earlier = tuple(self._earlier(item) for item in versions)
         terms, notes = own.terms(newest.metadata), own.notes(newest.metadata)
-        return History(earlier, known, own.level, own.origin, notes, terms)
+        return VersionHistory(earlier, known, own.level, own.level_origin, notes, terms)
 
-    def same_as(self, wanted: Wanted, text: str) -> str:
-        with self._answers():
-            own = self._configured(level_of(self._client.config()), wanted.subject)
+    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+        with self._translated_errors():
+            own = self._configured(level_of(self._client.config()), candidate.subject)
             body: dict[str, Any] = {"schema": text, "schemaType": "AVRO"}
-            if own.weaker or own.stronger:
+            if own.default_properties or own.override_properties:
                 newest = self._latest_of(own)
                 body["metadata"] = {"properties": own.metadata(newest.metadata if newest else {})}
             # Which tags and rules a registration would have, this check does not know.
-            if own.is_opaque:
+            if own.adds_tags_or_rules:
                 return ""
             try:
-                path = f"/subjects/{quote(wanted.subject, safe='')}"
+                path = f"/subjects/{quote(candidate.subject, safe='')}"
                 found = self._client.call("POST", path, body=body)
             except (SubjectNotFound, SchemaNotFound, InvalidSchema):
                 return ""
             # It is also found in other contexts, where a registration does not look.
-            is_there = plain_subject(str(found["subject"])) == own.target
-            return f"{own.target} version {found['version']}" if is_there else ""
+            file_exists = plain_subject(str(found["subject"])) == own.target
+            return f"{own.target} version {found['version']}" if file_exists else ""
 
-    def _earlier(self, item: RegisteredSchema) -> Earlier:
+    def _earlier(self, item: RegisteredSchema) -> EarlierVersion:
         version = item.version or 1
-        return Earlier(version, f"{item.subject} version {version}", item.text, partial(self._parse, item))
+        return EarlierVersion(version, f"{item.subject} version {version}", item.text, partial(self._parse, item))
 
     def _parse(self, item: RegisteredSchema) -> Schema:
         if not item.references:
             return parse_schema(item.text, source=f"{item.subject} version {item.version}", strict=False)
-        parsed = self._parsed[_key(item)]
+        parsed = self._parsed[_version_key(item)]
         if isinstance(parsed, SchemaParseError):
             raise parsed
         return parsed
 
-    def _parsed_or_error(self, item: RegisteredSchema) -> Schema | SchemaParseError:
+    def _try_parse(self, item: RegisteredSchema) -> Schema | SchemaParseError:
         """What refers to other schemas is parsed while the registry is at hand."""
         try:
             return self._client.parsed(item)
@@ -192,53 +206,53 @@ class RegistryBaseline:
         except (SchemaNotFound, SubjectNotFound, VersionNotFound) as error:
             return SchemaParseError(f"refers to what the registry does not have: {error}", NOWHERE, item.subject or "")
 
-    def _require_new(self, wanted: Sequence[Wanted], subjects: Sequence[str]) -> None:
+    def _check_all_new(self, candidates: Sequence[Candidate], subjects: Sequence[str]) -> None:
         """
         Raises:
             BaselineFailed: the registry has other subjects, which these may have been meant to be.
         """
-        there = [name for context in _by_context(subjects) for name in self._client.subjects(context)]
-        other = next(_under_other_names(wanted, frozenset(there)), "")
-        if not there or (self._stranger is Stranger.DOUBTED and not other):
+        there = [name for context in _group_by_context(subjects) for name in self._client.subjects(context)]
+        other = next(_renamed_subjects(candidates, frozenset(there)), "")
+        if not there or (self._all_new_policy is AllNewPolicy.REFUSE_IF_MISNAMED and not other):
             return
         few = f"{', '.join(subjects[:2])}{', …' if len(subjects) > 2 else ''}"
         hint = other or f"such as {there[0]}; are they named by the right strategy (--subject-strategy)?"
         message = (
             f"has none of the subjects {few}, and {len(there)} others, {hint} If all are meant to be new: --all-new"
         )
-        raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, message)
+        raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, message)
 
-    def _latest(self, configured: Collection[Configured], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
+    def _latest(self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
         """The newest version of each subject that has any, by the subject as it was asked for."""
-        if len(configured) <= FEW:
-            return self._latest_one_by_one(configured, pool)
-        listed: dict[str, RegisteredSchema] = {}
-        for members in _by_context([own.target for own in configured]).values():
-            prefix = _shared_beginning(members)
+        if len(configured) <= SINGLE_REQUESTS_MAX:
+            return self._fetch_latest(configured, pool)
+        join_words: dict[str, RegisteredSchema] = {}
+        for members in _group_by_context([own.target for own in configured]).values():
+            prefix = _common_prefix(members)
             names = set(self._client.subjects(prefix))
             here = [name for name in members if name in names]
-            if len(names) <= LISTED_PER_WANTED_MAX * max(1, len(here)):
-                listed.update(self._latest_listed(prefix, set(here)))
+            if len(names) <= LISTED_PER_CANDIDATE_MAX * max(1, len(here)):
+                join_words.update(self._list_latest(prefix, set(here)))
         # What is not listed is asked for by name: it may be what this user may not see, which is no pass.
-        unlisted = self._latest_one_by_one([own for own in configured if own.target not in listed], pool)
-        return {own.asked: listed[own.target] for own in configured if own.target in listed} | unlisted
+        unlisted = self._fetch_latest([own for own in configured if own.target not in join_words], pool)
+        return {own.requested: join_words[own.target] for own in configured if own.target in join_words} | unlisted
 
-    def _latest_one_by_one(
-        self, configured: Collection[Configured], pool: ThreadPoolExecutor
+    def _fetch_latest(
+        self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor
     ) -> dict[str, RegisteredSchema]:
         found = zip(configured, pool.map(self._latest_of, configured), strict=True)
-        return {own.asked: item for own, item in found if item is not None}
+        return {own.requested: item for own, item in found if item is not None}
 
-    def _latest_of(self, own: Configured) -> RegisteredSchema | None:
+    def _latest_of(self, own: SubjectConfig) -> RegisteredSchema | None:
         """By the name that was asked for, since the target of an alias may be an alias itself, which nobody follows."""
         try:
-            item = self._client.version(own.asked, "latest")
+            item = self._client.version(own.requested, "latest")
         except (SubjectNotFound, VersionNotFound):
             return None
         # A question is also answered from another context, where a registration does not look.
         return item if plain_subject(item.subject or own.target) == own.target else None
 
-    def _latest_listed(self, prefix: str, subjects: Collection[str]) -> dict[str, RegisteredSchema]:
+    def _list_latest(self, prefix: str, subjects: Collection[str]) -> dict[str, RegisteredSchema]:
         rows = self._listed(prefix, latest_only=True) or ()
         return {str(item.subject): item for item in rows if item.subject in subjects}
 
@@ -259,13 +273,13 @@ class RegistryBaseline:
         seen: set[tuple[str, int]] = set()
         while True:
             query = {"subjectPrefix": prefix, "latestOnly": str(latest_only).lower()}
-            rows = self._client.call("GET", "/schemas", query={**query, "offset": str(offset), "limit": str(PAGE)})
+            rows = self._client.call("GET", "/schemas", query={**query, "offset": str(offset), "limit": str(PAGE_SIZE)})
             fresh = [row for row in rows if (row["subject"], row["version"]) not in seen]
             seen.update((row["subject"], row["version"]) for row in fresh)
             for row in fresh:
                 if row.get("schemaType", "AVRO") == "AVRO":
-                    yield registered(row)
-            if len(rows) < PAGE or not fresh:
+                    yield parse_registered_schema(row)
+            if len(rows) < PAGE_SIZE or not fresh:
                 return
             offset += len(rows)
 
@@ -273,27 +287,29 @@ class RegistryBaseline:
         self, newest: Mapping[str, RegisteredSchema], pool: ThreadPoolExecutor
     ) -> dict[str, list[RegisteredSchema]]:
         """The versions of subjects before the newest, ascending, by the subject as it was asked for."""
-        if len(newest) > FEW:
+        if len(newest) > SINGLE_REQUESTS_MAX:
             rows: list[RegisteredSchema] | None = []
-            for members in _by_context({_key(item)[0] for item in newest.values()}).values():
-                listed = self._listed(_shared_beginning(members), latest_only=False)
-                rows = None if rows is None or listed is None else [*rows, *listed]
+            for members in _group_by_context({_version_key(item)[0] for item in newest.values()}).values():
+                join_words = self._listed(_common_prefix(members), latest_only=False)
+                rows = None if rows is None or join_words is None else [*rows, *join_words]
             if rows is not None:
                 found: dict[str, list[RegisteredSchema]] = {}
                 for row in sorted(rows, key=lambda row: row.version or 0):
                     found.setdefault(row.subject or "", []).append(row)
                 return {
-                    asked: [row for row in found.get(item.subject or "", ()) if _key(row)[1] < _key(item)[1]]
-                    for asked, item in newest.items()
+                    requested: [
+                        row for row in found.get(item.subject or "", ()) if _version_key(row)[1] < _version_key(item)[1]
+                    ]
+                    for requested, item in newest.items()
                 }
-        return dict(zip(newest, pool.map(self._older_one_by_one, newest.items()), strict=True))
+        return dict(zip(newest, pool.map(self._fetch_older, newest.items()), strict=True))
 
-    def _older_one_by_one(self, asked_and_newest: tuple[str, RegisteredSchema]) -> list[RegisteredSchema]:
-        asked, newest = asked_and_newest
-        numbers = self._client.versions(asked)
-        return [self._client.version(asked, number) for number in numbers if number != newest.version]
+    def _fetch_older(self, asked_and_newest: tuple[str, RegisteredSchema]) -> list[RegisteredSchema]:
+        requested, newest = asked_and_newest
+        numbers = self._client.versions(requested)
+        return [self._client.version(requested, number) for number in numbers if number != newest.version]
 
-    def _configured(self, default: CompatibilityLevel, subject: str) -> Configured:
+    def _configured(self, default: CompatibilityLevel, subject: str) -> SubjectConfig:
         """What holds for a registration under a subject."""
         try:
             config = self._client.config(subject)
@@ -305,29 +321,29 @@ class RegistryBaseline:
                 config = self._client.config(target)
             except SubjectLevelNotConfigured:
                 config = {"compatibilityLevel": default.value}
-        return configured_of(subject, target, config, default)
+        return parse_subject_config(subject, target, config, default)
 
 
-def _under_other_names(wanted: Sequence[Wanted], there: Collection[str]) -> Iterator[str]:
+def _renamed_subjects(candidates: Sequence[Candidate], there: Collection[str]) -> Iterator[str]:
     """How a schema would be called, in words, where the registry has what another strategy makes of it."""
     for strategy in STRATEGIES:
-        for item in wanted:
+        for item in candidates:
             with suppress(NoSubject):
-                subject = subject_of(SchemaPlace(item.file.path, item.record), strategy)
+                subject = derive_subject(SubjectSource(item.file.path, item.record), strategy)
                 if subject in there:
                     yield f"among them {subject}, which {item.file.path} is with --subject-strategy {strategy}."
 
 
-def _shared_by(wanted: Wanted, files: Sequence[str]) -> tuple[str, ...]:
-    others = [file for file in files if file != wanted.file.path]
-    return (f"{wanted.subject} is also the subject of {', '.join(others[:3])}",) if others else ()
+def _shared_by(candidate: Candidate, files: Sequence[str]) -> tuple[str, ...]:
+    others = [file for file in files if file != candidate.file.path]
+    return (f"{candidate.subject} is also the subject of {', '.join(others[:3])}",) if others else ()
 
 
-def _key(item: RegisteredSchema) -> tuple[str, int]:
+def _version_key(item: RegisteredSchema) -> tuple[str, int]:
     return item.subject or "", item.version or 0
 
 
-def _by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
+def _group_by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
     """Subjects by the prefix that names their context, "" for the default one."""
     found: dict[str, list[str]] = {}
     for subject in subjects:
@@ -336,7 +352,7 @@ def _by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def _shared_beginning(names: Sequence[str]) -> str:
+def _common_prefix(names: Sequence[str]) -> str:
     """What all names begin with; the context of all, at least."""
     first, last = min(names), max(names)
     same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.compat.checking.git import GitFailed, Repository
+from headrace.compat.checking.git import GitFailed, GitRepository
 from support.golden import golden
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [\n  {"name": "id", "type": "%s"}%s\n]}\n'
@@ -307,7 +307,7 @@ def test_outside_of_a_repository_and_without_git(
     assert code == 2
     assert (err.count("\n"), "../outside.avsc " in err) == (1, True)
     with pytest.raises(GitFailed, match=re.escape(str(repository.parent))):
-        Repository(repository.parent)
+        GitRepository(repository.parent)
     monkeypatch.setenv("PATH", str(repository))
     code, _, err = check("schemas", "--against", "git:main")
     assert (code, err.count("\n"), "PATH" in err) == (2, 1, True)

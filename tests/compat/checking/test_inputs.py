@@ -19,10 +19,10 @@ from headrace.avro_schema import SchemaParseError
 from headrace.cli import main
 from headrace.compat.checking import inputs
 from headrace.compat.checking.inputs import FILE_BYTES_MAX, find_files
-from headrace.compat.checking.processes import answers_of
-from headrace.compat.checking.scope import Scope
+from headrace.compat.checking.run import run_in_processes
+from headrace.compat.checking.scope import FileScope
 from headrace.compat.checking.type_sets import TypeSet
-from headrace.compat.subjects import SchemaPlace, subject_of
+from headrace.compat.subjects import SubjectSource, derive_subject
 from support.checkout import PACKAGE_LINKS
 from support.examples import examples
 from support.golden import case_lines, golden
@@ -93,7 +93,7 @@ def test_directories_that_a_link_leads_to(directory: Path) -> None:
 def test_what_was_deleted_is_meant_by_the_patterns_that_would_have_found_it(directory: Path, pattern: str) -> None:
     everything = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
     found = set(paths(pattern))
-    assert {path for path in everything if Scope((pattern,)).covers(path)} == found - {pattern}
+    assert {path for path in everything if FileScope((pattern,)).covers(path)} == found - {pattern}
 
 
 def test_names_in_other_cases_and_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_paths_of_windows_have_forward_slashes(directory: Path, monkeypatch: pyt
     )
     found = find_files(["s\\a.avsc", "s", "s\\sub\\*.avsc"]).files
     assert [file.path for file in found] == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
-    assert [subject_of(SchemaPlace(file.path), "topic") for file in found] == ["a-value", "b-value", "c-value"]
+    assert [derive_subject(SubjectSource(file.path), "topic") for file in found] == ["a-value", "b-value", "c-value"]
     assert found[2].key == "sub/c.avsc"
 
 
@@ -265,9 +265,9 @@ def test_a_new_file_is_not_compared_with_another_topics(directory: Path, capsys:
 def test_types_of_other_files_in_any_order() -> None:
     types = TypeSet({"z": RECORD % ("Z", "Y"), "x": RECORD % ("X", "string"), "y": RECORD % ("Y", "X")})
     assert [str(name) for name in types.schema("z").names] == ["X", "Y", "Z"]
-    assert types.needs("z") == ("y",)
-    assert types.stands_alone("x")
-    assert not types.stands_alone("z")
+    assert types.dependencies("z") == ("y",)
+    assert types.is_self_contained("x")
+    assert not types.is_self_contained("z")
 
 
 def test_the_nearest_definition_is_taken() -> None:
@@ -279,8 +279,8 @@ def test_the_nearest_definition_is_taken() -> None:
         "b/c/p.avsc": RECORD % ("P", "Header"),
     }
     types = TypeSet(texts)
-    assert types.needs("a/order.avsc") == ("a/h.avsc",)
-    assert types.needs("b/c/p.avsc") == ("b/h.avsc",)
+    assert types.dependencies("a/order.avsc") == ("a/h.avsc",)
+    assert types.dependencies("b/c/p.avsc") == ("b/h.avsc",)
     types = TypeSet({**texts, "top.avsc": RECORD % ("T", "Header")})
     with pytest.raises(SchemaParseError, match=r"\bHeader\b.* a/h\.avsc .*b/h\.avsc"):
         types.schema("top.avsc")
@@ -408,7 +408,7 @@ def test_no_bytes_end_in_a_traceback(tmp_path: Path, data: bytes) -> None:
 @given(st.lists(st.integers(), max_size=200), st.integers(1, 5))
 @settings(max_examples=examples(0.5))
 def test_answers_of_several_processes_are_in_order(items: list[int], processes: int) -> None:
-    assert answers_of(lambda item: item * 2, items, processes) == [item * 2 for item in items]
+    assert run_in_processes(lambda item: item * 2, items, processes) == [item * 2 for item in items]
 
 
 def test_what_a_killed_process_should_have_done_is_done() -> None:
@@ -420,7 +420,7 @@ def test_what_a_killed_process_should_have_done_is_done() -> None:
             os._exit(9)
         return item
 
-    assert answers_of(answer, range(100), 3) == list(range(100))
+    assert run_in_processes(answer, range(100), 3) == list(range(100))
 
 
 def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
             os.kill(int(started.read_text()), signal.SIGKILL)
         return b"%d" % item * 100_000
 
-    assert answers_of(answer, range(50), 2) == [b"%d" % item * 100_000 for item in range(50)]
+    assert run_in_processes(answer, range(50), 2) == [b"%d" % item * 100_000 for item in range(50)]
 
 
 @pytest.mark.parametrize(

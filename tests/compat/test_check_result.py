@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.compat.baseline_file import baseline_text, leave_out_known, parse_baseline
+from headrace.compat.baseline_file import mark_known, parse_baseline, render_baseline
+from headrace.compat.check_result import EXIT_ORDER, CheckResult, Failure, FailureKind
 from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
-from headrace.compat.outcome import EXIT_ORDER, Failure, FailureKind, Outcome
-from headrace.compat.subjects import SchemaPlace, SubjectRule, subject_of
-from headrace.compat.suppressions import Suppression, parse_suppression, suppress
+from headrace.compat.subjects import SubjectRule, SubjectSource, derive_subject
+from headrace.compat.suppressions import Suppression, apply_suppressions, parse_suppression
 from support.golden import case_lines, golden
-from support.schemas.outcomes import V1, V3, checked
+from support.schemas.check_results import V1, V3, checked
 
 TODAY = datetime.date(2026, 7, 1)
 
 
-def is_there(_: str) -> bool:
+def file_exists(_: str) -> bool:
     return True
 
 
@@ -31,27 +31,27 @@ def kinds(*failures: FailureKind) -> tuple[Failure, ...]:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"),
+    ("check_result", "code"),
     [
-        (Outcome(()), 0),
-        (Outcome((checked(V1, V1),)), 0),
-        (Outcome((checked(),)), 1),
-        (Outcome((), kinds(FailureKind.NOT_REGISTERED)), 1),
-        (Outcome((checked(),), kinds(FailureKind.INVALID)), 3),
-        (Outcome((), kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
-        (Outcome((), kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)), 4),
+        (CheckResult(()), 0),
+        (CheckResult((checked(V1, V1),)), 0),
+        (CheckResult((checked(),)), 1),
+        (CheckResult((), kinds(FailureKind.NOT_REGISTERED)), 1),
+        (CheckResult((checked(),), kinds(FailureKind.INVALID)), 3),
+        (CheckResult((), kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
+        (CheckResult((), kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)), 4),
     ],
 )
-def test_the_exit_code_is_that_of_what_leaves_most_in_the_dark(outcome: Outcome, code: int) -> None:
-    assert outcome.exit_code == code
-    assert outcome.is_compatible is (code == 0)
+def test_the_exit_code_is_that_of_what_leaves_most_in_the_dark(check_result: CheckResult, code: int) -> None:
+    assert check_result.exit_code == code
+    assert check_result.is_compatible is (code == 0)
     assert set(EXIT_ORDER) == {0, 1, 2, 3, 4}
 
 
 def test_a_suppressed_problem_does_not_count_and_is_still_there() -> None:
     item = checked()
     wanted = [Suppression("agreed with all readers", rule=rule) for rule in {p.rule for p in item.problems}]
-    (marked,), notes = suppress([item], wanted, TODAY, "the settings")
+    (marked,), notes = apply_suppressions([item], wanted, TODAY, "the settings")
     assert marked.is_compatible
     assert notes == ()
     assert [problem.suppressed.reason for problem in marked.problems if problem.suppressed] == [
@@ -100,19 +100,19 @@ def test_names_in_brackets_mean_themselves() -> None:
     assert Suppression("r", path=item.file).covers(item, item.problems[0])
     assert Suppression("r", path="schemas/[v1]").covers(item, item.problems[0])
     assert Suppression("r", subject=item.subject).covers(item, item.problems[0])
-    assert subject_of(SchemaPlace(item.file), "topic", [SubjectRule("schemas/[v1]/order.avsc", "x")]) == "x"
-    assert subject_of(SchemaPlace("[v1].avsc"), "topic", [SubjectRule("[v1].avsc", "x")]) == "x"
+    assert derive_subject(SubjectSource(item.file), "topic", [SubjectRule("schemas/[v1]/order.avsc", "x")]) == "x"
+    assert derive_subject(SubjectSource("[v1].avsc"), "topic", [SubjectRule("[v1].avsc", "x")]) == "x"
 
 
 def test_suppressions_end_and_are_told_when_they_match_nothing() -> None:
     item = checked()
     ended = Suppression("r", path="schemas", expires=TODAY - datetime.timedelta(days=1))
-    (marked,), notes = suppress([item], [ended, Suppression("r", path="elsewhere")], TODAY, "headrace.toml")
+    (marked,), notes = apply_suppressions([item], [ended, Suppression("r", path="elsewhere")], TODAY, "headrace.toml")
     assert not marked.is_compatible
     ended_note, unused_note = notes
     assert re.search(rf"\bschemas\b.*\b2026-06-30\b.*\b{len(item.problems)}\b", ended_note)
     assert re.search(r"\belsewhere\b.*\bheadrace\.toml\b", unused_note)
-    (marked,), _ = suppress([item], [replace(ended, expires=TODAY)], TODAY, "headrace.toml")
+    (marked,), _ = apply_suppressions([item], [replace(ended, expires=TODAY)], TODAY, "headrace.toml")
     assert marked.is_compatible
     assert "2026-07-01" in str(marked.problems[0].suppressed)
 
@@ -143,34 +143,34 @@ def test_suppressions_of_a_settings_file() -> None:
 
 def test_known_findings_do_not_count_until_they_are_gone() -> None:
     item = checked()
-    known = parse_baseline(baseline_text([item]))
-    (marked,), notes = leave_out_known([item], known, "known.json", is_there)
+    known = parse_baseline(render_baseline([item]))
+    (marked,), notes = mark_known([item], known, "known.json", file_exists)
     assert marked.is_compatible
     assert notes == ()
     fixed = replace(item, problems=item.problems[1:])
-    _, notes = leave_out_known([fixed], known, "known.json", is_there)
+    _, notes = mark_known([fixed], known, "known.json", file_exists)
     (note,) = notes
     assert re.search(r"\b1 .*known\.json", note)
-    assert parse_baseline(baseline_text([marked])) == known, "writing it again keeps what is known"
+    assert parse_baseline(render_baseline([marked])) == known, "writing it again keeps what is known"
 
 
 def test_what_is_known_of_one_file_says_nothing_of_another_with_the_same_subject() -> None:
     old, new = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
     assert [p.fingerprint for p in old.problems] == [p.fingerprint for p in new.problems]
-    known = parse_baseline(baseline_text([old]))
+    known = parse_baseline(render_baseline([old]))
     for items in ([old, new], [new, old], [new]):
-        marked, _ = leave_out_known(items, known, "known.json", is_there)
+        marked, _ = mark_known(items, known, "known.json", file_exists)
         assert {item.file: item.is_compatible for item in marked} == {item.file: item is old for item in items}
-    assert len(parse_baseline(baseline_text([old, new]))) == 2 * len(old.problems)
-    both, notes = leave_out_known([old, new], parse_baseline(baseline_text([old, new])), "known.json", is_there)
+    assert len(parse_baseline(render_baseline([old, new]))) == 2 * len(old.problems)
+    both, notes = mark_known([old, new], parse_baseline(render_baseline([old, new])), "known.json", file_exists)
     assert (all(item.is_compatible for item in both), notes) == (True, ())
 
 
 def test_a_file_that_was_moved_takes_along_what_is_known_of_it() -> None:
     old, moved = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
     third = replace(moved, file="c/order.avsc")
-    known = parse_baseline(baseline_text([old]))
-    marked, notes = leave_out_known([moved, third], known, "known.json", lambda file: file != old.file)
+    known = parse_baseline(render_baseline([old]))
+    marked, notes = mark_known([moved, third], known, "known.json", lambda file: file != old.file)
     assert [item.is_compatible for item in marked] == [True, False], "one file cannot have been moved to two places"
     assert notes == ()
 
@@ -190,7 +190,7 @@ def test_bad_baseline_files(text: str) -> None:
 
 
 def test_a_baseline_file_reads_like_a_list() -> None:
-    document = json.loads(baseline_text([checked()]))
+    document = json.loads(render_baseline([checked()]))
     assert document["format"] == 1
     assert set(document["findings"][0]) == {"fingerprint", "file", "subject", "rule", "sentence"}
 
@@ -210,7 +210,7 @@ def test_a_baseline_file_reads_like_a_list() -> None:
 )
 def test_subjects(path: str, strategy: str, subject: str) -> None:
     rules = [SubjectRule("special/*", "{directory}-{name}")]
-    assert subject_of(SchemaPlace(path, "shop.Order"), strategy, rules) == subject
+    assert derive_subject(SubjectSource(path, "shop.Order"), strategy, rules) == subject
 
 
 @pytest.mark.parametrize("template", ["{", "{nothing}", "{0}", "{topic.x}", "{topic!z}"])
@@ -221,14 +221,14 @@ def test_templates_that_are_none(template: str) -> None:
 
 def test_place_without_record_name_directory_or_template_has_no_subject() -> None:
     with pytest.raises(NoSubject):
-        subject_of(SchemaPlace("a.avsc"), "record")
+        derive_subject(SubjectSource("a.avsc"), "record")
     with pytest.raises(NoSubject):
-        subject_of(SchemaPlace("a.avsc", "R"), "topic-record")
+        derive_subject(SubjectSource("a.avsc", "R"), "topic-record")
     with pytest.raises(NoSubject):
-        subject_of(SchemaPlace("a.avsc"), "topic", [SubjectRule("*", "")])
+        derive_subject(SubjectSource("a.avsc"), "topic", [SubjectRule("*", "")])
 
 
 @given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in (".", "..")))
 def test_a_topic_is_found_again_in_its_subject(topic: str) -> None:
     if not topic.endswith(("-key", "-value", ".avsc", ".json")):
-        assert subject_of(SchemaPlace(f"x/{topic}.avsc"), "topic") == f"{topic}-value"
+        assert derive_subject(SubjectSource(f"x/{topic}.avsc"), "topic") == f"{topic}-value"

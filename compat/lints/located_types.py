@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocatedType:
     """A type where it stands in the text; `field` is the one it is the whole type of."""
 
     node: Type
@@ -36,75 +36,75 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class NodePair:
     """A type of the candidate and the one of an earlier version that stood at its place, references followed.
 
     `position` is where the candidate uses it.
     """
 
-    here: Type
-    there: Type
+    new: Type
+    old: Type
     path: Path
     position: Position
 
 
-def places(schema: Schema) -> Iterator[Place]:
+def located_types(schema: Schema) -> Iterator[LocatedType]:
     """Every type in the order of the text."""
-    pending = [Place(schema.root, ())]
+    pending = [LocatedType(schema.root, ())]
     while pending:
-        place = pending.pop()
-        yield place
-        pending.extend(reversed(list(_inside(place))))
+        located = pending.pop()
+        yield located
+        pending.extend(reversed(list(_inside(located))))
 
 
-def _inside(place: Place) -> Iterator[Place]:
-    match place.node:
+def _inside(located: LocatedType) -> Iterator[LocatedType]:
+    match located.node:
         case Record(fields=fields):
             for field in fields:
-                yield Place(field.type, (*place.path, field.name), field)
+                yield LocatedType(field.type, (*located.path, field.name), field)
         case Array(items=items):
-            yield Place(items, (*place.path, "[]"))
+            yield LocatedType(items, (*located.path, "[]"))
         case Map(values=values):
-            yield Place(values, (*place.path, "{}"))
+            yield LocatedType(values, (*located.path, "{}"))
         case Union(branches=branches):
             for branch in branches:
-                yield Place(branch, place.path)
+                yield LocatedType(branch, located.path)
 
 
-def pairs(candidate: Schema, earlier: Schema) -> Iterator[Pair]:
+def node_pairs(candidate: Schema, earlier: Schema) -> Iterator[NodePair]:
     """Each place of the candidate that the earlier version had too, once however often a type is used."""
     own = defined_names(candidate)
     seen: set[tuple[int, int]] = set()
-    pending = [Pair(candidate.root, earlier.root, (), candidate.root.position)]
+    pending = [NodePair(candidate.root, earlier.root, (), candidate.root.position)]
     while pending:
         pair = pending.pop()
-        if isinstance(pair.here, Reference) and pair.here.name not in own:
+        if isinstance(pair.new, Reference) and pair.new.name not in own:
             continue
-        here, there = candidate.resolve(pair.here), earlier.resolve(pair.there)
-        if (id(here), id(there)) in seen:
+        new, old = candidate.resolve(pair.new), earlier.resolve(pair.old)
+        if (id(new), id(old)) in seen:
             continue
-        seen.add((id(here), id(there)))
-        found = Pair(here, there, pair.path, pair.position)
+        seen.add((id(new), id(old)))
+        found = NodePair(new, old, pair.path, pair.position)
         yield found
         pending.extend(reversed(list(_pairs_inside(found, candidate, earlier))))
 
 
-def _pairs_inside(pair: Pair, candidate: Schema, earlier: Schema) -> Iterator[Pair]:
-    match pair.here, pair.there:
-        case Record() as here, Record() as there:
-            for field in here.fields:
-                known = earlier_field(field, there)
+def _pairs_inside(pair: NodePair, candidate: Schema, earlier: Schema) -> Iterator[NodePair]:
+    match pair.new, pair.old:
+        case Record() as new, Record() as old:
+            for field in new.fields:
+                known = earlier_field(field, old)
                 if known is not None:
-                    yield Pair(field.type, known.type, (*pair.path, field.name), field.type.position)
+                    yield NodePair(field.type, known.type, (*pair.path, field.name), field.type.position)
         case Array(items=here_items), Array(items=there_items):
-            yield Pair(here_items, there_items, (*pair.path, "[]"), here_items.position)
+            yield NodePair(here_items, there_items, (*pair.path, "[]"), here_items.position)
         case Map(values=here_values), Map(values=there_values):
-            yield Pair(here_values, there_values, (*pair.path, "{}"), here_values.position)
+            yield NodePair(here_values, there_values, (*pair.path, "{}"), here_values.position)
         case (Union(), _) | (_, Union()):
-            there_branches = [earlier.resolve(node) for node in _branches(pair.there)]
-            here_branches = [(node, candidate.resolve(node)) for node in _branches(pair.here)]
+            there_branches = [earlier.resolve(node) for node in _branches(pair.old)]
+            here_branches = [(node, candidate.resolve(node)) for node in _branches(pair.new)]
             for branch, known_branch in _matched(here_branches, there_branches):
-                yield Pair(branch, known_branch, pair.path, branch.position)
+                yield NodePair(branch, known_branch, pair.path, branch.position)
 
 
 def earlier_field(field: Field, record: Record) -> Field | None:
@@ -117,16 +117,16 @@ def _branches(node: Type) -> Sequence[Type]:
     return node.branches if isinstance(node, Union) else (node,)
 
 
-def _matched(here: Sequence[tuple[Type, Type]], there: Sequence[Type]) -> Iterator[tuple[Type, Type]]:
+def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[tuple[Type, Type]]:
     """The branches that belong together: of one full name, else, where that has no counterpart, of one short name.
 
     Args:
         here: branches as they stand, and with references followed.
     """
-    full = [(node, known) for node, resolved in here for known in there if _full(resolved) == _full(known)]
+    full = [(node, known) for node, resolved in new for known in old if _full(resolved) == _full(known)]
     yield from full
-    for node, resolved in here:
-        for known in there:
+    for node, resolved in new:
+        for known in old:
             is_alone = all(node is not one for one, _ in full) or all(known is not other for _, other in full)
             if _full(resolved) != _full(known) and is_alone and _is_same_branch(resolved, known):
                 yield node, known
@@ -139,10 +139,10 @@ def _full(node: Type) -> object:
     return node.type if isinstance(node, Primitive) else type(node)
 
 
-def _is_same_branch(here: Type, there: Type) -> bool:
-    if isinstance(here, NamedType) and isinstance(there, NamedType):
-        is_same_name = here.name.name == there.name.name or there.name in here.aliases
-        return is_same_name and type(here) is type(there)
-    if isinstance(here, Primitive):
-        return isinstance(there, Primitive) and here.type is there.type
-    return type(here) is type(there)
+def _is_same_branch(new: Type, old: Type) -> bool:
+    if isinstance(new, NamedType) and isinstance(old, NamedType):
+        is_same_name = new.name.name == old.name.name or old.name in new.aliases
+        return is_same_name and type(new) is type(old)
+    if isinstance(new, Primitive):
+        return isinstance(old, Primitive) and new.type is old.type
+    return type(new) is type(old)

@@ -21,21 +21,21 @@ from headrace.avro_schema import (
     Union,
 )
 
-WORDS_MAX = 8
+LISTED_WORDS_MAX = 8
 """Most symbols, branches or names in one sentence; the rest is counted."""
 
 FRAGMENT_CHARS_MAX = 1_000
 """Longest fragment; it is there to recognise the place, the file has the rest."""
 
 
-TYPE_WORDS_CHARS_MAX = 100
+TYPE_DESCRIPTION_CHARS_MAX = 100
 """Longest wording of a type, such as an array of arrays of arrays."""
 
 
-def type_words(node: Type) -> str:
+def describe_type(node: Type) -> str:
     """A type as it fits into a sentence: `int`, `record Header`, `array of string`, `union of null and string`."""
     words = _type_words(node)
-    return words if len(words) <= TYPE_WORDS_CHARS_MAX else f"{words[:TYPE_WORDS_CHARS_MAX]}…"
+    return words if len(words) <= TYPE_DESCRIPTION_CHARS_MAX else f"{words[:TYPE_DESCRIPTION_CHARS_MAX]}…"
 
 
 def _type_words(node: Type) -> str:
@@ -49,13 +49,17 @@ def _type_words(node: Type) -> str:
         case Map():
             return f"map of {_type_words(node.values)}"
         case Union():
-            return f"union of {listed([_type_words(branch) for branch in node.branches])}" if node.branches else "union"
+            return (
+                f"union of {join_words([_type_words(branch) for branch in node.branches])}"
+                if node.branches
+                else "union"
+            )
         case Fixed():
             return f"fixed {node.name.name} of {node.size} bytes"
-    return f"{kind_word(node)} {node.name.name}"
+    return f"{type_kind(node)} {node.name.name}"
 
 
-def kind_word(node: Type) -> str:
+def type_kind(node: Type) -> str:
     """The kind of a type as it is spelled in a schema."""
     if isinstance(node, Primitive):
         return node.type.value
@@ -64,22 +68,22 @@ def kind_word(node: Type) -> str:
     return type(node).__name__.lower()
 
 
-def field_words(path: Sequence[str]) -> str:
+def describe_field(path: Sequence[str]) -> str:
     """Which place of the data a path means: `field "header.region"`, or the whole schema."""
     text = "".join(part if part in ("[]", "{}") else f".{part}" for part in path).removeprefix(".")
     return f'field "{text}"' if text else "the schema"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Words as a list in a sentence, cut to a length that can be read."""
-    if len(words) > WORDS_MAX:
-        return f"{', '.join(words[:WORDS_MAX])} and {len(words) - WORDS_MAX} more"
+    if len(words) > LISTED_WORDS_MAX:
+        return f"{', '.join(words[:LISTED_WORDS_MAX])} and {len(words) - LISTED_WORDS_MAX} more"
     if len(words) > 1:
         return f"{', '.join(words[:-1])} and {words[-1]}"
     return "".join(words)
 
 
-def fragment(node: Type | Field) -> str:
+def schema_fragment(node: Type | Field) -> str:
     """The text of one node; named types inside it stand by their names."""
     value = _field_json(node) if isinstance(node, Field) else _json(node)
     text = json.dumps(value, ensure_ascii=False)
@@ -94,7 +98,7 @@ def type_fragment(node: Type) -> str:
 def _json(node: Type) -> JsonValue:
     if not isinstance(node, NamedType):
         return _inner_json(node)
-    head = {"type": kind_word(node), "name": node.name.full}
+    head = {"type": type_kind(node), "name": node.name.full}
     match node:
         case Record():
             return {**head, "fields": [_field_json(field) for field in node.fields]}

@@ -20,9 +20,9 @@ from headrace.avro_schema import (
     defined_names,
 )
 from headrace.avro_schema.logical import FIXED_SIZES, LOGICAL_TYPES
-from headrace.compat.lints.model import Linted, Remark
-from headrace.compat.lints.places import Path, places
-from headrace.compat.words import field_words, fragment, kind_word, type_fragment
+from headrace.compat.describe import describe_field, schema_fragment, type_fragment, type_kind
+from headrace.compat.lints.located_types import Path, located_types
+from headrace.compat.lints.model import LintFinding, LintInput
 from headrace.hive_ddl.names import is_reserved_word
 from headrace.hive_ddl.types import column_problems
 
@@ -36,43 +36,49 @@ LOGICAL_TYPE_LIKENESS = 0.8
 """How like a name must be to one of Avro's to be taken for it, of 1; timestamp-milis and timestampmillis are."""
 
 
-def documentation(linted: Linted) -> Iterator[Remark]:
+def documentation(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         if not (node.doc or "").strip():
-            sentence = f"{kind_word(node)} {node.name.name} has no documentation"
-            yield Remark(sentence, 'say what it stands for: "doc": "…"', node.position, path, fragment(node))
+            sentence = f"{type_kind(node)} {node.name.name} has no documentation"
+            yield LintFinding(
+                sentence, 'say what it stands for: "doc": "…"', node.position, path, schema_fragment(node)
+            )
         for field, inner in _fields(node, path):
             if not (field.doc or "").strip():
                 fix = 'say what it means, and in which unit: "doc": "…"'
-                yield Remark(f'field "{field.name}" has no documentation', fix, field.position, inner, fragment(field))
+                yield LintFinding(
+                    f'field "{field.name}" has no documentation', fix, field.position, inner, schema_fragment(field)
+                )
 
 
-def naming(linted: Linted) -> Iterator[Remark]:
+def naming(linted: LintInput) -> Iterator[LintFinding]:
     style = _field_style(linted.candidate)
     spaces: set[str] = set()
     for node, path in _named(linted.candidate):
         name = node.name
         if not _TYPE_NAME.match(name.name):
-            sentence = f"{kind_word(node)} {name.name} is not named in CapitalWords"
-            yield Remark(sentence, f"call it {_capital_words(name.name)}", node.position, path, name.full)
+            sentence = f"{type_kind(node)} {name.name} is not named in CapitalWords"
+            yield LintFinding(sentence, f"call it {_capital_words(name.name)}", node.position, path, name.full)
         if name.namespace and name.namespace not in spaces and not _NAMESPACE.match(name.namespace):
             spaces.add(name.namespace)
             sentence = f"the namespace {name.namespace} is not in lower case"
-            yield Remark(sentence, f"call it {name.namespace.lower()}", node.position, path, name.full)
+            yield LintFinding(sentence, f"call it {name.namespace.lower()}", node.position, path, name.full)
         for symbol in node.symbols if isinstance(node, Enum) else ():
             if not _SYMBOL.match(symbol):
                 sentence = f"the symbol {symbol} of enum {name.name} is not in UPPER_CASE"
-                yield Remark(sentence, f"call it {_snake(symbol).upper()}", node.position, path, fragment(node))
+                yield LintFinding(
+                    sentence, f"call it {_snake(symbol).upper()}", node.position, path, schema_fragment(node)
+                )
         for field, inner in _fields(node, path):
             if not (_SNAKE if style == "snake_case" else _CAMEL).match(field.name):
                 better = _snake(field.name) if style == "snake_case" else _camel(field.name)
                 sentence = f'field "{field.name}" is not in {style}, as the fields of this schema are'
-                yield Remark(
+                yield LintFinding(
                     sentence,
                     f'call it "{better}"; where it was released, with "aliases": ["{field.name}"]',
                     field.position,
                     inner,
-                    fragment(field),
+                    schema_fragment(field),
                 )
 
 
@@ -106,7 +112,7 @@ def _capital_words(name: str) -> str:
     return "".join(word.capitalize() if not word.isupper() else word for word in _words(name))
 
 
-def enum_default(linted: Linted) -> Iterator[Remark]:
+def enum_default(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         if isinstance(node, Enum) and node.default is None:
             sentence = f"enum {node.name.name} has no default, so that no symbol can be added without breaking readers"
@@ -116,10 +122,10 @@ def enum_default(linted: Linted) -> Iterator[Remark]:
                     sample = symbol
                     break
             fix = f'give it the symbol that stands for unknown ones, such as "default": "{sample}"'
-            yield Remark(sentence, fix, node.position, path, fragment(node))
+            yield LintFinding(sentence, fix, node.position, path, schema_fragment(node))
 
 
-def optional_default(linted: Linted) -> Iterator[Remark]:
+def optional_default(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if field.has_default or not isinstance(field.type, Union) or not any(map(_is_null, field.type.branches)):
@@ -127,10 +133,10 @@ def optional_default(linted: Linted) -> Iterator[Remark]:
             first = '"default": null'
             fix = first if _is_null(field.type.branches[0]) else f'put "null" first in the union and add {first}'
             sentence = f'field "{field.name}" may be null but has no default'
-            yield Remark(f"{sentence}, so that it can neither be removed nor left out", fix, field.position, inner)
+            yield LintFinding(f"{sentence}, so that it can neither be removed nor left out", fix, field.position, inner)
 
 
-def empty_array_default(linted: Linted) -> Iterator[Remark]:
+def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
     """Avro Java's reader makes the empty array of the field's own type, which is the union and not its branch."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
@@ -140,10 +146,10 @@ def empty_array_default(linted: Linted) -> Iterator[Remark]:
                     "lacks the field (Not an array)"
                 )
                 fix = 'take the array without the union, or "null" as the first branch and "default": null'
-                yield Remark(sentence, fix, field.position, inner, fragment(field))
+                yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))
 
 
-def ignored_logical_type(linted: Linted) -> Iterator[Remark]:
+def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
     """What is nearly a logical type; one that is like none of Avro's may be one of the readers' own."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
@@ -152,14 +158,16 @@ def ignored_logical_type(linted: Linted) -> Iterator[Remark]:
             if isinstance(name, str) and name in LOGICAL_TYPES and not has_it:
                 sentence = f'field "{field.name}" has "logicalType": "{name}" beside its type, where Avro ignores it'
                 fix = f'write it into the type: "type": {{"type": …, "logicalType": "{name}"}}'
-                yield Remark(sentence, fix, field.position, inner, fragment(field))
-    for place in places(linted.candidate):
-        if isinstance(place.node, Primitive | Fixed) and place.node.logical is None:
-            name = dict(place.node.props).get("logicalType")
-            fix = _logical_type_advice(place.node, name) if isinstance(name, str) else ""
+                yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))
+    for located in located_types(linted.candidate):
+        if isinstance(located.node, Primitive | Fixed) and located.node.logical is None:
+            name = dict(located.node.props).get("logicalType")
+            fix = _logical_type_advice(located.node, name) if isinstance(name, str) else ""
             if fix:
-                sentence = f'{field_words(place.path)} has the logical type "{name}", which Avro ignores as it stands'
-                yield Remark(sentence, fix, place.node.position, place.path, type_fragment(place.node))
+                sentence = (
+                    f'{describe_field(located.path)} has the logical type "{name}", which Avro ignores as it stands'
+                )
+                yield LintFinding(sentence, fix, located.node.position, located.path, type_fragment(located.node))
 
 
 def _logical_type_advice(node: Primitive | Fixed, name: str) -> str:
@@ -175,7 +183,7 @@ def _logical_type_advice(node: Primitive | Fixed, name: str) -> str:
     return f'give the fixed "size": {FIXED_SIZES[name]}'
 
 
-def hive_column(linted: Linted) -> Iterator[Remark]:
+def hive_column(linted: LintInput) -> Iterator[LintFinding]:
     schema = linted.candidate
     if not isinstance(schema.root, Record):
         return
@@ -185,24 +193,24 @@ def hive_column(linted: Linted) -> Iterator[Remark]:
         # Within a type of another file the positions are in that file.
         outer = fields.get(re.split(r"[.\[{]", problem.path)[0])
         position = problem.position if is_whole or outer is None else outer.position
-        place = f'field "{problem.path}"' if problem.path else "the schema"
+        field_name = f'field "{problem.path}"' if problem.path else "the schema"
         fix = "choose a type or name that Hive has, or keep this data out of Hive"
-        yield Remark(f"{place} cannot be a column in Hive: {problem.reason}", fix, position, (problem.path,))
+        yield LintFinding(f"{field_name} cannot be a column in Hive: {problem.reason}", fix, position, (problem.path,))
 
 
-def hive_reserved_word(linted: Linted) -> Iterator[Remark]:
+def hive_reserved_word(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if is_reserved_word(field.name):
                 sentence = f'field "{field.name}" is a word that Hive reserves, so that every query must quote it'
                 fix = f'say of what, such as "{_snake(node.name.name)}_{field.name.lower()}"'
-                yield Remark(sentence, fix, field.position, inner, fragment(field))
+                yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))
 
 
 def _named(schema: Schema) -> Iterator[tuple[NamedType, Path]]:
-    for place in places(schema):
-        if isinstance(place.node, NamedType):
-            yield place.node, place.path
+    for located in located_types(schema):
+        if isinstance(located.node, NamedType):
+            yield located.node, located.path
 
 
 def _fields(node: NamedType, path: Path) -> Iterator[tuple[Field, Path]]:

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from headrace.avro_schema import Position, parse_schema
 from headrace.compat import CompatibilityLevel, VersionedSchema, check_level
-from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Suppressed, with_fingerprints
-from headrace.compat.report import checked_of
+from headrace.compat.check_result import (
+    CheckedSchema,
+    CheckResult,
+    Failure,
+    FailureKind,
+    SuppressedBy,
+    add_fingerprints,
+)
+from headrace.compat.report import to_checked_schema
 
 V1 = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}\n]}\n'
 V3 = (
@@ -18,21 +25,25 @@ V3 = (
 HOSTILE = 'a,b:c%d\r\n<&>"|`\x00\udcff.avsc'
 
 
-def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.avsc") -> Checked:
+def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.avsc") -> CheckedSchema:
     """A schema compared with one earlier version."""
     history = [VersionedSchema(7, parse_schema(earlier, source="v7"), "main:schemas/order.avsc")]
     report = check_level(parse_schema(candidate, source=file), history, CompatibilityLevel.FULL)
-    return with_fingerprints(checked_of(report, subject="order-value", baseline="git:main", level_origin="as asked"))
+    return add_fingerprints(
+        to_checked_schema(report, subject="order-value", baseline="git:main", level_origin="as asked")
+    )
 
 
-def everything() -> Outcome:
+def everything() -> CheckResult:
     """Incompatible, suppressed, new and compatible schemas, failures with and without a place, names of all kinds."""
     bad = checked()
     first, *others = bad.problems
-    suppressed = replace(bad, file="b.avsc", problems=(replace(first, suppressed=Suppressed("we know", "settings")),))
-    new = Checked("new schema.avsc", "n", "git:main", CompatibilityLevel.BACKWARD, "the default", (), 0, is_new=True)
+    suppressed = replace(bad, file="b.avsc", problems=(replace(first, suppressed=SuppressedBy("we know", "settings")),))
+    new = CheckedSchema(
+        "new schema.avsc", "n", "git:main", CompatibilityLevel.BACKWARD, "the default", (), 0, is_new=True
+    )
     hostile = replace(bad, file=HOSTILE, problems=tuple(replace(item, sentence=HOSTILE, fix="") for item in others))
-    return Outcome(
+    return CheckResult(
         (bad, suppressed, new, checked(V1, V1, "same.avsc"), hostile),
         (
             Failure(FailureKind.INVALID, "x.avsc", "expected, a: value %", Position("/a", 3, 4)),

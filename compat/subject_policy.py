@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.avro_schema import Record, Schema
+from headrace.compat.check_result import Problem
 from headrace.compat.finding import LEVELS, LOGICAL_POLICY, RESERVED_FIELD, Direction, Report, Severity
-from headrace.compat.logical_policy import logical_problems
-from headrace.compat.outcome import Problem
+from headrace.compat.logical_policy import find_logical_problems
 
 NOT_FIXED = "or have the subject's configuration changed"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SubjectPolicy:
     """`logical`: the policy is LOGICAL. `reserved` are the names that no top-level field of the next version may have,
     `released` those that the latest version reserves and the next would not; both empty where nobody looks at them."""
 
@@ -26,10 +26,10 @@ class Terms:
     released: tuple[str, ...] = ()
 
 
-NO_TERMS = Terms()
+NO_POLICY = SubjectPolicy()
 
 
-def problems_of_terms(terms: Terms, report: Report, subject: str) -> tuple[Problem, ...]:
+def find_policy_problems(terms: SubjectPolicy, report: Report, subject: str) -> tuple[Problem, ...]:
     """What the terms forbid, besides what the level does."""
     return (*(_logical(report) if terms.logical else ()), *_reserved(terms, report.candidate, subject))
 
@@ -40,7 +40,7 @@ def _logical(report: Report) -> list[Problem]:
         for direction in LEVELS[report.level].directions:
             is_backward = direction is Direction.BACKWARD
             pair = (report.candidate, earlier.schema) if is_backward else (earlier.schema, report.candidate)
-            for message in logical_problems(*pair, reader_is_new=is_backward):
+            for message in find_logical_problems(*pair, reader_is_new=is_backward):
                 sentence = message.removeprefix("Logical compatibility: ").replace("the old schema", earlier.name)
                 fix = f"keep the logical type as it is in {earlier.name}, {NOT_FIXED}"
                 problems.append(
@@ -49,7 +49,7 @@ def _logical(report: Report) -> list[Problem]:
     return problems
 
 
-def _reserved(terms: Terms, candidate: Schema, subject: str) -> list[Problem]:
+def _reserved(terms: SubjectPolicy, candidate: Schema, subject: str) -> list[Problem]:
     fields = {field.name for field in candidate.root.fields} if isinstance(candidate.root, Record) else set()
     taken = [
         _problem(

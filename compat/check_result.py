@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.avro_schema import Position, SchemaParseError
+from headrace.compat.describe import describe_field
 from headrace.compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
-from headrace.compat.words import field_words
 
 EXCERPT_CHARS_MAX = 110
 """Longest excerpt of a source line; a schema in one line is shown around the column."""
@@ -33,7 +33,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed:
+class SuppressedBy:
     """Why a problem does not count: the reason somebody gave, and where it is written down."""
 
     reason: str
@@ -45,7 +45,7 @@ class Problem:
     """One finding, in words.
 
     `line` and `column` count from 1 and are 0 where there is no place. `field` says which place of the data it is
-    about. `fingerprint` stays the same when other things of the file change: see `fingerprint_of`.
+    about. `fingerprint` stays the same when other things of the file change: see `compute_fingerprint`.
     """
 
     rule: str
@@ -66,10 +66,10 @@ class Problem:
     excerpt: Excerpt | None = None
     causes: tuple[Problem, ...] = ()
     fingerprint: str = ""
-    suppressed: Suppressed | None = None
+    suppressed: SuppressedBy | None = None
 
     @property
-    def counts(self) -> bool:
+    def is_blocking(self) -> bool:
         """Whether it makes its schema incompatible."""
         return self.severity is Severity.ERROR and self.suppressed is None
 
@@ -81,7 +81,7 @@ class ComparedVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSchema:
     """The answer about one schema that could be judged.
 
     `compared` is newest first; `known` is the number of versions that the baseline has of it. `level_origin` says who
@@ -94,14 +94,14 @@ class Checked:
     level: CompatibilityLevel
     level_origin: str
     compared: tuple[ComparedVersion, ...]
-    known: int
+    version_count: int
     problems: tuple[Problem, ...] = ()
     is_new: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def is_compatible(self) -> bool:
-        return not any(problem.counts for problem in self.problems)
+        return not any(problem.is_blocking for problem in self.problems)
 
 
 class FailureKind(StrEnum):
@@ -146,14 +146,14 @@ class Failure:
     def text(self) -> str:
         """One line, as compilers write it."""
         place = f"{self.position.line}:{self.position.column}:" if self.position and self.position.line else ""
-        return printable(f"{self.file or chr(34) * 2}:{place} error: {self.message}")
+        return mask_unprintable(f"{self.file or chr(34) * 2}:{place} error: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckResult:
     """The answer of a whole run. `notes` are about the run, such as suppressions that match nothing."""
 
-    checked: tuple[Checked, ...]
+    checked: tuple[CheckedSchema, ...]
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     tool_version: str = ""
@@ -169,12 +169,12 @@ class Outcome:
         return next(code for code in EXIT_ORDER if code in codes)
 
 
-def problems_of(report: Report) -> tuple[Problem, ...]:
+def describe_findings(report: Report) -> tuple[Problem, ...]:
     """The findings of a report, in words."""
-    return tuple(problem_of(finding, report.candidate.text) for finding in report.findings)
+    return tuple(describe_finding(finding, report.candidate.text) for finding in report.findings)
 
 
-def problem_of(finding: Finding, text: str) -> Problem:
+def describe_finding(finding: Finding, text: str) -> Problem:
     """
     Args:
         text: the candidate's own text, for the excerpt.
@@ -197,8 +197,8 @@ def problem_of(finding: Finding, text: str) -> Problem:
         writer=finding.writer_fragment,
         avro_location=incompatibility.location,
         avro_message=incompatibility.message,
-        excerpt=excerpt_of(text, position),
-        causes=tuple(problem_of(cause, text) for cause in finding.causes),
+        excerpt=source_excerpt(text, position),
+        causes=tuple(describe_finding(cause, text) for cause in finding.causes),
     )
 
 
@@ -209,23 +209,23 @@ def _field(finding: Finding) -> str:
     path = (problem.reader_side if is_backward else problem.writer_side).path
     if problem.field is not None and not is_backward:
         path = (*path, problem.field.name)
-    return field_words(path)
+    return describe_field(path)
 
 
-def with_fingerprints(checked: Checked) -> Checked:
+def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
     """The same with the fingerprint of each problem; equal ones of one schema are counted, and equal ones against
     several versions are one."""
     seen: Counter[tuple[str, int]] = Counter()
     problems = []
     for problem in checked.problems:
-        base = fingerprint_of(checked.subject or checked.file, problem)
+        base = compute_fingerprint(checked.subject or checked.file, problem)
         seen[base, problem.version] += 1
         count = seen[base, problem.version]
         problems.append(replace(problem, fingerprint=base if count == 1 else _digest([base, str(count)])))
     return replace(checked, problems=tuple(problems))
 
 
-def fingerprint_of(subject: str, problem: Problem) -> str:
+def compute_fingerprint(subject: str, problem: Problem) -> str:
     """What a problem is known by from run to run: subject, rule, direction, the data's place by field names, and what
     Avro says of it. Lines, versions and wording are left out, since they change without the problem changing."""
     direction = problem.direction.value if problem.direction else ""
@@ -237,7 +237,7 @@ def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:FINGERPRINT_HEX_CHARS]
 
 
-def excerpt_of(text: str, position: Position) -> Excerpt | None:
+def source_excerpt(text: str, position: Position) -> Excerpt | None:
     """The source line, cut around the column; nothing when the text is not at hand."""
     lines = text.split("\n", position.line)
     if not 0 < position.line <= len(lines):
@@ -248,19 +248,19 @@ def excerpt_of(text: str, position: Position) -> Excerpt | None:
     indent = len(line) - len(line.lstrip()) if first == 0 else 0
     begin = max(first, indent)
     return Excerpt(
-        printable(line[begin : begin + EXCERPT_CHARS_MAX].rstrip()),
+        mask_unprintable(line[begin : begin + EXCERPT_CHARS_MAX].rstrip()),
         max(0, caret - begin),
         "…" if begin > indent else "",
         "…" if len(line.rstrip()) > begin + EXCERPT_CHARS_MAX else "",
     )
 
 
-def leaves(problem: Problem) -> Sequence[Problem]:
+def leaf_problems(problem: Problem) -> Sequence[Problem]:
     """What is to be fixed: the problems inside a union's branch, else the problem itself."""
     return problem.causes or (problem,)
 
 
-def grouped(problems: Iterable[Problem]) -> list[list[Problem]]:
+def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
     """Problems that tell the same of one place in several versions, or of a type used in several places, once."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
@@ -270,11 +270,11 @@ def grouped(problems: Iterable[Problem]) -> list[list[Problem]]:
     return list(groups.values())
 
 
-def printable(text: str) -> str:
+def mask_unprintable(text: str) -> str:
     """Text that a terminal shows as it is: control and formatting characters of a schema are replaced."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
 
 
-def count_words(count: int, singular: str, plural: str = "") -> str:
+def pluralize(count: int, singular: str, plural: str = "") -> str:
     """A number and its noun."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headrace.compat import CompatibilityLevel, InvalidLevel, parse_level
 from headrace.compat.checking.baselines.base import LevelChoice
-from headrace.compat.terms import Terms
+from headrace.compat.subject_policy import SubjectPolicy
 from headrace.registry.errors import ServiceError
 
 LOGICAL: Final = "LOGICAL"
@@ -21,47 +21,49 @@ POLICIES: Final = ("STRICT", "LENIENT", LOGICAL)
 RESERVED_PROPERTY: Final = "confluent:reserved"
 
 
-class CannotTell(Exception):
+class UnsupportedConfig(Exception):
     """The registry asks for what this check does not know."""
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
-    """`asked` is the subject as files name it, `target` the one that a registration goes to. `weaker` and `stronger`
-    are metadata properties that are laid under and over those of a version; `is_opaque` says that tags or rules are
+class SubjectConfig:
+    """`requested` is the subject as files name it, `target` the one that a registration goes to. `default_properties` and `override_properties`
+    are metadata properties that are laid under and over those of a version; `adds_tags_or_rules` says that tags or rules are
     added too."""
 
-    asked: str
+    requested: str
     target: str
     level: CompatibilityLevel
-    origin: str
-    logical: bool = False
+    level_origin: str
+    is_logical: bool = False
     validates_fields: bool = False
     group: str = ""
-    weaker: Mapping[str, str] = field(default_factory=dict)
-    stronger: Mapping[str, str] = field(default_factory=dict)
-    is_opaque: bool = False
+    default_properties: Mapping[str, str] = field(default_factory=dict)
+    override_properties: Mapping[str, str] = field(default_factory=dict)
+    adds_tags_or_rules: bool = False
 
-    def needs_all(self, choice: LevelChoice) -> bool:
+    def needs_all_versions(self, choice: LevelChoice) -> bool:
         """Whether the latest version is not enough: of a group it may be an earlier one."""
         return bool(self.group) or choice.is_transitive(self.level)
 
     def metadata(self, latest: Mapping[str, str]) -> Mapping[str, str]:
         """The properties of a version that is registered without any, after one with these."""
-        return {**self.weaker, **latest, **self.stronger}
+        return {**self.default_properties, **latest, **self.override_properties}
 
-    def terms(self, latest: Mapping[str, str]) -> Terms:
+    def terms(self, latest: Mapping[str, str]) -> SubjectPolicy:
         """What is asked of the version after one with these properties."""
         if not self.validates_fields:
-            return Terms(self.logical)
+            return SubjectPolicy(self.is_logical)
         reserved = _reserved(self.metadata(latest))
-        return Terms(self.logical, reserved, tuple(name for name in _reserved(latest) if name not in reserved))
+        return SubjectPolicy(
+            self.is_logical, reserved, tuple(name for name in _reserved(latest) if name not in reserved)
+        )
 
     def notes(self, latest: Mapping[str, str]) -> tuple[str, ...]:
         """What is to be told of it."""
         notes = []
-        if self.target != self.asked:
-            notes.append(f"{self.asked} is an alias of {self.target}")
+        if self.target != self.requested:
+            notes.append(f"{self.requested} is an alias of {self.target}")
         if self.group:
             value = self.metadata(latest).get(self.group)
             which = f"{self.group} {value!r}" if value is not None else f"no {self.group}"
@@ -84,35 +86,37 @@ def plain_subject(subject: str) -> str:
     return subject.removeprefix(":.:")
 
 
-def configured_of(asked: str, target: str, config: Mapping[str, Any], default: CompatibilityLevel) -> Configured:
+def parse_subject_config(
+    requested: str, target: str, config: Mapping[str, Any], default: CompatibilityLevel
+) -> SubjectConfig:
     """
     Args:
         config: what holds for the target.
         default: the registry's own level.
 
     Raises:
-        CannotTell: the policy is none that this check knows.
+        UnsupportedConfig: the policy is none that this check knows.
         ServiceError: the answer is none of a registry.
     """
     level = level_of(config)
     policy = str(config.get("compatibilityPolicy") or "STRICT").upper()
     if policy not in POLICIES:
-        raise CannotTell(
+        raise UnsupportedConfig(
             f"the compatibilityPolicy of {target} is {policy}, which this release does not know (it knows "
             f"{', '.join(POLICIES)}), so that it cannot tell what the registry would answer"
         )
-    weaker, stronger = (config.get(key) or {} for key in ("defaultMetadata", "overrideMetadata"))
-    adds_tags = any(layer.get("tags") or layer.get("sensitive") for layer in (weaker, stronger))
-    return Configured(
-        asked,
+    default_properties, override_properties = (config.get(key) or {} for key in ("defaultMetadata", "overrideMetadata"))
+    adds_tags = any(layer.get("tags") or layer.get("sensitive") for layer in (default_properties, override_properties))
+    return SubjectConfig(
+        requested,
         target,
         level,
         "the registry's" if level is default else "the subject's own",
         policy == LOGICAL,
         bool(config.get("validateFields")),
         str(config.get("compatibilityGroup") or ""),
-        _properties(weaker),
-        _properties(stronger),
+        _properties(default_properties),
+        _properties(override_properties),
         adds_tags or bool(config.get("defaultRuleSet") or config.get("overrideRuleSet")),
     )
 

@@ -1,0 +1,128 @@
+"""The schema files of a command: which files it names, and which of these a branch changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.checking.baselines.base import BaselineFailed
+from headrace.compat.checking.git import GitFailed, GitRepository
+from headrace.compat.checking.inputs import (
+    SchemaFile,
+    WorkingDirectoryFiles,
+    find_files,
+    is_json_name,
+    is_schema_name,
+    normalize_path,
+    read_texts,
+)
+from headrace.compat.checking.scope import FileScope, deleted_in_git
+from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The new schemas: `files` with their `texts` and `types`, and what could not be read. `scope` is what was named;
+    `deleted_files` are path and text of what is gone since a revision, None where none was named."""
+
+    files: tuple[SchemaFile, ...]
+    texts: Mapping[str, str]
+    types: TypeSet
+    failures: tuple[Failure, ...]
+    scope: FileScope
+    deleted_files: tuple[tuple[str, str], ...] | None = None
+
+
+def read_sources(
+    arguments: Sequence[str], *, stdin_name: str = "", type_files: Sequence[str] = (), comments: bool = False
+) -> Sources:
+    """The schemas that arguments name.
+
+    Args:
+        type_files: files and directories that may define types which the schemas use, and are not checked themselves.
+        comments: comments are read past.
+    """
+    found = find_files(arguments, stdin_name=stdin_name)
+    texts, failures = read_texts(found.files, comments=comments)
+    extra = find_files(type_files)
+    more, _ = read_texts(extra.files, comments=comments)
+    types = TypeSet({**more, **texts}, given_types=frozenset(more), type_source=WorkingDirectoryFiles(comments))
+    files = tuple(file for file in found.files if file.path in texts)
+    failed = (*found.failures, *failures, *extra.failures)
+    return Sources(files, texts, types, failed, FileScope(tuple(map(normalize_path, arguments))))
+
+
+def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:
+    """The same with those files only that differ from a revision, and what is gone since.
+
+    Raises:
+        BaselineFailed: git cannot tell.
+    """
+    try:
+        changed = changed_since(sources.files, revision, sources.types, sources.scope, comments=comments)
+    except GitFailed as error:
+        raise BaselineFailed.from_reason(FailureKind.UNREADABLE, f"--since {revision}", str(error)) from None
+    return replace(sources, files=changed.files, deleted_files=changed.deleted_files)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`deleted_files` are path and text of those that are no longer there."""
+
+    files: tuple[SchemaFile, ...]
+    deleted_files: tuple[tuple[str, str], ...]
+
+
+def changed_since(
+    files: Sequence[SchemaFile], revision: str, types: TypeSet, scope: FileScope, *, comments: bool
+) -> Changed:
+    """The files that differ from where this branch left a revision, or need a file that does; standard input always.
+
+    Args:
+        scope: which files that are gone would be among them.
+
+    Raises:
+        GitFailed: there is no such revision or no repository.
+    """
+    repository = GitRepository(Path())
+    base = repository.merge_base(revision)
+    changed = repository.changed_files(base)
+    touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
+    deleted_files = (path for path in changed if not os.path.lexists(repository.top / path))
+    if any(is_schema_name(path) or is_json_name(path) for path in deleted_files):
+        # A file that is gone may have held a type of any that does not stand alone.
+        touched.update(file.path for file in files if any(types.names(file.path).missing()))
+    selected = _with_users(touched, types)
+    missing = deleted_in_git(repository, base, scope, comments=comments)
+    return Changed(tuple(file for file in files if file.path in selected), missing)
+
+
+def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
+    """Whether a file, what it is a link to, or the submodule or other repository that it lies in, has changed."""
+    places = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
+    above = {str(directory) for path in places if path for directory in PurePosixPath(path).parents}
+    return not changed.isdisjoint({*places, *above, *(f"{directory}/" for directory in above)})
+
+
+def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
+    """The same files and all that need one of them, directly or not."""
+    if not touched:
+        return touched
+    users: dict[str, list[str]] = {}
+    for path in list(types.texts):
+        try:
+            dependencies = types.dependencies(path)
+        except AmbiguousType:  # told when the file is checked
+            dependencies = ()
+        for other in dependencies:
+            users.setdefault(other, []).append(path)
+    found = set(touched)
+    waiting = list(touched)
+    while waiting:
+        new = [user for user in users.get(waiting.pop(), ()) if user not in found]
+        found.update(new)
+        waiting += new
+    return found

@@ -1,0 +1,184 @@
+"""Lints that look at what changed since earlier versions, where Avro itself sees nothing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from headrace.avro_schema import Field, Fixed, LogicalType, NamedType, Primitive, Record, Type, Union
+from headrace.compat.describe import (
+    describe_field,
+    describe_type,
+    join_words,
+    schema_fragment,
+    type_fragment,
+    type_kind,
+)
+from headrace.compat.finding import VersionedSchema
+from headrace.compat.lints.located_types import NodePair, earlier_field, node_pairs
+from headrace.compat.lints.model import LintFinding, LintInput
+
+NodePairCheck = Callable[[NodePair, VersionedSchema], Iterator[LintFinding]]
+
+
+def for_each_pair(check: NodePairCheck) -> Callable[[LintInput], Iterator[LintFinding]]:
+    """The lint that looks at each place of the candidate beside the same place of each earlier version."""
+
+    def lint(linted: LintInput) -> Iterator[LintFinding]:
+        for earlier in linted.earlier:
+            if earlier.schema is not linted.candidate:
+                for pair in node_pairs(linted.candidate, earlier.schema):
+                    yield from check(pair, earlier)
+
+    return lint
+
+
+def logical_type(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    new, old = _logical(pair.new), _logical(pair.old)
+    if not _both_may_be_logical(pair) or (new and new.name) == (old and old.name):
+        return
+    words = f"{new.name if new else 'no logical type'} here but {old.name if old else 'none'} in {earlier.name}"
+    sentence = f"{describe_field(pair.path)} has {words}: the same bytes mean something else"
+    keep = f'keep "logicalType": "{old.name}"' if old else "leave the logical type out"
+    yield _remark(pair, earlier, sentence, f"{keep}, or add a new field for the new meaning")
+
+
+def decimal(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    new, old = _logical(pair.new), _logical(pair.old)
+    if new is None or old is None or new.name != "decimal" or old.name != "decimal":
+        return
+    if new.scale != old.scale:
+        sentence = (
+            f"{describe_field(pair.path)} is a decimal of scale {new.scale} here but {old.scale} in {earlier.name}, "
+            "so that what was written with one is read as another number, wrong by powers of ten; Avro's own check "
+            "does not look at it"
+        )
+        yield _remark(pair, earlier, sentence, f'keep "scale": {old.scale}, or add a new field')
+    elif (new.precision or 0) < (old.precision or 0):
+        sentence = (
+            f"{describe_field(pair.path)} has {new.precision} digits here but {old.precision} in {earlier.name}, "
+            "whose values may not fit"
+        )
+        yield _remark(pair, earlier, sentence, f'keep "precision": {old.precision}, or a larger one')
+
+
+def namespace(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    new, old = pair.new, pair.old
+    if not isinstance(new, NamedType) or not isinstance(old, NamedType):
+        return
+    if new.name.name == old.name.name and new.name != old.name and old.name not in new.aliases:
+        sentence = (
+            f"{type_kind(new)} {new.name.full} is {old.name.full} in {earlier.name}: Avro Java reads it by its "
+            "short name, other readers and generated classes do not"
+        )
+        fix = f'keep the namespace "{old.name.namespace}", or add "aliases": ["{old.name.full}"]'
+        yield LintFinding(sentence, fix, new.position, pair.path, new.name.full, old.name.full, earlier)
+
+
+def union_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    if not isinstance(pair.new, Union) or not isinstance(pair.old, Union):
+        return
+    new, old = [_branch(node) for node in pair.new.branches], [_branch(node) for node in pair.old.branches]
+    common_new = [name for name in new if name in old]
+    common_old = [name for name in old if name in new]
+    if common_new != common_old:
+        sentence = (
+            f"{describe_field(pair.path)} has its branches in another order than {earlier.name} "
+            f"({join_words(new)}, before {join_words(old)}), by which some readers number them and defaults are judged"
+        )
+        yield _remark(pair, earlier, sentence, f"keep the order {join_words(common_old)}; add new branches at the end")
+
+
+def field_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    new, old = pair.new, pair.old
+    if not isinstance(new, Record) or not isinstance(old, Record):
+        return
+    common = [(field, known) for field in new.fields if (known := earlier_field(field, old)) is not None]
+    order = {known.name: index for index, known in enumerate(old.fields)}
+    for (_, above), (field, known) in pairwise(common):
+        if order[known.name] < order[above.name]:
+            sentence = (
+                f'field "{field.name}" stood before "{above.name}" in {earlier.name}: what takes fields by place, '
+                "such as tables and CSV, takes one for the other"
+            )
+            fix = f"keep the order {join_words([field.name for field in old.fields])}; add new fields at the end"
+            yield LintFinding(sentence, fix, field.position, (*pair.path, field.name), earlier=earlier)
+            return
+
+
+def alias_chain(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    new, old = pair.new, pair.old
+    if isinstance(new, NamedType) and isinstance(old, NamedType):
+        missing = [alias.full for alias in old.aliases if alias not in (new.name, *new.aliases)]
+        if missing:
+            sentence = _chain_sentence(f"{type_kind(new)} {new.name.name}", missing, earlier)
+            fix = _alias_fix([*(alias.full for alias in new.aliases), *missing])
+            yield LintFinding(sentence, fix, new.position, pair.path, earlier=earlier)
+    if isinstance(new, Record) and isinstance(old, Record):
+        for field in new.fields:
+            yield from _field_chain(field, new, old, pair, earlier)
+
+
+def _field_chain(
+    field: Field, new: Record, old: Record, pair: NodePair, earlier: VersionedSchema
+) -> Iterator[LintFinding]:
+    known = earlier_field(field, old)
+    taken = {name for other in new.fields if other is not field for name in (other.name, *other.aliases)}
+    missing = [alias for alias in known.aliases if alias not in (field.name, *field.aliases, *taken)] if known else []
+    if missing:
+        sentence = _chain_sentence(f'field "{field.name}"', missing, earlier)
+        fix = _alias_fix([*field.aliases, *missing])
+        yield LintFinding(
+            sentence, fix, field.position, (*pair.path, field.name), schema_fragment(field), earlier=earlier
+        )
+
+
+def _chain_sentence(what: str, missing: list[str], earlier: VersionedSchema) -> str:
+    names = join_words([f'"{name}"' for name in missing])
+    return (
+        f"{what} had {'the alias' if len(missing) == 1 else 'the aliases'} {names} in {earlier.name} and has not here, so "
+        "that data of still earlier versions loses it: aliases are not followed from version to version"
+    )
+
+
+def _alias_fix(aliases: list[str]) -> str:
+    return f'keep every earlier name: "aliases": [{", ".join(f"{chr(34)}{alias}{chr(34)}" for alias in aliases)}]'
+
+
+def key_default(linted: LintInput) -> Iterator[LintFinding]:
+    if linted.subject.endswith("-key"):
+        yield from for_each_pair(_key_field)(linted)
+
+
+def _key_field(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
+    new, old = pair.new, pair.old
+    if not isinstance(new, Record) or not isinstance(old, Record):
+        return
+    for field in new.fields:
+        if earlier_field(field, old) is None:
+            sentence = (
+                f'field "{field.name}" is new in a key, so that what had one key has another: records change '
+                "partitions, joins miss and compaction keeps both"
+            )
+            fix = "put it into the value, or use a new topic for the new key"
+            yield LintFinding(
+                sentence, fix, field.position, (*pair.path, field.name), schema_fragment(field), earlier=earlier
+            )
+
+
+def _logical(node: Type) -> LogicalType | None:
+    return node.logical if isinstance(node, Primitive | Fixed) else None
+
+
+def _both_may_be_logical(pair: NodePair) -> bool:
+    return isinstance(pair.new, Primitive | Fixed) and isinstance(pair.old, Primitive | Fixed)
+
+
+def _branch(node: Type) -> str:
+    return node.name.name if not isinstance(node, Primitive) and hasattr(node, "name") else describe_type(node)
+
+
+def _remark(pair: NodePair, earlier: VersionedSchema, sentence: str, fix: str) -> LintFinding:
+    return LintFinding(
+        sentence, fix, pair.position, pair.path, type_fragment(pair.new), type_fragment(pair.old), earlier
+    )
