@@ -103,11 +103,11 @@ def upgraded(steps: Steps, url: str) -> None:
 
 def test_every_section_with_steps_is_run_here() -> None:
     assert {section for section, commands in SECTIONS.items() if commands} == {
-        "Back-ups",
-        "A dump is put back",
-        "The server is lost, and an export is left",
-        "A standby takes over",
-        "A registry in another data centre takes over",
+        "Backups",
+        "Restore a dump",
+        "Restore an export into an empty database",
+        "Promote a standby",
+        "Promote a replica",
         "SQLite",
         "Afterwards",
     }
@@ -122,21 +122,21 @@ def test_a_dump_and_an_export(
     upgraded(steps, url)
     registry = serve(url)
     assert registry.registered("a", fixed(1)) == 1
-    steps.run("Back-ups")
+    steps.run("Backups")
     assert registry.registered("lost", fixed(2)) == 2
     assert registry.get("/schemas/ids/2").status == 200
-    assert "ready" in steps.run_block("A dump is put back", 0)
+    assert "ready" in steps.run_block("Restore a dump", 0)
     for _ in range(2):
         assert registry.get("/schemas/ids/2").status == 404
         assert registry.get("/subjects").json == ["a"]
-    steps.run_block("A dump is put back", 1)
+    steps.run_block("Restore a dump", 1)
     assert registry.get("/mode").json == {"mode": "READWRITE"}
     assert registry.registered("other", fixed(3)) == 2
     steps.run("Afterwards")
     # All is lost but the export.
     upgraded(steps, server.new_database())
     serve(steps.environment["DATABASE_URL"])
-    assert steps.run("The server is lost, and an export is left").endswith('["a"]')
+    assert steps.run("Restore an export into an empty database").endswith('["a"]')
 
 
 @pytest.mark.postgres
@@ -157,7 +157,7 @@ def test_a_standby(steps: Steps, serve: Callable[[str], Registry], servers: Call
         time.sleep(0.02)
     primary.kill()
     steps.environment["STANDBY_URL"] = standby.url(database)
-    assert "ready" in steps.run("A standby takes over")
+    assert "ready" in steps.run("Promote a standby")
     assert registry.get("/subjects").json == ["a"]
     assert registry.registered("b", STRING) == 2
     steps.run("Afterwards")
@@ -174,7 +174,7 @@ def test_a_follower(
     start_service("headrace", "registry", "replicate", "--database-url", url, "--registry-url", first.url)
     second = serve(url)
     assert second.register("b", fixed(2)).status == 422
-    assert steps.run("A registry in another data centre takes over").endswith('{"mode":"READWRITE"}')
+    assert steps.run("Promote a replica").endswith('{"mode":"READWRITE"}')
     assert second.registered("b", fixed(2)) == 2
     steps.run("Afterwards")
 
