@@ -1,5 +1,6 @@
-"""Counts by topic, tier and ten-minute window of message time, and what they prove.
+"""Audit: message counts by topic, tier and ten-minute window of message time, and their reconciliation.
 
-Tiers `count` messages by `window`, `emit` publishes the counts, `ingest` brings them into the `store`, and `reconcile`
-says which windows are complete, short or doubled.
+The tiers producer, broker, loader and consumer count messages (`count`, `window`). `row_encoder` encodes the counts for
+the audit topic, `ingest` stores them in SQLite (`store`), and `reconcile` compares the tiers and returns a verdict for
+each window.
 """

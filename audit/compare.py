@@ -1,4 +1,4 @@
-"""One window, tier against tier: what producers, log and tables counted of it."""
+"""Compares the counts of one window between producers, broker log and tables."""
 
 from __future__ import annotations
 
@@ -7,70 +7,69 @@ from typing import Final
 
 from headrace.audit.facts import Count, WindowFacts
 from headrace.audit.offsets import ranges_text
-from headrace.audit.verdict import SEVERITY, UNKNOWN_TOPIC, State, TopicContext, WindowVerdict
-from headrace.audit.window import many
+from headrace.audit.verdict import SEVERITY, UNKNOWN_TOPIC, AuditVerdict, TopicContext, WindowResult
+from headrace.audit.window import count_text
 
 COMPLETE_SHARE: Final = (999, 1000)
-"""A window counts as complete for the measure of latency from this share of its messages on."""
+"""Latency ends when this fraction of a window's messages is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The comparison of two neighbouring tiers."""
+class TierComparison:
+    """The result of comparing two adjacent tiers. `difference` is extra (positive) or missing (negative) messages."""
 
-    state: State
+    verdict: AuditVerdict
     sentence: str = ""
     difference: int = 0
 
 
-EQUAL = Step(State.COMPLETE)
-UNDER_WAY: Final = "counts may still be under way"
+EQUAL = TierComparison(AuditVerdict.COMPLETE)
+IN_FLIGHT: Final = "further counts may follow"
 
 
 def reconcile_window(
     facts: WindowFacts, context: TopicContext = UNKNOWN_TOPIC, *, now_ms: int, grace_ms: int
-) -> WindowVerdict:
-    """Classifies one window.
+) -> WindowResult:
+    """Returns the verdict of one window.
 
     Args:
-        now_ms: the present time.
-        grace_ms: how long after the end of a window, or after the last count of it, a difference may be a count
-            still under way.
+        now_ms: the current time.
+        grace_ms: time after the end of a window, or after its last count, in which a difference is `pending`.
     """
     to_log = _producer_to_log(facts, context)
-    to_tables = log_to_tables(facts, context)
-    is_early = now_ms < _settled_ms(facts, to_log) + grace_ms and not _is_overdue(facts, to_log, now_ms - grace_ms)
-    if to_log.state is not State.COMPLETE and is_early:
-        to_log = Step(State.PENDING, f"{to_log.sentence}; {UNDER_WAY}")
-    steps = [step for step in (to_log, to_tables) if step.state is not State.COMPLETE]
-    return WindowVerdict(
+    to_tables = compare_log_with_tables(facts, context)
+    is_early = now_ms < _expected_by_ms(facts, to_log) + grace_ms and not _is_overdue(facts, to_log, now_ms - grace_ms)
+    if to_log.verdict is not AuditVerdict.COMPLETE and is_early:
+        to_log = TierComparison(AuditVerdict.PENDING, f"{to_log.sentence}; {IN_FLIGHT}")
+    steps = [step for step in (to_log, to_tables) if step.verdict is not AuditVerdict.COMPLETE]
+    return WindowResult(
         facts=facts,
-        state=_worse(to_log.state, to_tables.state),
+        verdict=_combine_verdicts(to_log.verdict, to_tables.verdict),
         sentence="; ".join(step.sentence for step in steps) or _complete_sentence(facts),
         difference=to_log.difference + to_tables.difference,
         latency_ms=_latency_ms(facts),
     )
 
 
-def _producer_to_log(facts: WindowFacts, context: TopicContext) -> Step:
+def _producer_to_log(facts: WindowFacts, context: TopicContext) -> TierComparison:
     acknowledged, stored = facts.acknowledged, facts.stored
     if acknowledged is None:
         if stored is not None or facts.loaded is not None:
             return EQUAL
-        return Step(State.UNKNOWN, "neither producers nor the loader counted it")
+        return TierComparison(AuditVerdict.UNKNOWN, "neither producers nor the loader counted this window")
     if stored is None:
         if acknowledged.count == 0:
             return EQUAL
         if not context.is_read:
-            return Step(
-                State.UNKNOWN,
-                f"producers sent {many(acknowledged.count, 'message')} and the loader has never counted this topic",
+            return TierComparison(
+                AuditVerdict.UNKNOWN,
+                f"producers sent {count_text(acknowledged.count, 'message')} and the loader has not counted this topic",
             )
         stored = Count(0, 0, 0)
     return _compare_with_log(facts, acknowledged, stored, context)
 
 
-def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, context: TopicContext) -> Step:
+def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, context: TopicContext) -> TierComparison:
     offsets = context.offsets
     unsure = max(facts.sent - acknowledged.count, 0)
     missing = acknowledged.count - stored.count
@@ -78,91 +77,118 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
         where = (
             f"offsets that no load counted: {ranges_text(offsets.holes)}"
             if offsets.holes
-            else "the loader read without a hole, so they are not loaded yet or the log lost them"
+            else "the counted offsets have no gap: the messages are not loaded yet, or the log lost them"
         )
-        return Step(
-            State.SHORT,
-            f"{missing:,} of {many(acknowledged.count, 'message')} acknowledged to producers not found in the log "
-            f"({where})",
+        return TierComparison(
+            AuditVerdict.MISSING,
+            f"{missing:,} of {count_text(acknowledged.count, 'message')} that brokers acknowledged are missing in "
+            f"the log ({where})",
             -missing,
         )
     if -missing > unsure:
         if offsets.overlaps:
-            state, cause = State.SURPLUS, f"offsets counted twice: {ranges_text(offsets.overlaps)}"
-        elif context.all_count:
-            state, cause = State.SURPLUS, "producers sent them twice, or one sends here that does not count after all"
+            verdict, cause = AuditVerdict.EXTRA, f"offsets counted twice: {ranges_text(offsets.overlaps)}"
+        elif context.all_producers_count:
+            verdict, cause = (
+                AuditVerdict.EXTRA,
+                "a producer sent messages twice, or a producer of the topic does not count",
+            )
         else:
-            state, cause = State.UNCOUNTED, "a producer that does not count sends here too, or one sent them twice"
-        return Step(
-            state,
-            f"the log holds {many(stored.count, 'message')} and producers sent {max(facts.sent, acknowledged.count):,} "
-            f"({cause})",
+            verdict, cause = (
+                AuditVerdict.UNTRACKED,
+                "a producer of the topic does not count, or a producer sent messages twice",
+            )
+        return TierComparison(
+            verdict,
+            f"the log holds {count_text(stored.count, 'message')} and producers sent "
+            f"{max(facts.sent, acknowledged.count):,} ({cause})",
             -missing - unsure,
         )
-    if missing == 0 and stored.has_others_than(acknowledged) and unsure == 0:
-        return Step(
-            State.MIXED,
-            f"the log holds {many(stored.count, 'message')} as acknowledged, but not the same ones: as many were lost "
-            "as were doubled or came from elsewhere",
+    if missing == 0 and stored.differs_from(acknowledged) and unsure == 0:
+        return TierComparison(
+            AuditVerdict.MISMATCH,
+            f"the log holds {count_text(stored.count, 'message')} as acknowledged, but with other content: "
+            "as many were lost as were duplicated or sent by other producers",
         )
     return EQUAL
 
 
-def log_to_tables(facts: WindowFacts, context: TopicContext) -> Step:
+def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierComparison:
+    """Compares messages that the loader read with rows that it wrote to tables and quarantine."""
     stored, loaded = facts.stored, facts.loaded
     if stored is None:
         if loaded is None:
             return EQUAL
-        return Step(State.SURPLUS, f"{many(loaded.count, 'row')} written of messages that nobody read", loaded.count)
+        return TierComparison(
+            AuditVerdict.EXTRA,
+            f"{count_text(loaded.count, 'row')} written for messages that no load read",
+            loaded.count,
+        )
     if loaded is None and not context.is_loaded:
-        return Step(State.UNKNOWN, f"{many(stored.count, 'message')} read, and the loader has counted no row of them")
+        return TierComparison(
+            AuditVerdict.UNKNOWN,
+            f"{count_text(stored.count, 'message')} read, but the loader has counted no row for this topic",
+        )
     loaded = loaded or Count(0, 0, 0)
     if loaded.count < stored.count:
         missing = stored.count - loaded.count
-        return Step(State.SHORT, f"{missing:,} of {many(stored.count, 'message')} read in no row", -missing)
+        return TierComparison(
+            AuditVerdict.MISSING, f"{missing:,} of {count_text(stored.count, 'message')} read are in no row", -missing
+        )
     if loaded.count > stored.count:
         more = loaded.count - stored.count
-        return Step(State.SURPLUS, f"{many(loaded.count, 'row')} made of {many(stored.count, 'message')} read", more)
-    if loaded.has_others_than(stored):
-        return Step(State.MIXED, f"{many(loaded.count, 'row')} made of as many messages, but not of the same ones")
+        return TierComparison(
+            AuditVerdict.EXTRA,
+            f"{count_text(loaded.count, 'row')} written for {count_text(stored.count, 'message')} read",
+            more,
+        )
+    if loaded.differs_from(stored):
+        return TierComparison(
+            AuditVerdict.MISMATCH,
+            f"{count_text(loaded.count, 'row')} written for as many messages read, but with other content",
+        )
     return EQUAL
 
 
-def _settled_ms(facts: WindowFacts, step: Step) -> int:
-    """From when on the counts that the step compares should have arrived."""
+def _expected_by_ms(facts: WindowFacts, step: TierComparison) -> int:
+    """Returns the time at which all counts that this comparison uses should have arrived."""
     times = [facts.window_end_ms]
     if facts.acknowledged is not None:
         times.append(facts.acknowledged.last_ms)
-    if facts.stored is not None and step.state in (State.SURPLUS, State.UNCOUNTED):
+    if facts.stored is not None and step.verdict in (AuditVerdict.EXTRA, AuditVerdict.UNTRACKED):
         times.append(facts.stored.last_ms)
     return max(times)
 
 
-def _is_overdue(facts: WindowFacts, step: Step, before_ms: int) -> bool:
-    """Whether a window without an end lacks messages that were acknowledged until `before_ms`."""
-    return not facts.has_end and step.state is State.SHORT and -step.difference > recent(facts, before_ms)
+def _is_overdue(facts: WindowFacts, step: TierComparison, before_ms: int) -> bool:
+    """Returns whether a window without an end lacks messages that were acknowledged until `before_ms`."""
+    return (
+        not facts.has_end
+        and step.verdict is AuditVerdict.MISSING
+        and -step.difference > counted_after(facts, before_ms)
+    )
 
 
-def recent(facts: WindowFacts, before_ms: int) -> int:
-    """Messages that producers counted after `before_ms` in a window without an end."""
+def counted_after(facts: WindowFacts, before_ms: int) -> int:
+    """Returns the number of messages that producers counted after `before_ms` in a window without an end."""
     return sum(count for emitted_at_ms, count in facts.sends if emitted_at_ms > before_ms)
 
 
-def _worse(first: State, second: State) -> State:
-    if State.SHORT in (first, second) and {first, second} & {State.SURPLUS, State.UNCOUNTED}:
-        return State.MIXED
+def _combine_verdicts(first: AuditVerdict, second: AuditVerdict) -> AuditVerdict:
+    if AuditVerdict.MISSING in (first, second) and {first, second} & {AuditVerdict.EXTRA, AuditVerdict.UNTRACKED}:
+        return AuditVerdict.MISMATCH
     return max(first, second, key=SEVERITY.index)
 
 
 def _complete_sentence(facts: WindowFacts) -> str:
     if facts.acknowledged is None:
-        return "what was read from the log was loaded; no producer counted"
+        return "all messages read from the log were loaded; no producer counted"
     unsure = facts.sent - facts.acknowledged.count
     if unsure > 0:
         arrived = (facts.stored.count if facts.stored else 0) - facts.acknowledged.count
-        why = "a producer crashed" if facts.crashed else "sends failed or are under way"
-        unanswered = f"of {many(unsure, 'message')} without an answer ({why}) {arrived:,} arrived"
-        return f"all that was acknowledged was loaded; {unanswered}"
+        why = "a producer crashed" if facts.crashed else "sends failed or are in flight"
+        unacknowledged = f"of {count_text(unsure, 'message')} not acknowledged ({why}), {arrived:,} arrived"
+        return f"all acknowledged messages were loaded; {unacknowledged}"
     return "every tier counted the same messages"
 
 

@@ -1,10 +1,11 @@
-"""Counting messages: how many, how many bytes, and an order-free fingerprint of which.
+"""Counts messages: their number, their bytes, and a fingerprint that does not depend on their order.
 
-The fingerprint is the sum modulo 2**64 of one 64-bit hash per message, so rows add up in any order and a loss and a
-duplicate that cancel in the count still change it. (An exclusive-or would let a message and its duplicate cancel.)
+The fingerprint is the sum modulo 2**64 of one 64-bit hash per message. Rows can therefore be added in any order, and a
+lost and a duplicated message change the fingerprint although the number stays the same. (With an exclusive-or, a
+message and its duplicate would cancel out.)
 
-Every tier counts by these functions, or its rows could not be compared. Messages without a value (tombstones) are
-not counted by any tier: they are no rows of a table and carry no message time.
+All tiers use these functions, so that their counts are comparable. No tier counts messages without a value
+(tombstones): they become no row of a table and have no message time.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from headrace.audit.window import counted_window
 FINGERPRINT_MASK: Final = (1 << 64) - 1
 
 HASH: Final = "xxh64"
-"""The name of `message_hash` in rows: fingerprints by another hash cannot be compared with its."""
+"""Name of the hash of `message_hash` in rows. Fingerprints with different hashes are not comparable."""
 HASH_BEFORE: Final = "blake2b-64"
-"""That of rows which name none."""
+"""Hash of counts in commits that do not name their hash."""
 
 
 def message_hash(key: bytes | None, value: bytes) -> int:
-    """XXH64 of the value, by a seed that is the XXH64 of the key with seed 1, and 0 for a message without key.
+    """Returns the XXH64 of the value. The seed is the XXH64 of the key with seed 1, or 0 for a message without key.
 
-    So moving a byte from key to value, or an empty key for none, gives another hash. Headers and timestamp take no
-    part: mirrors may change them.
+    The hash therefore changes if a byte moves from key to value, or if a missing key becomes an empty one. Headers and
+    timestamp are not hashed, because mirroring may change them.
     """
     return xxh64_intdigest(value, 0 if key is None else xxh64_intdigest(key, 1))
 
 
 class Tally:
-    """A running count; `bytes` are those of keys and values, as they are on the wire before compression."""
+    """A running count. `bytes` is the size of keys and values before compression."""
 
     __slots__ = ("bytes", "count", "fingerprint")
 
@@ -60,7 +61,7 @@ class Tally:
 
 
 class WindowCounter:
-    """Tallies by topic and window. Not locked: one thread counts, or its owner locks."""
+    """Tallies by topic and window. Not thread-safe."""
 
     __slots__ = ("_tallies",)
 
@@ -74,7 +75,7 @@ class WindowCounter:
         tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
 
     def __iter__(self) -> Iterator[tuple[str, int, Tally]]:
-        """(topic, window start, tally) in no particular order."""
+        """Yields (topic, window start, tally) in no particular order."""
         for topic, windows in self._tallies.items():
             for start_ms, tally in windows.items():
                 yield topic, start_ms, tally

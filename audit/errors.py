@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 class AuditError(Exception):
-    """Root of the package's errors."""
+    """Root of the errors of the audit package."""
 
 
 class StoreUnavailable(AuditError):
@@ -22,7 +22,7 @@ class StoreUnavailable(AuditError):
 
 
 class IngestFailed(AuditError):
-    """The audit topic cannot be read; `servers` are the brokers that were asked."""
+    """The audit topic cannot be read. `servers` are the bootstrap servers."""
 
     def __init__(self, topic: str, servers: str, reason: str) -> None:
         super().__init__(f"cannot read the audit topic {topic} at {servers}: {reason}")
@@ -31,4 +31,4 @@ class IngestFailed(AuditError):
 
 
 class BadAuditMessage(AuditError):
-    """A message that lacks a field of the audit schema, or has a value there that no row can have."""
+    """A message of the audit topic lacks a field of the audit schema or has an invalid value."""

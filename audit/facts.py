@@ -1,4 +1,4 @@
-"""What the rows of the audit say about one window, added up."""
+"""Sums of the audit rows of one window, by tier."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from headrace.audit.count import FINGERPRINT_MASK, HASH
-from headrace.audit.row import Outcome
-from headrace.audit.window import NAMES, WINDOW_MS
+from headrace.audit.row import AuditOutcome
+from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
 
 
-class CountedRow(NamedTuple):
-    """The columns of a row that reconciliation needs; a tuple, since there are hundreds of thousands of them."""
+class RowCounts(NamedTuple):
+    """The columns of an audit row that reconciliation uses. A tuple, because there are hundreds of thousands of
+    rows.
+    """
 
     topic: str
     window_start_ms: int
@@ -22,7 +24,7 @@ class CountedRow(NamedTuple):
     application: str
     messages: int
     size_bytes: int
-    fingerprint: int  # signed or not: sums are taken modulo 2**64
+    fingerprint: int  # signed or unsigned: sums are modulo 2**64
     sent: int
     crashed: int
     emitted_at_ms: int
@@ -31,9 +33,10 @@ class CountedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The sum of a tier's rows of one window; `last_ms` is when the newest of them was made.
+    """The sum of a tier's rows of one window.
 
-    `hash` is of what the fingerprint is a sum, "" where the rows are not of one hash.
+    `last_ms` is the creation time of the newest row. `hash` names the hash of the fingerprint; it is "" if the rows
+    used different hashes.
     """
 
     count: int
@@ -42,8 +45,10 @@ class Count:
     last_ms: int = 0
     hash: str = HASH
 
-    def has_others_than(self, other: Count) -> bool:
-        """Whether the fingerprints show that these are not the same messages; sums of different hashes show nothing."""
+    def differs_from(self, other: Count) -> bool:
+        """Returns whether the fingerprints prove different messages. Fingerprints with different hashes prove
+        nothing.
+        """
         return self.hash == other.hash != "" and self.fingerprint != other.fingerprint
 
     def plus(self, other: Count | None) -> Count:
@@ -60,11 +65,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
-    """One topic and window; None is a tier that has no row of it.
+    """The counts of one topic and window by tier; None for a tier without a row.
 
-    `sent` is how many messages producers handed to their Kafka clients, `crashed` whether one of them ended without
-    closing. `loads` are (when, how many) of the loader's rows in the order of time, `sends` likewise what producers
-    had acknowledged, of windows that never end alone.
+    Attributes:
+        sent: messages that producers handed to their Kafka clients.
+        crashed: whether a producer ended without closing.
+        loads: (time, messages) of the loader's rows, ordered by time.
+        sends: (time, acknowledged messages) of the producers' rows, ordered by time; only for windows without an end.
     """
 
     topic: str
@@ -81,8 +88,8 @@ class WindowFacts:
 
     @property
     def has_end(self) -> bool:
-        """Whether it is ten minutes of time, and not the place of times that are out of range or too scattered."""
-        return self.window_start_ms not in NAMES
+        """Whether the window is ten minutes of time, and not one of `SPECIAL_WINDOWS`."""
+        return self.window_start_ms not in SPECIAL_WINDOWS
 
     @property
     def window_end_ms(self) -> int:
@@ -90,14 +97,14 @@ class WindowFacts:
 
     @property
     def loaded(self) -> Count | None:
-        """What the loader made rows of, whether good or quarantined."""
+        """Messages that the loader wrote to the table or to the quarantine."""
         if self.written is None:
             return self.quarantined
         return self.written.plus(self.quarantined)
 
     @property
     def last_counted_ms(self) -> int:
-        """When the newest of its counts was made, 0 where there is none."""
+        """Creation time of the newest count, or 0."""
         counts = (self.acknowledged, self.stored, self.loaded)
         return max((count.last_ms for count in counts if count is not None), default=0)
 
@@ -110,7 +117,7 @@ class _Sum:
     last_ms: int = 0
     hash: str | None = None
 
-    def add(self, row: CountedRow) -> None:
+    def add(self, row: RowCounts) -> None:
         self.count += row.messages
         self.bytes += row.size_bytes
         self.fingerprint += row.fingerprint
@@ -121,13 +128,13 @@ class _Sum:
         return Count(self.count, self.bytes, self.fingerprint & FINGERPRINT_MASK, self.last_ms, self.hash or "")
 
 
-def gather(rows: Iterable[CountedRow]) -> Iterator[WindowFacts]:
-    """Facts by topic and window, from rows in that order."""
+def collect_facts(rows: Iterable[RowCounts]) -> Iterator[WindowFacts]:
+    """Yields facts by topic and window, from rows in that order."""
     for (topic, window_start_ms), group in groupby(rows, key=itemgetter(0, 1)):
         yield _window_facts(topic, window_start_ms, group)
 
 
-def _window_facts(topic: str, window_start_ms: int, rows: Iterable[CountedRow]) -> WindowFacts:
+def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -> WindowFacts:
     sums: dict[str, _Sum] = {}
     consumed: dict[str, _Sum] = {}
     loads: list[tuple[int, int]] = []
@@ -135,34 +142,34 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[CountedRow]) 
     sent = 0
     crashed = False
     for row in rows:
-        if row.outcome == Outcome.CONSUMED:
+        if row.outcome == AuditOutcome.CONSUMED:
             consumed.setdefault(row.application, _Sum()).add(row)
             continue
         sums.setdefault(row.outcome, _Sum()).add(row)
         sent += row.sent
         crashed = crashed or bool(row.crashed)
-        if row.outcome in (Outcome.WRITTEN, Outcome.QUARANTINED):
+        if row.outcome in (AuditOutcome.WRITTEN, AuditOutcome.QUARANTINED):
             loads.append((row.emitted_at_ms, row.messages))
-        if row.outcome == Outcome.ACKNOWLEDGED and window_start_ms in NAMES:
+        if row.outcome == AuditOutcome.ACKNOWLEDGED and window_start_ms in SPECIAL_WINDOWS:
             sends.append((row.emitted_at_ms, row.messages))
     counts = {outcome: found.frozen() for outcome, found in sums.items()}
     return WindowFacts(
         topic=topic,
         window_start_ms=window_start_ms,
-        acknowledged=counts.get(Outcome.ACKNOWLEDGED),
+        acknowledged=counts.get(AuditOutcome.ACKNOWLEDGED),
         sent=sent,
         crashed=crashed,
-        stored=counts.get(Outcome.STORED),
-        written=counts.get(Outcome.WRITTEN),
-        quarantined=counts.get(Outcome.QUARANTINED),
+        stored=counts.get(AuditOutcome.STORED),
+        written=counts.get(AuditOutcome.WRITTEN),
+        quarantined=counts.get(AuditOutcome.QUARANTINED),
         consumed=tuple((name, found.frozen()) for name, found in sorted(consumed.items())),
         loads=tuple(sorted(loads)),
         sends=tuple(sorted(sends)),
     )
 
 
-def merge(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowFacts:
-    """Several windows of one topic as one."""
+def merge_windows(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowFacts:
+    """Returns the sum of several windows of one topic as one window."""
     consumed: dict[str, Count] = {}
     for window in facts:
         for application, count in window.consumed:

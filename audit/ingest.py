@@ -1,4 +1,4 @@
-"""Reads what is new of the audit topic into the store."""
+"""Reads new messages of the audit topic into the store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import fastavro
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from headrace.audit.emit import plain_schema
 from headrace.audit.errors import BadAuditMessage, IngestFailed
 from headrace.audit.row import AuditRow
+from headrace.audit.row_encoder import plain_schema
 from headrace.audit.schema import AUDIT_SCHEMA, from_message
 from headrace.audit.store import AuditStore
 
@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
 
 _PREFIX: Final = struct.Struct(">bi")
 BOOTSTRAP_TIMEOUT_S: Final = 5.0
-"""How long is tried to reach any broker."""
+"""Timeout for reaching the first broker."""
 
 BROKER_TIMEOUT_S: Final = 15.0
-"""How long brokers may stay silent after that."""
+"""Timeout for each response after that."""
 
 _BATCH_RECORDS: Final = 20_000
-"""Records of one transaction: few enough to keep other writers waiting for less than a second."""
+"""Records per transaction: other writers then wait for less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
-    """`read` messages, of which `added` were new rows and `bad` were no audit rows and were passed over."""
+class IngestResult:
+    """Numbers of messages: `read`, `added` as new rows, and `bad` (skipped, because they are not audit rows)."""
 
     read: int = 0
     added: int = 0
@@ -42,7 +42,7 @@ class Ingested:
 
 
 class RowDecoder:
-    """Decodes messages of the audit topic; `schema_text` gives the text of a schema id."""
+    """Decodes messages of the audit topic. `schema_text` returns the text of a schema id."""
 
     def __init__(self, schema_text: Callable[[int], str]) -> None:
         self._schema_text = schema_text
@@ -50,10 +50,10 @@ class RowDecoder:
         self._writer_schemas: dict[int, Any] = {}
 
     def decode(self, value: bytes) -> AuditRow:
-        """The row of one message value.
+        """Returns the row of one message value.
 
         Raises:
-            BadAuditMessage: it is none.
+            BadAuditMessage: the value is not an audit row.
         """
         if len(value) < _PREFIX.size or value[0] != 0:
             raise BadAuditMessage("an audit message does not begin with the magic byte 0 and a schema id")
@@ -64,7 +64,7 @@ class RowDecoder:
             message = fastavro.schemaless_reader(
                 BytesIO(value[_PREFIX.size :]), self._writer_schemas[schema_id], self._reader_schema
             )
-        except Exception as error:  # fastavro raises whatever its C code meets
+        except Exception as error:  # fastavro raises errors of many types for corrupt bytes
             raise BadAuditMessage(f"an audit message does not match its schema {schema_id}: {error}") from error
         if not isinstance(message, dict):
             raise BadAuditMessage(f"an audit message of schema {schema_id} is not a record")
@@ -78,16 +78,17 @@ def ingest(
     topic: str,
     schema_text: Callable[[int], str],
     timeout_s: float | None = None,
-) -> Ingested:
-    """Adds the rows of the audit topic that have come since the last time.
+) -> IngestResult:
+    """Adds the rows that were published to the audit topic since the last call.
 
     Args:
-        client_options: of kafka-python's consumer: `bootstrap_servers`, and how they are reached.
-        schema_text: the text of a schema by its id; its errors pass through.
-        timeout_s: how long to reach and to bear with the brokers; None is `BOOTSTRAP_TIMEOUT_S`, `BROKER_TIMEOUT_S`.
+        client_options: options of kafka-python's consumer: `bootstrap_servers` and security.
+        schema_text: returns the text of a schema id; its errors are not caught.
+        timeout_s: timeout for reaching a broker and for each response; None means `BOOTSTRAP_TIMEOUT_S` and
+            `BROKER_TIMEOUT_S`.
 
     Raises:
-        IngestFailed: no broker answers.
+        IngestFailed: the brokers cannot be reached or do not respond.
         StoreUnavailable: the database cannot be written.
     """
     bootstrap_timeout_s = BOOTSTRAP_TIMEOUT_S if timeout_s is None else timeout_s
@@ -113,26 +114,26 @@ def ingest(
         consumer.close()
 
 
-def _ingest_from(consumer: Any, store: AuditStore, topic: str, decoder: RowDecoder, timeout_s: float) -> Ingested:
+def _ingest_from(consumer: Any, store: AuditStore, topic: str, decoder: RowDecoder, timeout_s: float) -> IngestResult:
     if topic not in consumer.topics():
-        return Ingested()
+        return IngestResult()
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     consumer.assign(partitions)
     first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     known = store.next_offsets(topic)
     for partition in partitions:
         offset = known.get(partition.partition, 0)
-        # Beyond the end the topic is another one than was read before; ids keep its rows apart from the old ones.
+        # An offset beyond the end means that the topic was deleted and created again. Row ids prevent duplicates.
         consumer.seek(partition, offset if first[partition] <= offset <= end[partition] else first[partition])
-    total = Ingested()
+    total = IngestResult()
     while any(consumer.position(partition) < end[partition] for partition in partitions):
         polled = consumer.poll(timeout_ms=int(timeout_s * 1000))
         if not polled:
-            raise IngestFailed(topic, str(consumer.config["bootstrap_servers"]), f"no answer in {timeout_s:g} s")
+            raise IngestFailed(topic, str(consumer.config["bootstrap_servers"]), f"no response within {timeout_s:g} s")
         rows, bad = _decode_all(decoder, polled)
         next_offsets = {partition.partition: consumer.position(partition) for partition in polled}
         added = store.add_ingested(topic, next_offsets, rows)
-        total = Ingested(total.read + len(rows) + bad, total.added + added, total.bad + bad)
+        total = IngestResult(total.read + len(rows) + bad, total.added + added, total.bad + bad)
     return total
 
 
@@ -148,7 +149,7 @@ def _decode_all(decoder: RowDecoder, polled: Any) -> tuple[list[AuditRow], int]:
             except BadAuditMessage as error:
                 bad += 1
                 logger.warning(
-                    "audit message passed over topic=%s partition=%d offset=%d reason=%s",
+                    "audit message skipped topic=%s partition=%d offset=%d reason=%s",
                     record.topic,
                     record.partition,
                     record.offset,

@@ -1,4 +1,4 @@
-"""Are the offsets that the loader counted contiguous? Contiguity, not count, tells a loss from a duplicate."""
+"""Checks that the offsets that the loader counted are contiguous: gaps indicate loss, overlaps indicate duplicates."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OffsetCheck:
-    """Ranges `(partition, start, end)`, half-open: `holes` were in no counted range, `overlaps` in two of them.
+    """Half-open offset ranges `(partition, start, end)` of one topic.
 
-    A hole is no proof of a loss by itself: offsets without a message (transaction markers, tombstones, what the log
-    had removed) give no row either. A topic that was deleted and made again shows as overlaps. `passed_over` are
-    offsets that a decision declared to be in no row, whatever messages they may have.
+    Attributes:
+        holes: ranges that no counted range contains. A hole does not prove a loss: transaction markers, tombstones and
+            deleted messages are not counted.
+        overlaps: ranges that two counted ranges contain. A topic that was deleted and created again causes overlaps.
+        skipped: ranges that a commit skipped; no row contains their messages.
     """
 
     holes: tuple[tuple[int, int, int], ...] = ()
     overlaps: tuple[tuple[int, int, int], ...] = ()
-    passed_over: tuple[tuple[int, int, int], ...] = ()
+    skipped: tuple[tuple[int, int, int], ...] = ()
 
     @property
-    def passed_over_count(self) -> int:
-        return sum(end - start for _, start, end in self.passed_over)
+    def skipped_count(self) -> int:
+        return sum(end - start for _, start, end in self.skipped)
 
 
 CONTIGUOUS = OffsetCheck()
 
 
-def check_offsets(
-    ranges: Iterable[tuple[int, int, int]], passed_over: Iterable[tuple[int, int, int]] = ()
-) -> OffsetCheck:
-    """Looks at counted ranges `(partition, start, end)` of one topic; the same range given twice counts once."""
+def check_offsets(ranges: Iterable[tuple[int, int, int]], skipped: Iterable[tuple[int, int, int]] = ()) -> OffsetCheck:
+    """Checks the counted ranges `(partition, start, end)` of one topic. Equal ranges count once."""
     holes: list[tuple[int, int, int]] = []
     overlaps: list[tuple[int, int, int]] = []
     reached: dict[int, int] = {}
@@ -41,10 +41,10 @@ def check_offsets(
         elif before is not None and start < before:
             overlaps.append((partition, start, min(before, end)))
         reached[partition] = end if before is None else max(before, end)
-    return OffsetCheck(tuple(holes), tuple(overlaps), tuple(sorted(set(passed_over))))
+    return OffsetCheck(tuple(holes), tuple(overlaps), tuple(sorted(set(skipped))))
 
 
 def ranges_text(ranges: tuple[tuple[int, int, int], ...], most: int = 3) -> str:
-    """The first few ranges for people: `partition 0 [10, 20)`."""
+    """Returns the first ranges as text: `partition 0 [10, 20)`."""
     shown = ", ".join(f"partition {partition} [{start}, {end})" for partition, start, end in ranges[:most])
     return shown + (f" and {len(ranges) - most} more" if len(ranges) > most else "")

@@ -1,4 +1,4 @@
-"""The audit report: one line per topic, then every window that is not complete, for people and for programs."""
+"""The audit report, as text and as JSON: one line per topic, then every window that is not complete."""
 
 from __future__ import annotations
 
@@ -6,118 +6,118 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.audit.verdict import FINDINGS, SEVERITY, State, TopicVerdict, WindowVerdict
-from headrace.audit.window import duration_text, many, time_text, window_text
+from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, TopicResult, WindowResult
+from headrace.audit.window import count_text, duration_text, time_text, window_text
 
 WINDOWS_SHOWN: Final = 20
-"""Windows listed per topic in the text: more than that are one event seen many times."""
+"""Maximum number of windows that the text lists per topic: a larger number usually has one cause."""
 
 TIERS: Final = ("sent", "acknowledged", "stored", "written", "quarantined")
-"""The columns of counts, in the order in which messages pass."""
+"""The columns of counts, in the order in which messages pass the tiers."""
 
 MEANINGS: Final = {
-    "sent": "handed to the Kafka client by producers that count",
-    "acknowledged": "of these, acknowledged by the brokers",
-    "stored": "found in the log by the loader",
+    "sent": "messages that counting producers handed to the Kafka client",
+    "acknowledged": "of these, messages that brokers acknowledged",
+    "stored": "messages that the loader found in the log",
     "written": "rows of the topic's table",
     "quarantined": "rows of the topic's quarantine",
-    "loaded within": "how long 95 % of the windows took from their end, or their last message, until loaded to 99.9 %",
+    "loaded within": "95th percentile of the time from a window's end (or last message) until 99.9 % of it were loaded",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A table for people; `right` are the columns aligned to the right."""
+class ReportTable:
+    """A table of the report. `right` are the indexes of right-aligned columns."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...]
 
 
-def worst_state(verdicts: Iterable[TopicVerdict]) -> State:
-    """The worst verdict of all; complete when there is none."""
-    return max((verdict.state for verdict in verdicts), key=SEVERITY.index, default=State.COMPLETE)
+def worst_verdict(results: Iterable[TopicResult]) -> AuditVerdict:
+    """Returns the most severe verdict, or `complete` without results."""
+    return max((result.verdict for result in results), key=SEVERITY.index, default=AuditVerdict.COMPLETE)
 
 
-def has_findings(verdicts: Iterable[TopicVerdict]) -> bool:
-    """Whether any topic has lost, doubled or mixed messages."""
-    return any(state in FINDINGS for verdict in verdicts for state in verdict.states)
+def has_findings(results: Iterable[TopicResult]) -> bool:
+    """Returns whether any window is missing, extra or mismatch."""
+    return any(verdict in FINDINGS for result in results for verdict in result.verdict_counts)
 
 
-def topics_listing(verdicts: Sequence[TopicVerdict]) -> Listing:
-    """One row per topic: verdict, counts per tier, how long loads took, and up to where it is complete."""
+def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
+    """Returns one row per topic: verdict, counts by tier, latency, and the time until which it is complete."""
     rows = tuple(
         (
-            verdict.topic,
-            verdict.state.value,
-            *(_count(verdict.totals.get(tier)) for tier in TIERS),
-            "-" if verdict.latency_p95_ms is None else duration_text(verdict.latency_p95_ms),
-            "-" if verdict.complete_until_ms is None else time_text(verdict.complete_until_ms),
+            result.topic,
+            result.verdict.value,
+            *(_count(result.totals.get(tier)) for tier in TIERS),
+            "-" if result.latency_p95_ms is None else duration_text(result.latency_p95_ms),
+            "-" if result.complete_until_ms is None else time_text(result.complete_until_ms),
         )
-        for verdict in verdicts
+        for result in results
     )
     header = ("topic", "verdict", *TIERS, "loaded within", "complete until")
-    return Listing(header, rows, tuple(range(2, 2 + len(TIERS))))
+    return ReportTable(header, rows, tuple(range(2, 2 + len(TIERS))))
 
 
-def topic_lines(verdict: TopicVerdict) -> list[str]:
-    """What there is to say of one topic beyond its counts, its worst windows first."""
-    lines = [f"{verdict.topic}: {verdict.sentence}"]
-    lines += [f"  {name}: {count:,}" for name, count in verdict.totals.items() if name.startswith("consumed by ")]
-    listed = [window for window in not_complete(verdict) if window.state is not State.PENDING]
+def topic_lines(result: TopicResult) -> list[str]:
+    """Returns the explanation of one topic and of its incomplete windows, the most severe first."""
+    lines = [f"{result.topic}: {result.sentence}"]
+    lines += [f"  {name}: {count:,}" for name, count in result.totals.items() if name.startswith("consumed by ")]
+    listed = [window for window in not_complete(result) if window.verdict is not AuditVerdict.PENDING]
     lines += [
-        f"  {window.state.value:8} {window_text(window.facts.window_start_ms)}  {window.sentence}"
+        f"  {window.verdict.value:9} {window_text(window.facts.window_start_ms)}  {window.sentence}"
         for window in listed[:WINDOWS_SHOWN]
     ]
     if len(listed) > WINDOWS_SHOWN:
         lines.append(f"  … and {len(listed) - WINDOWS_SHOWN} more windows (--format json lists them)")
-    return lines + _pending_lines([window for window in verdict.windows if window.state is State.PENDING])
+    return lines + _pending_lines([window for window in result.windows if window.verdict is AuditVerdict.PENDING])
 
 
-def _pending_lines(windows: Sequence[WindowVerdict]) -> list[str]:
-    """Windows to wait for need no line each."""
+def _pending_lines(windows: Sequence[WindowResult]) -> list[str]:
+    """Returns one line for all pending windows."""
     if not windows:
         return []
     first, last = windows[0], windows[-1]
     if first is last:
-        return [f"  pending  {window_text(first.facts.window_start_ms)}  {first.sentence}"]
+        return [f"  pending   {window_text(first.facts.window_start_ms)}  {first.sentence}"]
     span = f"{window_text(first.facts.window_start_ms)} … {window_text(last.facts.window_start_ms)}"
-    return [f"  pending  {span}  {many(len(windows), 'window')}, the first because {first.sentence}"]
+    return [f"  pending   {span}  {count_text(len(windows), 'window')}, the first because {first.sentence}"]
 
 
-def not_complete(verdict: TopicVerdict) -> list[WindowVerdict]:
-    """The windows to look at, the worst first, then by time."""
+def not_complete(result: TopicResult) -> list[WindowResult]:
+    """Returns the windows that are not complete, the most severe first, then by time."""
     return sorted(
-        (window for window in verdict.windows if window.state is not State.COMPLETE),
-        key=lambda window: (-SEVERITY.index(window.state), window.facts.window_start_ms),
+        (window for window in result.windows if window.verdict is not AuditVerdict.COMPLETE),
+        key=lambda window: (-SEVERITY.index(window.verdict), window.facts.window_start_ms),
     )
 
 
-def as_json(verdicts: Sequence[TopicVerdict], bad_messages: int) -> dict[str, Any]:
-    """The report for programs; windows that are complete are counted and not listed."""
+def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]:
+    """Returns the report as JSON values. Complete windows are counted, but not listed."""
     return {
-        "verdict": worst_state(verdicts).value,
+        "verdict": worst_verdict(results).value,
         "unreadable_audit_messages": bad_messages,
         "topics": [
             {
-                "topic": verdict.topic,
-                "verdict": verdict.state.value,
-                "sentence": verdict.sentence,
-                "producer_is_silent": verdict.producer_is_silent,
-                "uncounted": verdict.uncounted,
-                "counts": dict(verdict.totals),
-                "windows": {state.value: count for state, count in verdict.states.items()},
-                "complete_until_ms": verdict.complete_until_ms,
-                "latency_p50_ms": verdict.latency_p50_ms,
-                "latency_p95_ms": verdict.latency_p95_ms,
-                "not_complete": [_window_json(window) for window in not_complete(verdict)],
+                "topic": result.topic,
+                "verdict": result.verdict.value,
+                "sentence": result.sentence,
+                "producer_is_silent": result.producer_is_silent,
+                "uncounted": result.untracked,
+                "counts": dict(result.totals),
+                "windows": {verdict.value: count for verdict, count in result.verdict_counts.items()},
+                "complete_until_ms": result.complete_until_ms,
+                "latency_p50_ms": result.latency_p50_ms,
+                "latency_p95_ms": result.latency_p95_ms,
+                "not_complete": [_window_json(window) for window in not_complete(result)],
             }
-            for verdict in verdicts
+            for result in results
         ],
     }
 
 
-def _window_json(window: WindowVerdict) -> dict[str, Any]:
+def _window_json(window: WindowResult) -> dict[str, Any]:
     facts = window.facts
     counts = {
         "acknowledged": facts.acknowledged,
@@ -129,7 +129,7 @@ def _window_json(window: WindowVerdict) -> dict[str, Any]:
         "window": window_text(facts.window_start_ms),
         "window_start_ms": facts.window_start_ms,
         "window_end_ms": facts.window_end_ms,
-        "verdict": window.state.value,
+        "verdict": window.verdict.value,
         "sentence": window.sentence,
         "difference": window.difference,
         "counts": {
@@ -141,5 +141,5 @@ def _window_json(window: WindowVerdict) -> dict[str, Any]:
 
 
 def _count(number: int | None) -> str:
-    """A dash is a tier that said nothing, which is not 0."""
+    """Returns a count as text; a dash means that the tier reported nothing, which differs from 0."""
     return "-" if number is None else f"{number:,}"

@@ -1,7 +1,8 @@
-"""One row of the audit: what one tier counted of one topic in one window.
+"""An audit row: the count of one tier for one topic and window.
 
-Rows of a tier add up. Each has an id that says what was counted, so that a row sent, spooled or followed twice is
-one row: producer rows by (instance, sequence), rows made from the log by (partition, offsets, window).
+The rows of a tier are added up. The id of a row identifies the counted messages, so that a row that is published,
+spooled or applied twice counts once. Ids of producer rows consist of (instance, sequence), ids of rows that were
+counted from the log of (partition, offsets, window).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.audit.count import FINGERPRINT_MASK, HASH
-from headrace.audit.window import NAMES, WINDOW_MS, window_start
+from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS, window_start
 
 ANY_PARTITION: Final = -1
-"""The partition of a row that is not about one, and the start and end that go with it."""
+"""Partition of a row that is not limited to one partition; its start and end are -1, too."""
 
 
 class Tier(StrEnum):
-    """A place that messages pass, in the order in which they do."""
+    """A component that messages pass, in this order."""
 
     PRODUCER = "producer"
     BROKER = "broker"
@@ -27,40 +28,43 @@ class Tier(StrEnum):
     CONSUMER = "consumer"
 
 
-class Outcome(StrEnum):
-    """What the tier did with the messages it counted."""
+class AuditOutcome(StrEnum):
+    """What happened to the counted messages in the tier."""
 
-    ACKNOWLEDGED = "acknowledged"  # producer: the broker said it has them
-    STORED = "stored"  # broker: they are in the log
-    WRITTEN = "written"  # loader: they are rows of a data file
-    QUARANTINED = "quarantined"  # loader: they are rows of the topic's quarantine
-    PASSED_OVER = "passed over"  # loader: offsets, not messages, that a decision declared to be in no row
-    CONSUMED = "consumed"  # consumer: the application was given them
+    ACKNOWLEDGED = "acknowledged"  # producer: acknowledged by the broker
+    STORED = "stored"  # broker: stored in the log
+    WRITTEN = "written"  # loader: written as rows of the table
+    QUARANTINED = "quarantined"  # loader: written as rows of the topic's quarantine
+    SKIPPED = "skipped"  # loader: offsets (not messages) that a commit skipped
+    CONSUMED = "consumed"  # consumer: delivered to the application
 
 
 OUTCOMES: Final = {
-    Tier.PRODUCER: (Outcome.ACKNOWLEDGED,),
-    Tier.BROKER: (Outcome.STORED,),
-    Tier.LOADER: (Outcome.WRITTEN, Outcome.QUARANTINED, Outcome.PASSED_OVER),
-    Tier.CONSUMER: (Outcome.CONSUMED,),
+    Tier.PRODUCER: (AuditOutcome.ACKNOWLEDGED,),
+    Tier.BROKER: (AuditOutcome.STORED,),
+    Tier.LOADER: (AuditOutcome.WRITTEN, AuditOutcome.QUARANTINED, AuditOutcome.SKIPPED),
+    Tier.CONSUMER: (AuditOutcome.CONSUMED,),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """Counts of one tier, topic and window.
+    """The count of one tier, topic and window.
 
-    `sent` is for producer rows: how many messages were handed to the Kafka client, whether or not they were
-    acknowledged; elsewhere it is 0. A producer's rows add up, so one row may say `sent` and a later one `count` of
-    the same messages. `crashed` marks a producer row that was found in the spool of a process that ended without
-    closing: between `count` and `sent` of its messages are in the log.
-    `hash` names the hash of messages that `fingerprint` is a sum of.
-    `partition`, `start` and `end` (offsets, half-open) are -1 where the row is not about one partition.
+    Attributes:
+        sent: producer rows: messages handed to the Kafka client, acknowledged or not; 0 in other rows. Rows of a
+            producer are added up, so `sent` and `count` of a message may be in different rows.
+        crashed: marks a producer row from the spool of a process that ended without closing. The log contains between
+            `count` and `sent` of its messages.
+        hash: name of the message hash that `fingerprint` sums.
+        partition: -1 if the row is not limited to one partition.
+        start: first counted offset, or -1.
+        end: offset after the last counted one, or -1.
     """
 
     id: str
     tier: Tier
-    outcome: Outcome
+    outcome: AuditOutcome
     topic: str
     window_start_ms: int
     count: int
@@ -83,7 +87,7 @@ class AuditRow:
             raise ValueError(f"a row of tier {self.tier} cannot have the outcome {self.outcome}")
         if (
             self.window_ms == WINDOW_MS
-            and self.window_start_ms not in NAMES
+            and self.window_start_ms not in SPECIAL_WINDOWS
             and window_start(self.window_start_ms) != self.window_start_ms
         ):
             raise ValueError(f"{self.window_start_ms} is not the start of a window of {WINDOW_MS} ms")
@@ -94,13 +98,13 @@ class AuditRow:
 
 
 def counted_row_id(instance: str, sequence: int) -> str:
-    """The id of the `sequence`-th row of a counting process."""
+    """Returns the id of the `sequence`-th row of a process."""
     return f"{instance}-{sequence}"
 
 
 def range_row_id(
     tier: Tier,
-    outcome: Outcome,
+    outcome: AuditOutcome,
     topic: str,
     partition: int,
     start: int,
@@ -110,12 +114,12 @@ def range_row_id(
     topic_id: str = "",
     application: str = "",
 ) -> str:
-    """The id of a row counted from offsets `[start, end)` of one partition, the same whoever counts them again.
+    """Returns the id of a row counted from offsets `[start, end)` of one partition. Every recount gives the same id.
 
-    `topic_id` is the topic's incarnation, since the offsets of a re-created topic begin at 0 again; `application`
-    is for consumers, each of which reads the same offsets.
+    `topic_id` distinguishes a topic that was deleted and created again, because its offsets begin at 0 again.
+    `application` distinguishes consumers, which count the same offsets.
     """
     parts = (tier, outcome, application, topic, topic_id, partition, start, end, window_start_ms)
-    # Length-prefixed, so that no two different rows give one text whatever characters the names hold.
+    # The length prefixes make the text unique, even if names contain separators.
     text = "".join(f"{len(str(part))}:{part}" for part in parts)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,33 +1,33 @@
-"""The audit message: the Avro schema of the audit topic, and rows to and from it."""
+"""The Avro schema of the audit topic, and the conversion of rows to and from its messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.audit.count import FINGERPRINT_MASK, HASH_BEFORE
+from headrace.audit.count import FINGERPRINT_MASK, HASH
 from headrace.audit.errors import BadAuditMessage
-from headrace.audit.row import AuditRow, Outcome, Tier
+from headrace.audit.row import AuditOutcome, AuditRow, Tier
 from headrace.audit.window import WINDOW_MS, known_window
 
 AUDIT_SCHEMA: Final = """{
   "type": "record",
   "name": "AuditRow",
   "namespace": "headrace.audit",
-  "doc": "How many messages of one topic and window of message time a tier counted. The rows of a tier add up; a row \
-seen twice has the same id and counts once.",
+  "doc": "Number of messages of one topic and window of message time that a tier counted. The rows of a tier are added \
+up; rows with the same id count once.",
   "fields": [
     {"name": "id", "type": "string",
-     "doc": "Names what was counted: the same counts sent again carry the same id."},
+     "doc": "Identifies the counted messages: the same count sent again has the same id."},
     {"name": "tier", "type": "string",
-     "doc": "Where it was counted: producer, broker, loader or consumer."},
+     "doc": "Where the messages were counted: producer, broker, loader or consumer."},
     {"name": "outcome", "type": "string",
-     "doc": "What the tier did with the messages: acknowledged, stored, written, quarantined or consumed."},
+     "doc": "What happened to the messages in the tier: acknowledged, stored, written, quarantined or consumed."},
     {"name": "topic", "type": "string",
-     "doc": "The topic whose messages were counted."},
+     "doc": "Topic of the messages."},
     {"name": "window_start", "type": {"type": "long", "logicalType": "timestamp-millis"},
-     "doc": "Start of the window of message time, UTC, inclusive. 1969-12-31 23:50 is times out of range (before 1970, \
-after 9999), 23:40 is times in too many windows to count apart."},
+     "doc": "Start of the window of message time, UTC, inclusive. 1969-12-31 23:50 stands for times out of range \
+(before 1970, after 9999), 23:40 for times in too many windows."},
     {"name": "window_ms", "type": "long", "default": 600000,
      "doc": "Length of the window in milliseconds."},
     {"name": "count", "type": "long",
@@ -36,32 +36,32 @@ after 9999), 23:40 is times in too many windows to count apart."},
      "doc": "Bytes of their keys and values, before compression."},
     {"name": "fingerprint", "type": "long",
      "doc": "Sum modulo 2^64 of one 64-bit hash per message, as a signed number; equal sums mean the same messages."},
-    {"name": "hash", "type": "string", "default": "blake2b-64",
-     "doc": "The hash of messages that the fingerprint is a sum of: xxh64; blake2b-64 in rows of before it was named."},
+    {"name": "hash", "type": "string", "default": "xxh64",
+     "doc": "Name of the message hash that the fingerprint sums: xxh64."},
     {"name": "sent", "type": "long", "default": 0,
      "doc": "Producer rows: messages handed to the Kafka client, acknowledged or not."},
     {"name": "crashed", "type": "boolean", "default": false,
      "doc": "Producer rows: found in the spool of a process that ended without closing."},
     {"name": "partition", "type": "int", "default": -1,
-     "doc": "The partition whose offsets were counted, or -1."},
+     "doc": "Partition of the counted offsets, or -1."},
     {"name": "start", "type": "long", "default": -1,
-     "doc": "First offset of the range that was counted, or -1."},
+     "doc": "First counted offset, or -1."},
     {"name": "end", "type": "long", "default": -1,
-     "doc": "Offset after the last of the range, or -1."},
+     "doc": "Offset after the last counted one, or -1."},
     {"name": "application", "type": "string", "default": "",
-     "doc": "The application that counted, as it names itself."},
+     "doc": "Name of the application that counted."},
     {"name": "host", "type": "string", "default": "",
-     "doc": "The machine it ran on."},
+     "doc": "Host of the application."},
     {"name": "instance", "type": "string", "default": "",
-     "doc": "The process that counted: new for each."},
+     "doc": "Unique id of the process that counted."},
     {"name": "emitted_at", "type": {"type": "long", "logicalType": "timestamp-millis"},
-     "doc": "When the row was made, UTC."}
+     "doc": "Creation time of the row, UTC."}
   ]
 }"""
 
 
 def to_message(row: AuditRow) -> dict[str, Any]:
-    """The row as a datum of `AUDIT_SCHEMA`; times stay milliseconds."""
+    """Returns the row as a datum of `AUDIT_SCHEMA`, with times in milliseconds."""
     return {
         "id": row.id,
         "tier": row.tier.value,
@@ -86,23 +86,23 @@ def to_message(row: AuditRow) -> dict[str, Any]:
 
 
 def from_message(message: Mapping[str, Any]) -> AuditRow:
-    """The row of a decoded audit message whose times are milliseconds (logical types not converted).
+    """Returns the row of a decoded audit message with times in milliseconds (logical types not converted).
 
     Raises:
-        BadAuditMessage: a field is missing or holds what no row can.
+        BadAuditMessage: a field is missing or has an invalid value.
     """
     try:
         return AuditRow(
             id=message["id"],
             tier=Tier(message["tier"]),
-            outcome=Outcome(message["outcome"]),
+            outcome=AuditOutcome(message["outcome"]),
             topic=message["topic"],
             window_start_ms=known_window(message["window_start"]),
             window_ms=message.get("window_ms", WINDOW_MS),
             count=message["count"],
             bytes=message["bytes"],
             fingerprint=message["fingerprint"] & FINGERPRINT_MASK,
-            hash=message.get("hash", HASH_BEFORE),
+            hash=message.get("hash", HASH),
             sent=message.get("sent", 0),
             crashed=message.get("crashed", False),
             partition=message.get("partition", -1),
@@ -120,5 +120,5 @@ def from_message(message: Mapping[str, Any]) -> AuditRow:
 
 
 def signed64(number: int) -> int:
-    """A 64-bit number as Avro's and SQLite's signed integers hold it."""
+    """Returns an unsigned 64-bit number as the signed integer that Avro and SQLite store."""
     return number - (1 << 64) if number >> 63 else number

@@ -1,19 +1,19 @@
-"""Counts that are not published yet, kept where the death of the process does not take them.
+"""Stores unpublished counts in a file, so that they survive a crash of the process.
 
-One file per process, mapped into memory: what is stored there survives `kill -9` (the page cache belongs to the
-kernel), at the price of a memory write per message instead of a system call. It does not survive the machine.
+Each process has one file, mapped into memory. Its content survives `kill -9`, because the page cache belongs to the
+kernel, and costs one memory write per message instead of a system call. It does not survive a crash of the machine.
 
     header   4096 bytes: JSON (format, instance, application, host, hash), padded with NUL
     slot     320 bytes each: state | sequence | window start | sent | count | bytes | fingerprint (8 bytes each, in the
              byte order of the machine, each stored at once) | topic length (2) | topic (UTF-8)
 
-A slot is filled before its state says so, and its `sent` grows before a message is handed to the Kafka client, so
-whatever moment the process dies at, `count <= messages in the log <= sent` for every window.
+A slot is filled before its state changes to OPEN, and its `sent` is increased before a message is handed to the Kafka
+client. So `count <= messages in the log <= sent` holds for every window, whenever the process ends.
 
-Storing into a hole of a mapped file when the disk is full kills the process (SIGBUS). So every slot is written with
-zeros before it is first stored into, by a call that can fail instead.
+A write to a hole of a mapped file kills the process (SIGBUS) if the disk is full. Slots are therefore allocated with
+`pwrite`, which can fail with an error, before they are used.
 
-The owner holds an exclusive `flock` on its file for as long as it lives. A file that can be locked was left behind.
+The process holds an exclusive `flock` on its file while it runs. A file that can be locked belongs to an ended process.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from headrace.audit.count import HASH, HASH_BEFORE
-from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
+from headrace.audit.count import HASH
+from headrace.audit.row import AuditOutcome, AuditRow, Tier, counted_row_id
 from headrace.audit.window import known_window
 
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 SLOTS: Final = 65_536
-"""Rows that can be open at once: a year of ten-minute windows of one topic, for a producer that sends old events. The
-file is sparse: only slots in use take space, a step at a time (21 MB at most)."""
+"""Maximum number of open rows: a year of ten-minute windows of one topic, for a producer that sends old events. The
+file is sparse and grows in steps to at most 21 MB."""
 
 STEP_SLOTS: Final = 256
-"""Slots that get their place on disk at once (80 KiB)."""
+"""Slots that are allocated on disk together (80 KiB)."""
 
 SPOOL_DIRECTORY: Final = "audit-spool"
-"""The directory of spools in a data directory."""
+"""Name of the directory of spools in a data directory."""
 
 _SUFFIX: Final = ".spool"
 _HEADER_BYTES: Final = 4096
@@ -61,25 +61,25 @@ _SENT_AT: Final = 24
 _COUNTS_AT: Final = 32
 
 
-def sent_word(slot: int) -> int:
-    """Which of a spool's `words` is the number of messages sent of a slot."""
+def sent_word_index(slot: int) -> int:
+    """Returns the index in `Spool.words` of the `sent` field of a slot."""
     return (_HEADER_BYTES + slot * _SLOT_BYTES + _SENT_AT) // _WORD_BYTES
 
 
 class SlotState(IntEnum):
     FREE = 0
     OPEN = 1  # still counting
-    FINAL = 2  # being published: its row will not change any more
+    FINAL = 2  # being published: the row does not change
 
 
 class Spool:
-    """The file of this process. Not locked against threads: its owner is. `words` is the file as 64-bit numbers."""
+    """The spool file of this process. Not thread-safe. `words` is the file as 64-bit numbers."""
 
     def __init__(self, directory: Path, instance: str, application: str, host: str) -> None:
         """Creates the file.
 
         Raises:
-            OSError: the directory cannot be written, or the disk is full.
+            OSError: the directory is not writable, or the disk is full.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{instance}{_SUFFIX}"
@@ -92,15 +92,15 @@ class Spool:
                 "hash": HASH,
             }
         ).encode("utf-8")
-        # Locked before it has its name, so that nobody takes it for one left behind.
+        # The file is locked before the rename, so that no process mistakes it for a leftover.
         temporary = directory / f".{instance}.new"
         self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._descriptor, _HEADER_BYTES + SLOTS * _SLOT_BYTES)
-            self._placed = 0
+            self._allocated = 0
             self._write(header.ljust(_HEADER_BYTES, b"\0"), 0)
-            self._place_step()
+            self._allocate_step()
             self._map = mmap.mmap(self._descriptor, _HEADER_BYTES + SLOTS * _SLOT_BYTES)
             self.words = memoryview(self._map).cast("Q")
             temporary.rename(self.path)
@@ -115,15 +115,15 @@ class Spool:
         return SLOTS - len(self._free)
 
     def open_slot(self, sequence: int, topic: str, window_start_ms: int) -> int:
-        """A slot for a new row, or -1 when all are in use.
+        """Returns a slot for a new row, or -1 if all are in use.
 
         Raises:
-            OSError: there is no room on the disk for more slots.
+            OSError: the disk has no space for more slots.
         """
         if not self._free:
             return -1
-        if self._free[-1] >= self._placed:
-            self._place_step()
+        if self._free[-1] >= self._allocated:
+            self._allocate_step()
         slot = self._free.pop()
         name = topic.encode("utf-8", "surrogatepass")[:254]
         at = _HEADER_BYTES + slot * _SLOT_BYTES
@@ -142,21 +142,21 @@ class Spool:
         self._free.append(slot)
 
     def close(self) -> None:
-        """Gives the file up; it is deleted when nothing in it waits to be published."""
+        """Closes the file, and deletes it if it contains no unpublished row."""
         if self.used == 0:
             self.path.unlink(missing_ok=True)
-        self.leave()
+        self.detach()
 
-    def leave(self) -> None:
-        """Gives the file up as it is, without a change to it: for a process that was forked off its owner."""
+    def detach(self) -> None:
+        """Closes the file without changing it; also for a forked child of its owner."""
         self.words.release()
         self._map.close()
         os.close(self._descriptor)
 
-    def _place_step(self) -> None:
-        """Gives the next slots their place on disk. Slots are first used in ascending order."""
-        self._write(bytes(STEP_SLOTS * _SLOT_BYTES), _HEADER_BYTES + self._placed * _SLOT_BYTES)
-        self._placed += STEP_SLOTS
+    def _allocate_step(self) -> None:
+        """Allocates the next slots on disk. Slots are first used in ascending order."""
+        self._write(bytes(STEP_SLOTS * _SLOT_BYTES), _HEADER_BYTES + self._allocated * _SLOT_BYTES)
+        self._allocated += STEP_SLOTS
 
     def _write(self, content: bytes, at: int) -> None:
         if os.pwrite(self._descriptor, content, at) < len(content):
@@ -164,14 +164,14 @@ class Spool:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftSpool:
-    """A file whose process has gone, locked by whoever found it until it is closed."""
+class LeftoverSpool:
+    """The spool of an ended process. It is locked until it is closed."""
 
     path: Path
     rows: tuple[AuditRow, ...]
     descriptor: int
 
-    def __enter__(self) -> LeftSpool:
+    def __enter__(self) -> LeftoverSpool:
         return self
 
     def __exit__(
@@ -183,24 +183,24 @@ class LeftSpool:
         self.path.unlink(missing_ok=True)
 
 
-class Inheritance:
-    """The spools that ended processes left in a directory, until this process has published their rows."""
+class LeftoverSpools:
+    """The spools of ended processes in a directory. Each is deleted when this process has published its rows."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = threading.Lock()
         self._is_read = False
-        self._waiting: dict[str, LeftSpool] = {}
+        self._waiting: dict[str, LeftoverSpool] = {}
         self._unpublished: dict[Path, int] = {}
 
     def rows(self) -> list[AuditRow]:
-        """Their rows, once: the first call finds the files, later ones return nothing."""
+        """Finds the files and returns their rows; only the first call does so, later ones return nothing."""
         with self._lock:
             if self._is_read:
                 return []
             self._is_read = True
             rows: list[AuditRow] = []
-            for spool in left_spools(self._directory):
+            for spool in leftover_spools(self._directory):
                 if not spool.rows:
                     with spool:
                         spool.delete()
@@ -211,8 +211,8 @@ class Inheritance:
                 logger.info("audit spools found directory=%s rows=%d", self._directory, len(rows))
             return rows
 
-    def published(self, row_id: str) -> None:
-        """A row is safe elsewhere; the file of the last one of a process is deleted."""
+    def mark_published(self, row_id: str) -> None:
+        """Records the publication of a row, and deletes its file if all its rows are published."""
         with self._lock:
             spool = self._waiting.pop(row_id, None)
             if spool is None:
@@ -222,14 +222,14 @@ class Inheritance:
                 with spool:
                     spool.delete()
 
-    def leave(self) -> None:
-        """In a process that was forked off: the files stay its parent's."""
+    def abandon_after_fork(self) -> None:
+        """Gives up the files in a forked child; they stay with the parent process."""
         self._lock = threading.Lock()
         self._is_read = True
         self.close()
 
     def close(self) -> None:
-        """Leaves what is not published to the next process."""
+        """Unlocks the files with unpublished rows for the next process."""
         with self._lock:
             for spool in {spool.path: spool for spool in self._waiting.values()}.values():
                 with spool:
@@ -237,8 +237,8 @@ class Inheritance:
             self._waiting.clear()
 
 
-def left_spools(directory: Path) -> Iterator[LeftSpool]:
-    """The files that ended processes left in the directory; close each (it is a context manager) when done with it."""
+def leftover_spools(directory: Path) -> Iterator[LeftoverSpool]:
+    """Yields the spools of ended processes in the directory. The caller must close each one (a context manager)."""
     try:
         paths = sorted(directory.glob(f"*{_SUFFIX}"))
     except OSError:
@@ -256,7 +256,7 @@ def left_spools(directory: Path) -> Iterator[LeftSpool]:
             if not isinstance(error, BlockingIOError):
                 logger.warning("audit spool unreadable path=%s error=%s", path, error)
             continue
-        yield LeftSpool(path, rows, descriptor)
+        yield LeftoverSpool(path, rows, descriptor)
 
 
 def _read(descriptor: int) -> Iterator[AuditRow]:
@@ -274,7 +274,7 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
         yield AuditRow(
             id=counted_row_id(header["instance"], sequence),
             tier=Tier.PRODUCER,
-            outcome=Outcome.ACKNOWLEDGED,
+            outcome=AuditOutcome.ACKNOWLEDGED,
             topic=name[:length].decode("utf-8", "surrogatepass"),
             window_start_ms=known_window(window_start_ms),
             count=count,
@@ -284,7 +284,7 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
             host=header["host"],
             instance=header["instance"],
             emitted_at_ms=died_at_ms,
-            hash=header.get("hash", HASH_BEFORE),
+            hash=header["hash"],
             sent=sent,
             crashed=state == SlotState.OPEN,
         )

@@ -1,9 +1,9 @@
-"""The audit's rows in SQLite, `<data_dir>/audit.db`: each id once, whoever adds it and however often.
+"""Stores audit rows in SQLite, `<data_dir>/audit.db`. Each row id is stored once, even if it is added again.
 
-Rows read from the audit topic and the offsets up to where it was read change in one transaction, and so do the rows
-of the loader's decisions and what says which of them are in: a crash between the two cannot happen, adding again adds
-nothing, and a database that was lost or put back from a backup asks for what it lacks. Several processes may write:
-each change is one short transaction, and a busy database is waited for.
+The rows of the audit topic and their next offsets change in one transaction, and so do the rows of the loader's commits
+and the number of the newest commit. A crash therefore cannot separate them, and adding rows again has no effect. A
+database that was lost or restored from a backup shows which rows are missing, and they are added again. Several
+processes may write: each change is a short transaction, and a writer waits for a busy database.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from headrace.audit.count import FINGERPRINT_MASK, HASH_BEFORE
+from headrace.audit.count import FINGERPRINT_MASK
 from headrace.audit.errors import StoreUnavailable
-from headrace.audit.facts import CountedRow, WindowFacts, gather
+from headrace.audit.facts import RowCounts, WindowFacts, collect_facts
 from headrace.audit.offsets import OffsetCheck, check_offsets
-from headrace.audit.row import AuditRow, Outcome, Tier
+from headrace.audit.row import AuditOutcome, AuditRow, Tier
 from headrace.audit.schema import signed64
-from headrace.audit.verdict import Acceptance, State
+from headrace.audit.verdict import Acceptance, AuditVerdict
 from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"
-FORMAT: Final = 4
+FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 60.0
-"""How long a writer waits for another: a transaction holds at most one load's rows, which take seconds."""
+"""How long a writer waits for another one. A transaction adds at most the rows of one load, which takes seconds."""
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _COLUMNS: Final = (
@@ -68,30 +68,28 @@ _TABLES: Final = (
         topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
         PRIMARY KEY (topic, partition))""",
     """CREATE TABLE IF NOT EXISTS counted (
-        topic TEXT PRIMARY KEY, slot INTEGER NOT NULL, sha256 TEXT NOT NULL)""",
+        topic TEXT PRIMARY KEY, commit_number INTEGER NOT NULL, sha256 TEXT NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS accepted (
-        topic TEXT NOT NULL, window_start_ms INTEGER NOT NULL, state TEXT NOT NULL, difference INTEGER NOT NULL,
+        topic TEXT NOT NULL, window_start_ms INTEGER NOT NULL, verdict TEXT NOT NULL, difference INTEGER NOT NULL,
         reason TEXT NOT NULL, accepted_by TEXT NOT NULL, accepted_at_ms INTEGER NOT NULL,
         PRIMARY KEY (topic, window_start_ms))""",
 )
-_ADD_HASH: Final = f"""ALTER TABLE audit_row ADD COLUMN "hash" TEXT NOT NULL DEFAULT '{HASH_BEFORE}'"""
-"""For a database of before format 3: the default is true of the rows that it has."""
 _FACTS: Final = """SELECT topic, window_start_ms, outcome, application, count, bytes, fingerprint, sent, crashed,
-    emitted_at_ms, hash FROM audit_row WHERE topic = ? AND outcome != 'passed over' ORDER BY window_start_ms"""
+    emitted_at_ms, hash FROM audit_row WHERE topic = ? AND outcome != 'skipped' ORDER BY window_start_ms"""
 
 
-class Counted(NamedTuple):
-    """The newest of the loader's decisions on a topic whose counts are here: its slot and its checksum."""
+class CountedCommit(NamedTuple):
+    """The newest commit of a topic whose counts are stored: its number and checksum."""
 
-    slot: int
+    commit_number: int
     sha256: str
 
 
 class AuditStore:
-    """One connection to the database at `path`, made with its directory when it does not exist.
+    """A connection to the database at `path`, which is created if it does not exist.
 
     Raises:
-        StoreUnavailable: from every method, when the file cannot be used.
+        StoreUnavailable: the file cannot be used; every method may raise it.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -121,12 +119,12 @@ class AuditStore:
         self._connection.close()
 
     def add_rows(self, rows: Iterable[AuditRow]) -> int:
-        """Adds the rows whose ids are new, all or none, and says how many those were."""
+        """Adds the rows with new ids in one transaction, and returns their number."""
         with self._transaction() as connection:
             return _insert(connection, rows)
 
     def add_ingested(self, topic: str, next_offsets: Mapping[int, int], rows: Iterable[AuditRow]) -> int:
-        """Adds rows read from the audit topic and notes, in the same transaction, up to where it was read."""
+        """Adds rows of the audit topic and its next offsets in one transaction; returns the number of new rows."""
         with self._transaction() as connection:
             added = _insert(connection, rows)
             connection.executemany(
@@ -136,47 +134,47 @@ class AuditStore:
             )
             return added
 
-    def add_committed(self, topic: str, since: int, upto: Counted, rows: Iterable[AuditRow]) -> int:
-        """Adds the rows of a topic's decisions and notes, in the same transaction, that all up to one are in.
+    def add_committed(self, topic: str, since: int, upto: CountedCommit, rows: Iterable[AuditRow]) -> int:
+        """Adds the rows of a topic's commits and records, in the same transaction, that all up to `upto` are stored.
 
-        The note is made only where the last one is of the slot `since`, which the rows go on from (0: there is none):
-        whoever was slower than another process, or than its forgetting, adds nothing that is not there and takes
-        nothing back.
+        The record changes only if the stored commit number is still `since` (0: none), after which the rows begin. So a
+        process that is slower than another one, or than `reset_counted_commits`, does not move the record back.
         """
         with self._transaction() as connection:
             added = _insert(connection, rows)
             if since:
                 connection.execute(
-                    "UPDATE counted SET slot = ?, sha256 = ? WHERE topic = ? AND slot = ?", (*upto, topic, since)
+                    "UPDATE counted SET commit_number = ?, sha256 = ? WHERE topic = ? AND commit_number = ?",
+                    (*upto, topic, since),
                 )
             else:
                 connection.execute("INSERT OR IGNORE INTO counted VALUES (?, ?, ?)", (topic, *upto))
             return added
 
-    def counted(self) -> dict[str, Counted]:
-        """By topic, up to where the loader's decisions are in."""
+    def counted_commits(self) -> dict[str, CountedCommit]:
+        """Returns the newest stored commit of each topic."""
         with self._reading() as connection:
-            found = connection.execute("SELECT topic, slot, sha256 FROM counted")
-            return {topic: Counted(slot, sha256) for topic, slot, sha256 in found}
+            found = connection.execute("SELECT topic, commit_number, sha256 FROM counted")
+            return {topic: CountedCommit(commit_number, sha256) for topic, commit_number, sha256 in found}
 
-    def forget_counted(self) -> None:
-        """Makes the loader's decisions be added again, all of them; what is there stays and counts once."""
+    def reset_counted_commits(self) -> None:
+        """Forgets which commits are stored, so that all are added again; existing rows stay and count once."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM counted")
 
     def accept(self, acceptances: Iterable[Acceptance]) -> None:
-        """Notes what a person has accepted; of one topic and window the newest counts."""
+        """Stores accepted findings, replacing earlier ones of the same topic and window."""
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (one.topic, one.window_start_ms, one.state.value, *dataclasses.astuple(one)[3:])
+                    (one.topic, one.window_start_ms, one.verdict.value, *dataclasses.astuple(one)[3:])
                     for one in acceptances
                 ],
             )
 
     def withdraw(self, acceptances: Iterable[Acceptance]) -> None:
-        """Makes what was accepted a finding again."""
+        """Deletes acceptances, which makes their windows findings again."""
         with self._transaction() as connection:
             connection.executemany(
                 "DELETE FROM accepted WHERE topic = ? AND window_start_ms = ?",
@@ -184,38 +182,40 @@ class AuditStore:
             )
 
     def accepted(self) -> tuple[Acceptance, ...]:
-        """What people have accepted, by topic and window."""
+        """Returns the accepted findings, ordered by topic and window."""
         with self._reading() as connection:
             found = connection.execute("SELECT * FROM accepted ORDER BY topic, window_start_ms")
-            return tuple(Acceptance(topic, start, State(state), *rest) for topic, start, state, *rest in found)
+            return tuple(
+                Acceptance(topic, start, AuditVerdict(verdict), *rest) for topic, start, verdict, *rest in found
+            )
 
     def next_offsets(self, topic: str) -> dict[int, int]:
-        """By partition, the offset of the audit topic that ingestion goes on from."""
+        """Returns the offset by partition at which ingestion of the audit topic continues."""
         with self._reading() as connection:
             found = connection.execute("SELECT partition, next_offset FROM ingested WHERE topic = ?", (topic,))
             return dict(found)
 
     def topics(self) -> list[str]:
-        """The topics that any row is about, in order."""
+        """Returns the topics of all rows, sorted."""
         with self._reading() as connection:
             return [topic for (topic,) in connection.execute("SELECT DISTINCT topic FROM audit_row ORDER BY topic")]
 
     def facts(self, topic: str) -> Iterator[WindowFacts]:
-        """What the rows of one topic add up to, by window in the order of time."""
+        """Yields the sums of one topic's rows by window, ordered by time."""
         with self._reading() as connection:
-            yield from gather(map(CountedRow._make, connection.execute(_FACTS, (topic,))))
+            yield from collect_facts(map(RowCounts._make, connection.execute(_FACTS, (topic,))))
 
     def offset_check(self, topic: str) -> OffsetCheck:
-        """Whether the offsets that the loader counted of this topic are contiguous, and which it passed over."""
+        """Checks that the offsets of this topic that the loader counted are contiguous."""
         select = 'SELECT DISTINCT partition, start, "end" FROM audit_row WHERE topic = ?'
         with self._reading() as connection:
             return check_offsets(
                 connection.execute(f"{select} AND tier = ? AND partition >= 0", (topic, Tier.BROKER.value)),
-                connection.execute(f"{select} AND outcome = ?", (topic, Outcome.PASSED_OVER.value)),
+                connection.execute(f"{select} AND outcome = ?", (topic, AuditOutcome.SKIPPED.value)),
             )
 
     def rows(self, topic: str) -> list[AuditRow]:
-        """The rows of one topic, in the order in which they were added."""
+        """Returns the rows of one topic, in the order of their addition."""
         with self._reading() as connection:
             query = f"SELECT {_COLUMN_LIST} FROM audit_row WHERE topic = ? ORDER BY rowid"  # noqa: S608
             return [_row(values) for values in connection.execute(query, (topic,))]
@@ -226,13 +226,13 @@ class AuditStore:
             connection.execute("PRAGMA synchronous = NORMAL")
             (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
-            raise StoreUnavailable(str(self.path), f"it has format {found}, this version of Headrace knows {FORMAT}")
+            raise StoreUnavailable(
+                str(self.path), f"it has format {found}, and this release reads format {FORMAT}; use a newer release"
+            )
         if found < FORMAT:
             with self._transaction() as connection:
                 for statement in _TABLES:
                     connection.execute(statement)
-                if "hash" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(audit_row)")}:
-                    connection.execute(_ADD_HASH)
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
 
     @contextmanager
@@ -241,13 +241,14 @@ class AuditStore:
             yield self._connection
         except sqlite3.Error as error:
             is_damaged = getattr(error, "sqlite_errorcode", None) in DAMAGED
-            cure = "; the log of loads has its counts: move it away and load again" if is_damaged else ""
-            raise StoreUnavailable(str(self.path), f"{error}{cure}") from error
+            remedy = "; move the file away: the next load restores its counts from the commit log" if is_damaged else ""
+            raise StoreUnavailable(str(self.path), f"{error}{remedy}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as connection:
-            # IMMEDIATE takes the write lock at once: a transaction that read first could not wait for it later.
+            # IMMEDIATE takes the write lock at once. A transaction that had read first could not wait for the lock
+            # later.
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -258,9 +259,9 @@ class AuditStore:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Readers and a writer then do not wait for each other.
+    """Switches to write-ahead logging, so that readers and a writer do not wait for each other.
 
-    The change of mode does not honour the busy timeout, so two processes that make the database at once retry.
+    Changing the mode ignores SQLite's busy timeout, so this retries while another process creates the same database.
     """
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
@@ -306,8 +307,8 @@ def _values(row: AuditRow) -> tuple[object, ...]:
 def _row(values: tuple[object, ...]) -> AuditRow:
     named = dict(zip(_COLUMNS, values, strict=True))
     named["tier"] = Tier(str(named["tier"]))
-    named["outcome"] = Outcome(str(named["outcome"]))
+    named["outcome"] = AuditOutcome(str(named["outcome"]))
     named["crashed"] = bool(named["crashed"])
     named["window_start_ms"] = known_window(int(str(named["window_start_ms"])))
     named["fingerprint"] = int(str(named["fingerprint"])) & FINGERPRINT_MASK
-    return AuditRow(**named)  # type: ignore[arg-type]  # columns come back as the types they were stored with
+    return AuditRow(**named)  # type: ignore[arg-type]  # SQLite returns the types that were stored

@@ -1,4 +1,4 @@
-"""What can be said of a window and of a topic, and what a person has said of it: values only."""
+"""Verdicts of windows and topics, and what an operator decided about them."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ from headrace.audit.facts import WindowFacts
 from headrace.audit.offsets import CONTIGUOUS, OffsetCheck
 
 
-class State(StrEnum):
-    """The verdict of a window; of a topic, the worst of its windows."""
+class AuditVerdict(StrEnum):
+    """The verdict of a window. The verdict of a topic is the most severe of its windows."""
 
     COMPLETE = "complete"  # every tier counted the same messages
-    PASSED_OVER = "passed over"  # fewer messages than before, as many as a decision passed over in the topic
-    UNCOUNTED = "uncounted"  # more in the log than producers sent that count; others send there too
-    ACCEPTED = "accepted"  # a finding that a person accepted, with a reason
-    PAST = "past"  # a finding that nothing was counted for since longer than `audit.findings_ttl`
-    PENDING = "pending"  # not equal yet, and too early to say more
-    UNKNOWN = "unknown"  # a tier that must have counted is silent
-    SURPLUS = "surplus"  # more messages than before
-    SHORT = "short"  # fewer messages than before
-    MIXED = "mixed"  # other messages than before: some lost, some doubled or foreign
+    SKIPPED = "skipped"  # missing messages that are explained by offsets that commits skipped
+    UNTRACKED = "untracked"  # more messages in the log than counted: a producer of the topic does not count
+    ACCEPTED = "accepted"  # a finding that an operator accepted, with a reason
+    PAST = "past"  # a finding for which nothing was counted for `audit.findings_ttl`
+    PENDING = "pending"  # the counts differ, and the grace period has not ended
+    UNKNOWN = "unknown"  # a tier has no counts
+    EXTRA = "extra"  # more messages than in the tier before
+    MISSING = "missing"  # fewer messages than in the tier before
+    MISMATCH = "mismatch"  # the same number of messages with other content, or some missing and others extra
 
 
 SEVERITY: Final = (
-    State.COMPLETE,
-    State.PASSED_OVER,
-    State.UNCOUNTED,
-    State.PAST,
-    State.ACCEPTED,
-    State.PENDING,
-    State.UNKNOWN,
-    State.SURPLUS,
-    State.SHORT,
-    State.MIXED,
+    AuditVerdict.COMPLETE,
+    AuditVerdict.SKIPPED,
+    AuditVerdict.UNTRACKED,
+    AuditVerdict.PAST,
+    AuditVerdict.ACCEPTED,
+    AuditVerdict.PENDING,
+    AuditVerdict.UNKNOWN,
+    AuditVerdict.EXTRA,
+    AuditVerdict.MISSING,
+    AuditVerdict.MISMATCH,
 )
-FINDINGS: Final = frozenset({State.SURPLUS, State.SHORT, State.MIXED})
-MAY_END: Final = FINDINGS | {State.UNKNOWN}
-"""What a person can accept, and what ends by itself."""
-IN_TABLE: Final = frozenset({State.COMPLETE, State.PASSED_OVER, State.UNCOUNTED, State.ACCEPTED})
-"""Nothing more will come of such a window."""
+FINDINGS: Final = frozenset({AuditVerdict.EXTRA, AuditVerdict.MISSING, AuditVerdict.MISMATCH})
+EXPIRABLE: Final = FINDINGS | {AuditVerdict.UNKNOWN}
+"""Verdicts that an operator can accept, and that become `past` after `audit.findings_ttl`."""
+FINAL_VERDICTS: Final = frozenset(
+    {AuditVerdict.COMPLETE, AuditVerdict.SKIPPED, AuditVerdict.UNTRACKED, AuditVerdict.ACCEPTED}
+)
+"""Verdicts of windows for which no further change is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A finding that a person accepted: of this topic, window and verdict, with as many messages too many or too few.
+    """A finding that an operator accepted.
 
-    One that has grown since is another finding.
+    It applies to one topic, window, verdict and difference. If the difference changes, the window is a finding again.
     """
 
     topic: str
     window_start_ms: int
-    state: State
+    verdict: AuditVerdict
     difference: int
     reason: str
     accepted_by: str
@@ -63,42 +65,51 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class TopicContext:
-    """What is known of a topic beyond one window: whether any broker or loader row of it exists, and its offsets.
+    """Facts of a topic that apply to all its windows.
 
-    `all_count` says that no producer sends to it without counting.
+    Attributes:
+        is_read: whether any broker row of the topic exists.
+        is_loaded: whether any loader row of the topic exists.
+        offsets: gaps and overlaps of the counted offsets.
+        all_producers_count: whether every producer of the topic counts.
     """
 
     is_read: bool = True
     is_loaded: bool = True
     offsets: OffsetCheck = CONTIGUOUS
-    all_count: bool = False
+    all_producers_count: bool = False
 
 
 UNKNOWN_TOPIC: Final = TopicContext()
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """What people have said about findings: which topics' producers all count, what is accepted, and after how many
-    milliseconds without a count a finding ends by itself (None: never)."""
+class FindingPolicy:
+    """Decisions of operators about findings.
 
-    all_count: Callable[[str], bool] = lambda topic: False
+    Attributes:
+        all_producers_count: returns whether all producers of a topic count.
+        accepted: accepted findings.
+        findings_ttl_ms: time without a count after which a finding is `past`; None means never.
+    """
+
+    all_producers_count: Callable[[str], bool] = lambda topic: False
     accepted: tuple[Acceptance, ...] = ()
     findings_ttl_ms: int | None = None
 
 
-NO_RULING: Final = Ruling()
+NO_FINDING_POLICY: Final = FindingPolicy()
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Message time, half-open [since_ms, until_ms); None is no bound."""
+    """A half-open interval of message time, [since_ms, until_ms); None is unbounded."""
 
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def has(self, facts: WindowFacts) -> bool:
-        """Whether some of a window is inside; of one without an end, whether it was counted from the beginning on."""
+    def overlaps(self, facts: WindowFacts) -> bool:
+        """Returns whether a window overlaps the period; without an end, whether it was counted after `since_ms`."""
         if not facts.has_end:
             return self.since_ms is None or facts.last_counted_ms >= self.since_ms
         is_since = self.since_ms is None or facts.window_end_ms > self.since_ms
@@ -109,30 +120,43 @@ ALL_TIME: Final = Period()
 
 
 @dataclass(frozen=True, slots=True)
-class WindowVerdict:
-    """`latency_ms` is from the window's end, or its last message sent if that was later, until 99.9 % of it were
-    loaded; None while they are not. `difference` is messages too many (positive) or too few (negative)."""
+class WindowResult:
+    """The verdict of one window.
+
+    Attributes:
+        sentence: explanation of the verdict.
+        difference: extra (positive) or missing (negative) messages.
+        latency_ms: time from the end of the window, or from its last sent message if that is later, until 99.9 % of it
+            were loaded; None before that.
+    """
 
     facts: WindowFacts
-    state: State
+    verdict: AuditVerdict
     sentence: str
     difference: int = 0
     latency_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TopicVerdict:
-    """A topic as a whole. `complete_until_ms` is the end of the last window with all earlier ones complete,
-    `uncounted` how many messages the log holds of producers that do not count, where others of the topic do."""
+class TopicResult:
+    """The verdict of a topic.
+
+    Attributes:
+        verdict: the most severe verdict of its windows.
+        verdict_counts: number of windows by verdict.
+        producer_is_silent: whether no producer of the topic counts.
+        untracked: messages in the log from producers that do not count, if other producers of the topic count.
+        complete_until_ms: end of the last window before which all windows are complete.
+    """
 
     topic: str
-    state: State
+    verdict: AuditVerdict
     sentence: str
-    windows: tuple[WindowVerdict, ...]
+    windows: tuple[WindowResult, ...]
     totals: Mapping[str, int]
-    states: Mapping[State, int] = field(default_factory=dict)
+    verdict_counts: Mapping[AuditVerdict, int] = field(default_factory=dict)
     producer_is_silent: bool = False
-    uncounted: int = 0
+    untracked: int = 0
     complete_until_ms: int | None = None
     latency_p50_ms: int | None = None
     latency_p95_ms: int | None = None

@@ -11,7 +11,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from headrace.audit.count import WindowCounter
-from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.audit.row import AuditRow, AuditOutcome, Tier, range_row_id
 from headrace.clients.audit_publisher import AuditPublisher
 from headrace.clients.decoding import Record
 from headrace.clients.forked import leave_behind
@@ -86,7 +86,7 @@ class ConsumerCount:
                     AuditRow(
                         id=range_row_id(
                             Tier.CONSUMER,
-                            Outcome.CONSUMED,
+                            AuditOutcome.CONSUMED,
                             topic,
                             place[1],
                             start,
@@ -95,7 +95,7 @@ class ConsumerCount:
                             application=self._app,
                         ),
                         tier=Tier.CONSUMER,
-                        outcome=Outcome.CONSUMED,
+                        outcome=AuditOutcome.CONSUMED,
                         topic=topic,
                         window_start_ms=window_start_ms,
                         count=tally.count,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.store import AuditStore, CountedCommit
 from headrace.audit.window import known_window, window_start
-from headrace.loader.apply.base import Position, TierComparison
+from headrace.loader.apply.base import Position, Step
 from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
 from headrace.loader.work_unit import PassedOver
 
@@ -33,7 +33,7 @@ class AuditApplier:
     name: str = "audit"
     is_advisory: bool = False
 
-    def apply(self, step: TierComparison) -> None:
+    def apply(self, step: Step) -> None:
         commit_number = step.commits[-1].commit_number if step.commits else step.state.commit_number
         upto = CountedCommit(commit_number, self.sha256(commit_number))
         counted = step.commits if step.topic not in self.unaudited else ()
@@ -51,7 +51,7 @@ class AuditApplier:
 
 
 def positions_in(store: AuditStore) -> dict[str, Position]:
-    return {topic: Position(*counted) for topic, counted in store.counted().items()}
+    return {topic: Position(*counted) for topic, counted in store.counted_commits().items()}
 
 
 def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:

@@ -1,4 +1,4 @@
-"""Counting at the producer and what its death leaves."""
+"""Producer counts and the spool that survives a crash."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 
 from headrace.audit import window
 from headrace.audit.count import message_hash
-from headrace.audit.producer_counter import WINDOWS_KEPT_MS, ProducerCounter, Taking
+from headrace.audit.producer_counter import WINDOWS_RETENTION_MS, ProducerCounter, RowSelection
 from headrace.audit.row import AuditRow
-from headrace.audit.spool import SLOTS, Spool, left_spools, sent_word
+from headrace.audit.spool import SLOTS, Spool, leftover_spools, sent_word_index
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from support.checkout import ROOT
 
 NOW = 10 * WINDOW_MS
 
 
-def left(directory: Path) -> list[AuditRow]:
+def leftover_rows(directory: Path) -> list[AuditRow]:
     rows = []
-    for spool in left_spools(directory):
+    for spool in leftover_spools(directory):
         with spool:
             rows += spool.rows
     return rows
@@ -35,14 +35,14 @@ def counts(rows: list[AuditRow]) -> list[tuple[str, int, int, int]]:
     return sorted((row.topic, row.window_start_ms, row.sent, row.count) for row in rows)
 
 
-def test_rows_add_up_over_takes(tmp_path: Path) -> None:
+def test_take_rows_returns_counts_since_the_last_call(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path, host="h", instance="i")
-    first = counter.sent("t", 5, b"k", b"v")
-    second = counter.sent("t", 6, None, b"w")
+    first = counter.count_sent("t", 5, b"k", b"v")
+    second = counter.count_sent("t", 6, None, b"w")
     counter.acknowledge([first])
-    (early,) = counter.take(NOW, Taking.EVERY)
+    (early,) = counter.take_rows(NOW, RowSelection.ALL)
     counter.acknowledge([second])
-    (late,) = counter.take(NOW, Taking.EVERY)
+    (late,) = counter.take_rows(NOW, RowSelection.ALL)
     assert (early.sent, early.count, early.fingerprint) == (2, 1, message_hash(b"k", b"v"))
     assert (late.sent, late.count, late.fingerprint, late.bytes) == (0, 1, message_hash(None, b"w"), 1)
     assert early.id != late.id
@@ -50,24 +50,24 @@ def test_rows_add_up_over_takes(tmp_path: Path) -> None:
     counter.close()
 
 
-def test_only_ended_windows_that_stand_still_are_taken(tmp_path: Path) -> None:
+def test_take_unchanged_returns_ended_windows_without_new_counts(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=None)
-    counter.sent("t", 0, None, b"v")
-    counter.sent("t", NOW, None, b"v")
-    assert counter.take(NOW, Taking.SETTLED) == []
-    assert counts(counter.take(NOW, Taking.SETTLED)) == [("t", 0, 1, 0)]
-    assert counter.take(NOW, Taking.SETTLED) == []
+    counter.count_sent("t", 0, None, b"v")
+    counter.count_sent("t", NOW, None, b"v")
+    assert counter.take_rows(NOW, RowSelection.UNCHANGED) == []
+    assert counts(counter.take_rows(NOW, RowSelection.UNCHANGED)) == [("t", 0, 1, 0)]
+    assert counter.take_rows(NOW, RowSelection.UNCHANGED) == []
     assert counter.open_rows == 1
 
 
-def test_a_window_has_ended_when_the_next_begins() -> None:
+def test_take_ended_returns_a_window_from_its_end_on() -> None:
     counter = ProducerCounter("shop", spool_dir=None)
-    counter.sent("t", NOW - WINDOW_MS, None, b"v")
-    assert counter.take(NOW - 1, Taking.ENDED) == []
-    assert counts(counter.take(NOW, Taking.ENDED)) == [("t", NOW - WINDOW_MS, 1, 0)]
+    counter.count_sent("t", NOW - WINDOW_MS, None, b"v")
+    assert counter.take_rows(NOW - 1, RowSelection.ENDED) == []
+    assert counts(counter.take_rows(NOW, RowSelection.ENDED)) == [("t", NOW - WINDOW_MS, 1, 0)]
 
 
-def test_the_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
+def test_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
     class Message:
         def topic(self) -> str:
             return "t"
@@ -80,41 +80,41 @@ def test_the_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
 
     counter = ProducerCounter("shop", spool_dir=None)
     for _ in range(2):
-        counter.sent("t", 7, b"k", b"v")
+        counter.count_sent("t", 7, b"k", b"v")
     counter.on_delivery(7)(None, Message())
     counter.on_delivery(7)("timed out", Message())
-    assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 2, 1)]
+    assert counts(counter.take_rows(NOW, RowSelection.ALL)) == [("t", 0, 2, 1)]
 
 
-def test_a_clean_end_leaves_no_file(tmp_path: Path) -> None:
+def test_close_deletes_the_spool_when_all_rows_are_published(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
-    counter.sent("t", 0, None, b"v")
-    for row in counter.take(NOW, Taking.EVERY):
-        counter.published(row.id)
+    counter.count_sent("t", 0, None, b"v")
+    for row in counter.take_rows(NOW, RowSelection.ALL):
+        counter.mark_published(row.id)
     counter.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unpublished_rows_are_left_with_their_ids(tmp_path: Path) -> None:
+def test_close_leaves_unpublished_rows_with_their_ids(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
-    counter.acknowledge([counter.sent("t", 0, None, b"v")])
-    taken = counter.take(NOW, Taking.EVERY)
-    assert left(tmp_path) == []  # its owner lives
-    counter.sent("u", 0, None, b"v")
+    counter.acknowledge([counter.count_sent("t", 0, None, b"v")])
+    taken = counter.take_rows(NOW, RowSelection.ALL)
+    assert leftover_rows(tmp_path) == []  # the owner still holds its lock
+    counter.count_sent("u", 0, None, b"v")
     counter.close()
-    rows = left(tmp_path)
+    rows = leftover_rows(tmp_path)
     assert counts(rows) == [("t", 0, 1, 1), ("u", 0, 1, 0)]
     assert {row.id for row in taken} < {row.id for row in rows}
     assert not any(row.crashed for row in rows)
 
 
-def test_kill_leaves_all_that_was_counted(tmp_path: Path) -> None:
+def test_spool_of_a_killed_process_has_all_counts(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
 from headrace.audit.producer_counter import ProducerCounter
 counter = ProducerCounter("shop", spool_dir=Path(sys.argv[1]))
-tickets = [counter.sent("t", n * 600_000 // 2, b"k", b"v") for n in range(100)]
+tickets = [counter.count_sent("t", n * 600_000 // 2, b"k", b"v") for n in range(100)]
 counter.acknowledge(tickets[:60])
 print("counted", flush=True)
 time.sleep(600)
@@ -124,54 +124,60 @@ time.sleep(600)
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "counted\n"
-    assert left(tmp_path) == []
+    assert leftover_rows(tmp_path) == []
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    rows = left(tmp_path)
+    rows = leftover_rows(tmp_path)
     assert sum(row.sent for row in rows) == 100
     assert sum(row.count for row in rows) == 60
     assert all(row.crashed and row.count <= row.sent for row in rows)
-    for spool in left_spools(tmp_path):
+    for spool in leftover_spools(tmp_path):
         with spool:
             spool.delete()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_handler_of_the_log_may_send_what_it_is_told(tmp_path: Path) -> None:
+def test_log_handler_may_send_messages(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     counter = ProducerCounter("shop", spool_dir=tmp_path / "file")
 
     class Sending(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            counter.sent("logs", 0, None, record.getMessage().encode())
+            counter.count_sent("logs", 0, None, record.getMessage().encode())
 
     logger, handler = logging.getLogger("headrace.audit.producer_counter"), Sending()
     logger.addHandler(handler)
     try:
-        thread = threading.Thread(target=lambda: counter.sent("t", 0, None, b"v"), daemon=True)
+        thread = threading.Thread(target=lambda: counter.count_sent("t", 0, None, b"v"), daemon=True)
         thread.start()
         thread.join(30)
         assert not thread.is_alive()
     finally:
         logger.removeHandler(handler)
-    assert {row.topic: row.sent for row in counter.take(NOW, Taking.EVERY)} == {"t": 1, "logs": 1}
+    assert {row.topic: row.sent for row in counter.take_rows(NOW, RowSelection.ALL)} == {"t": 1, "logs": 1}
 
 
-def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_counting_continues_when_the_spool_is_full_or_unusable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
     counter = ProducerCounter("shop", spool_dir=tmp_path / "file")
-    counter.acknowledge([counter.sent("t", 0, None, b"v")])
-    assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 1, 1)]
+    counter.acknowledge([counter.count_sent("t", 0, None, b"v")])
+    assert counts(counter.take_rows(NOW, RowSelection.ALL)) == [("t", 0, 1, 1)]
     assert f"directory={tmp_path / 'file'} " in warning_of(caplog)
     full = ProducerCounter("shop", spool_dir=tmp_path)
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".spool"]  # nothing was counted yet
+    assert not [
+        path for path in tmp_path.iterdir() if path.suffix == ".spool"
+    ]  # the spool is created for the first row
     for n in range(SLOTS + 2):
-        full.sent(f"t{n % 2}", n * WINDOW_MS, None, b"v")  # of one topic there would be too many windows
-    assert len(full.take(0, Taking.SETTLED)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
+        full.count_sent(
+            f"t{n % 2}", n * WINDOW_MS, None, b"v"
+        )  # two topics, because WINDOWS_MAX limits the windows of one
+    assert len(full.take_rows(0, RowSelection.UNCHANGED)) == SLOTS + 2  # over OPEN_ROWS_MAX: rows of all windows
     assert f"spool={tmp_path}/" in warning_of(caplog)
     full.close()
-    assert len(left(tmp_path)) == SLOTS
+    assert len(leftover_rows(tmp_path)) == SLOTS
 
 
 def warning_of(caplog: pytest.LogCaptureFixture) -> str:
@@ -181,32 +187,32 @@ def warning_of(caplog: pytest.LogCaptureFixture) -> str:
     return warning
 
 
-def test_what_was_not_taken_is_not_counted_as_sent(tmp_path: Path) -> None:
+def test_withdrawn_message_is_not_counted_as_sent(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
-    first, second = (counter.sent("t", 0, None, b"v") for _ in range(2))
+    first, second = (counter.count_sent("t", 0, None, b"v") for _ in range(2))
     counter.withdraw(first)
-    (early,) = counter.take(NOW, Taking.EVERY)
+    (early,) = counter.take_rows(NOW, RowSelection.ALL)
     assert (early.sent, early.count) == (1, 0)
-    third = counter.sent("t", 0, None, b"v")
-    counter.withdraw(second)  # of the row that was taken, which stays as it was published
-    counter.sent("u", 0, None, b"v")
+    third = counter.count_sent("t", 0, None, b"v")
+    counter.withdraw(second)  # its row was taken and stays as published
+    counter.count_sent("u", 0, None, b"v")
     counter.withdraw(third)
     counter.close()
-    assert counts(left(tmp_path)) == [("t", 0, 1, 0), ("u", 0, 1, 0)]
+    assert counts(leftover_rows(tmp_path)) == [("t", 0, 1, 0), ("u", 0, 1, 0)]
 
 
-def test_random_times_open_so_many_windows_an_hour_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_limit_applies_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 2)
     counter = ProducerCounter("shop", spool_dir=None)
 
     def windows(first: int, now_ms: int) -> list[tuple[str, int, int, int]]:
         for n in range(first, first + 4):
-            counter.acknowledge([counter.sent("t", n * WINDOW_MS, None, b"v")])
-        counter.sent("t", -1, None, b"v")
-        return counts(counter.take(now_ms, Taking.EVERY))
+            counter.acknowledge([counter.count_sent("t", n * WINDOW_MS, None, b"v")])
+        counter.count_sent("t", -1, None, b"v")
+        return counts(counter.take_rows(now_ms, RowSelection.ALL))
 
     absurd = ("t", OUT_OF_RANGE_MS, 1, 0)
-    hour = WINDOWS_KEPT_MS
+    hour = WINDOWS_RETENTION_MS
     assert windows(0, NOW) == [("t", SCATTERED_MS, 2, 2), absurd, ("t", 0, 1, 1), ("t", WINDOW_MS, 1, 1)]
     assert [start for _, start, _, _ in windows(4, NOW + 1)] == [
         SCATTERED_MS,
@@ -219,54 +225,56 @@ def test_random_times_open_so_many_windows_an_hour_only(monkeypatch: pytest.Monk
     assert windows(8, NOW + hour) == [("t", SCATTERED_MS, 2, 2), absurd, *(("t", n * WINDOW_MS, 1, 1) for n in (8, 9))]
 
 
-def test_windows_whose_rows_are_open_count_however_old_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_rows_count_towards_the_window_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 1)
     counter = ProducerCounter("shop", spool_dir=None)
-    counter.sent("t", 100 * NOW, None, b"v")
-    assert counter.take(NOW, Taking.SETTLED) == []
-    counter.sent("t", 0, None, b"v")
-    assert {row.window_start_ms for row in counter.take(NOW, Taking.EVERY)} == {SCATTERED_MS, 100 * NOW}
+    counter.count_sent("t", 100 * NOW, None, b"v")
+    assert counter.take_rows(NOW, RowSelection.UNCHANGED) == []
+    counter.count_sent("t", 0, None, b"v")
+    assert {row.window_start_ms for row in counter.take_rows(NOW, RowSelection.ALL)} == {SCATTERED_MS, 100 * NOW}
 
 
-def test_an_acknowledgement_without_a_ticket_is_counted_where_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgement_without_ticket_is_counted_in_the_window_of_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 1)
     counter = ProducerCounter("shop", spool_dir=None)
     for time_ms in (0, WINDOW_MS, -1):
-        counter.sent("t", time_ms, None, b"v")
-        counter.acknowledged("t", time_ms, None, b"v")
-    assert counts(counter.take(NOW, Taking.EVERY)) == [
+        counter.count_sent("t", time_ms, None, b"v")
+        counter.count_acknowledged("t", time_ms, None, b"v")
+    assert counts(counter.take_rows(NOW, RowSelection.ALL)) == [
         ("t", SCATTERED_MS, 1, 1),
         ("t", OUT_OF_RANGE_MS, 1, 1),
         ("t", 0, 1, 1),
     ]
 
 
-def test_a_broken_spool_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_spool_is_skipped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "x.spool").write_bytes(b"{" + b"\0" * 10_000)
-    assert left(tmp_path) == []
+    assert leftover_rows(tmp_path) == []
     assert f"path={tmp_path / 'x.spool'} " in warning_of(caplog)
 
 
-def test_slots_are_used_again(tmp_path: Path) -> None:
+def test_freed_slot_is_reused(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "i", "a", "h")
     slot = spool.open_slot(1, "t", 0)
-    spool.words[sent_word(slot)] = 9
+    spool.words[sent_word_index(slot)] = 9
     spool.free_slot(slot)
     assert spool.open_slot(2, "u", WINDOW_MS) == slot
     spool.close()
-    assert [(row.topic, row.sent) for row in left(tmp_path)] == []
+    assert [(row.topic, row.sent) for row in leftover_rows(tmp_path)] == []
 
 
 FULL_DISK = """
 import errno, os, sys
 from pathlib import Path
 from headrace.audit import spool
-from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.producer_counter import ProducerCounter, RowSelection
 directory = Path(sys.argv[1])
 counter = ProducerCounter("shop", spool_dir=directory)
-counter.acknowledge([counter.sent("t", 0, b"k", b"v")])
+counter.acknowledge([counter.count_sent("t", 0, b"k", b"v")])
 (path,) = directory.glob("*.spool")
-# What a full disk does to a mapped file: what has no place on it cannot be stored into, and whoever tries is killed.
+# Simulates a full disk: a write to an unallocated page of the mapped file kills the process.
 os.truncate(path, os.lseek(os.open(path, os.O_RDONLY), 0, os.SEEK_HOLE))
 
 def full(*arguments):
@@ -275,16 +283,16 @@ def full(*arguments):
 spool.os.pwrite = full
 windows = 2 * spool.STEP_SLOTS + 1
 for n in range(1, windows):
-    counter.acknowledge([counter.sent("t", n * 600_000, b"k", b"v")])
-rows = counter.take(0, Taking.EVERY)
+    counter.acknowledge([counter.count_sent("t", n * 600_000, b"k", b"v")])
+rows = counter.take_rows(0, RowSelection.ALL)
 assert len(rows) == windows and all((row.sent, row.count) == (1, 1) for row in rows), rows
 for row in rows:
-    counter.published(row.id)
+    counter.mark_published(row.id)
 counter.close()
 """
 
 
-def test_a_full_disk_under_the_spool_stops_no_application(tmp_path: Path) -> None:
+def test_full_disk_does_not_stop_the_application(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=False
     )
@@ -295,27 +303,27 @@ def test_a_full_disk_under_the_spool_stops_no_application(tmp_path: Path) -> Non
 FORK = """
 import os, sys
 from pathlib import Path
-from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.producer_counter import ProducerCounter, RowSelection
 counter = ProducerCounter("shop", spool_dir=Path(sys.argv[1]))
-counter.acknowledge([counter.sent("t", 0, b"k", b"v")])
-sent = counter.sent("t", 0, b"k", b"x")
+counter.acknowledge([counter.count_sent("t", 0, b"k", b"v")])
+sent = counter.count_sent("t", 0, b"k", b"x")
 child = os.fork()
 for _ in range(1 if child else 3):
-    counter.sent("t", 0, b"k", b"w")
+    counter.count_sent("t", 0, b"k", b"w")
 if not child:
-    counter.acknowledge([sent])  # what the parent sent is not what the child's row of then was of
-(row,) = counter.take(0, Taking.EVERY)
-os.write(1, f"{row.instance} {row.sent} {row.count}\\n".encode())  # in one call: both processes write at once
+    counter.acknowledge([sent])  # the ticket belongs to a row of the parent
+(row,) = counter.take_rows(0, RowSelection.ALL)
+os.write(1, f"{row.instance} {row.sent} {row.count}\\n".encode())  # one call: both processes write at once
 if child:
     assert os.waitpid(child, 0)[1] == 0
-    counter.published(row.id)
+    counter.mark_published(row.id)
     counter.close()
 else:
     os._exit(0)
 """
 
 
-def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
+def test_forked_child_counts_separately(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=False
     )
@@ -323,4 +331,4 @@ def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
     counted = [line.split() for line in done.stdout.splitlines()]
     assert sorted(numbers for _, *numbers in counted) == [["3", "1"], ["3", "1"]]
     assert len({instance for instance, *_ in counted}) == 2
-    assert [(row.sent, row.count) for row in left(tmp_path)] == [(3, 1)]  # the child died without closing
+    assert [(row.sent, row.count) for row in leftover_rows(tmp_path)] == [(3, 1)]  # the child ended without close

@@ -1,4 +1,4 @@
-"""What the counts prove."""
+"""Verdicts of windows and topics."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from headrace.audit.compare import reconcile_window
-from headrace.audit.facts import Count, CountedRow, WindowFacts, gather, merge
+from headrace.audit.facts import Count, RowCounts, WindowFacts, collect_facts, merge_windows
 from headrace.audit.offsets import OffsetCheck, check_offsets
 from headrace.audit.reconcile import reconcile_topic, reconcile_topics
 from headrace.audit.report import has_findings
-from headrace.audit.verdict import Acceptance, Period, Ruling, State, TopicContext, TopicVerdict
+from headrace.audit.verdict import Acceptance, AuditVerdict, FindingPolicy, Period, TopicContext, TopicResult
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from support.golden import case_lines, golden
 
@@ -35,98 +35,98 @@ ALL = counted(5)
 ANY_TOPIC = TopicContext()
 
 
-def state(window: WindowFacts, now_ms: int = LATE_MS, context: TopicContext = ANY_TOPIC) -> State:
-    return reconcile_window(window, context, now_ms=now_ms, grace_ms=GRACE_MS).state
+def window_verdict(window: WindowFacts, now_ms: int = LATE_MS, context: TopicContext = ANY_TOPIC) -> AuditVerdict:
+    return reconcile_window(window, context, now_ms=now_ms, grace_ms=GRACE_MS).verdict
 
 
-STATES = (
-    (facts(ALL, ALL, ALL), State.COMPLETE),
-    (facts(ALL, ALL, counted(3, 7), quarantined=counted(2, 4)), State.COMPLETE),
-    (facts(None, ALL, ALL), State.COMPLETE),
-    (facts(ALL, counted(4), counted(4)), State.SHORT),
-    (facts(ALL, None, None), State.SHORT),
-    (facts(ALL, counted(6), counted(6)), State.UNCOUNTED),
-    (facts(ALL, counted(5, B), counted(5, B)), State.MIXED),
-    (facts(ALL, ALL, counted(4)), State.SHORT),
-    (facts(ALL, ALL, counted(6)), State.SURPLUS),
-    (facts(ALL, ALL, counted(5, B)), State.MIXED),
-    (facts(ALL, counted(4), counted(6)), State.MIXED),
-    (facts(None, ALL, None), State.SHORT),
-    (facts(None, None, ALL), State.SURPLUS),
-    (facts(ALL, counted(7, B), counted(7, B), sent=8), State.COMPLETE),
-    (facts(ALL, counted(9, B), counted(9, B), sent=8), State.UNCOUNTED),
-    (facts(ALL, counted(4), counted(4), sent=8), State.SHORT),
-    (facts(counted(0), None, None, sent=3), State.COMPLETE),
-    (facts(consumed=(("a", ALL),)), State.UNKNOWN),
+VERDICTS = (
+    (facts(ALL, ALL, ALL), AuditVerdict.COMPLETE),
+    (facts(ALL, ALL, counted(3, 7), quarantined=counted(2, 4)), AuditVerdict.COMPLETE),
+    (facts(None, ALL, ALL), AuditVerdict.COMPLETE),
+    (facts(ALL, counted(4), counted(4)), AuditVerdict.MISSING),
+    (facts(ALL, None, None), AuditVerdict.MISSING),
+    (facts(ALL, counted(6), counted(6)), AuditVerdict.UNTRACKED),
+    (facts(ALL, counted(5, B), counted(5, B)), AuditVerdict.MISMATCH),
+    (facts(ALL, ALL, counted(4)), AuditVerdict.MISSING),
+    (facts(ALL, ALL, counted(6)), AuditVerdict.EXTRA),
+    (facts(ALL, ALL, counted(5, B)), AuditVerdict.MISMATCH),
+    (facts(ALL, counted(4), counted(6)), AuditVerdict.MISMATCH),
+    (facts(None, ALL, None), AuditVerdict.MISSING),
+    (facts(None, None, ALL), AuditVerdict.EXTRA),
+    (facts(ALL, counted(7, B), counted(7, B), sent=8), AuditVerdict.COMPLETE),
+    (facts(ALL, counted(9, B), counted(9, B), sent=8), AuditVerdict.UNTRACKED),
+    (facts(ALL, counted(4), counted(4), sent=8), AuditVerdict.MISSING),
+    (facts(counted(0), None, None, sent=3), AuditVerdict.COMPLETE),
+    (facts(consumed=(("a", ALL),)), AuditVerdict.UNKNOWN),
 )
 
 
-def test_states_of_windows() -> None:
-    found = [(window, state(window)) for window, _ in STATES]
-    assert found == list(STATES)
+def test_verdict_of_a_window() -> None:
+    found = [(window, window_verdict(window)) for window, _ in VERDICTS]
+    assert found == list(VERDICTS)
 
 
-def test_sentences() -> None:
+def test_sentences_match_the_golden_file() -> None:
     crashed = facts(ALL, counted(7, B), counted(7, B), sent=8, crashed=True)
-    windows = [*(window for window, _ in STATES), crashed]
-    verdicts = [reconcile_window(window, now_ms=LATE_MS, grace_ms=GRACE_MS) for window in windows]
+    windows = [*(window for window, _ in VERDICTS), crashed]
+    results = [reconcile_window(window, now_ms=LATE_MS, grace_ms=GRACE_MS) for window in windows]
     topics = [
-        verdict_of(facts(ALL, ALL, ALL), at(WINDOW_MS, ALL, counted(4)), at(2 * WINDOW_MS, None, ALL)),
-        verdict_of(at(0, None, ALL)),
-        verdict_of(at(0, ALL, counted(8, B)), at(WINDOW_MS, None, counted(2)), at(2 * WINDOW_MS, ALL, ALL)),
-        verdict_of(at(0, ALL, counted(4)), at(WINDOW_MS, ALL, counted(4))),
+        topic_result(facts(ALL, ALL, ALL), at(WINDOW_MS, ALL, counted(4)), at(2 * WINDOW_MS, None, ALL)),
+        topic_result(at(0, None, ALL)),
+        topic_result(at(0, ALL, counted(8, B)), at(WINDOW_MS, None, counted(2)), at(2 * WINDOW_MS, ALL, ALL)),
+        topic_result(at(0, ALL, counted(4)), at(WINDOW_MS, ALL, counted(4))),
     ]
-    lines = case_lines(
-        (f"{verdict.state} {verdict.difference:+}", verdict.sentence) for verdict in verdicts
-    ) + case_lines((topic.state, topic.sentence) for topic in topics)
+    lines = case_lines((f"{result.verdict} {result.difference:+}", result.sentence) for result in results) + case_lines(
+        (topic.verdict, topic.sentence) for topic in topics
+    )
     assert lines == golden("audit/sentences.txt", lines)
 
 
-def test_silent_tiers_are_unknown_and_not_loss() -> None:
-    assert state(facts(ALL), context=TopicContext(is_read=False, is_loaded=False)) is State.UNKNOWN
-    assert state(facts(ALL, ALL), context=TopicContext(is_loaded=False)) is State.UNKNOWN
+def test_tier_without_any_count_gives_unknown() -> None:
+    assert window_verdict(facts(ALL), context=TopicContext(is_read=False, is_loaded=False)) is AuditVerdict.UNKNOWN
+    assert window_verdict(facts(ALL, ALL), context=TopicContext(is_loaded=False)) is AuditVerdict.UNKNOWN
 
 
-def test_differences_with_the_log_wait_for_the_grace() -> None:
-    short = facts(ALL, counted(4), counted(4))
-    assert state(short, LATE_MS - 1) is State.PENDING
-    assert state(short, LATE_MS) is State.SHORT
+def test_missing_in_the_log_is_pending_until_the_grace_period_ends() -> None:
+    missing = facts(ALL, counted(4), counted(4))
+    assert window_verdict(missing, LATE_MS - 1) is AuditVerdict.PENDING
+    assert window_verdict(missing, LATE_MS) is AuditVerdict.MISSING
 
 
-def test_the_grace_begins_at_the_last_count_of_an_old_window() -> None:
+def test_grace_period_begins_at_the_last_count_of_an_old_window() -> None:
     replayed = facts(counted(5, last_ms=10 * LATE_MS), counted(4), counted(4))
-    assert state(replayed, 10 * LATE_MS + GRACE_MS - 1) is State.PENDING
-    assert state(replayed, 10 * LATE_MS + GRACE_MS) is State.SHORT
+    assert window_verdict(replayed, 10 * LATE_MS + GRACE_MS - 1) is AuditVerdict.PENDING
+    assert window_verdict(replayed, 10 * LATE_MS + GRACE_MS) is AuditVerdict.MISSING
 
 
-def test_of_more_in_the_log_than_was_sent_the_log_s_last_count_begins_the_grace_and_of_less_it_does_not() -> None:
-    """Its producer's own count is on the way as long; of a loss, what the log goes on to hold says nothing."""
+def test_last_count_of_the_log_begins_the_grace_period_only_for_extra_messages() -> None:
+    """The producer's count may follow later; later counts of the log do not explain missing messages."""
     more, less = (facts(ALL, *2 * [counted(count, last_ms=10 * LATE_MS)]) for count in (6, 4))
-    assert state(more, 10 * LATE_MS + GRACE_MS - 1) is State.PENDING
-    assert state(more, 10 * LATE_MS + GRACE_MS) is State.UNCOUNTED
-    assert state(less, LATE_MS) is State.SHORT
+    assert window_verdict(more, 10 * LATE_MS + GRACE_MS - 1) is AuditVerdict.PENDING
+    assert window_verdict(more, 10 * LATE_MS + GRACE_MS) is AuditVerdict.UNTRACKED
+    assert window_verdict(less, LATE_MS) is AuditVerdict.MISSING
 
 
 @pytest.mark.parametrize(("now_ms", "until"), [(2 * WINDOW_MS - 1, WINDOW_MS), (2 * WINDOW_MS, 2 * WINDOW_MS)])
-def test_a_window_is_complete_once_it_has_ended(now_ms: int, until: int) -> None:
+def test_complete_until_includes_a_window_once_it_has_ended(now_ms: int, until: int) -> None:
     windows = [WindowFacts("t", start, ALL, 5, stored=ALL, written=ALL) for start in (0, WINDOW_MS)]
     assert reconcile_topic("t", windows, OffsetCheck(), now_ms=now_ms, grace_ms=0).complete_until_ms == until
 
 
-def test_a_loss_inside_the_loader_waits_for_nothing() -> None:
-    assert state(facts(ALL, ALL, counted(4)), 0) is State.SHORT
+def test_missing_rows_are_a_finding_without_grace_period() -> None:
+    assert window_verdict(facts(ALL, ALL, counted(4)), 0) is AuditVerdict.MISSING
 
 
 def test_sentence_names_holes_and_overlaps_of_offsets() -> None:
     def sentence(window: WindowFacts, offsets: OffsetCheck) -> str:
-        verdict = reconcile_window(window, TopicContext(offsets=offsets), now_ms=LATE_MS, grace_ms=GRACE_MS)
-        return verdict.sentence
+        result = reconcile_window(window, TopicContext(offsets=offsets), now_ms=LATE_MS, grace_ms=GRACE_MS)
+        return result.sentence
 
-    short, surplus = facts(ALL, counted(4), counted(4)), facts(ALL, counted(6), counted(6))
-    assert "partition 0 [5, 6)" in sentence(short, OffsetCheck(holes=((0, 5, 6),)))
-    assert "partition" not in sentence(short, OffsetCheck())
-    assert "partition 1 [3, 4)" in sentence(surplus, OffsetCheck(overlaps=((1, 3, 4),)))
-    assert "partition" not in sentence(surplus, OffsetCheck())
+    missing, extra = facts(ALL, counted(4), counted(4)), facts(ALL, counted(6), counted(6))
+    assert "partition 0 [5, 6)" in sentence(missing, OffsetCheck(holes=((0, 5, 6),)))
+    assert "partition" not in sentence(missing, OffsetCheck())
+    assert "partition 1 [3, 4)" in sentence(extra, OffsetCheck(overlaps=((1, 3, 4),)))
+    assert "partition" not in sentence(extra, OffsetCheck())
 
 
 def test_latency_runs_from_the_end_of_the_window_to_the_load_that_filled_it() -> None:
@@ -137,33 +137,33 @@ def test_latency_runs_from_the_end_of_the_window_to_the_load_that_filled_it() ->
     assert reconcile_window(facts(ALL, loads=((5, 4),)), now_ms=0, grace_ms=0).latency_ms is None
 
 
-def test_a_topic_is_as_bad_as_its_worst_window() -> None:
+def test_verdict_of_a_topic_is_the_most_severe_of_its_windows() -> None:
     good = facts(ALL, ALL, ALL, loads=((WINDOW_MS + 3, 5),))
     windows = [
         good,
         WindowFacts("t", WINDOW_MS, ALL, 5, stored=counted(4), written=counted(4)),
         WindowFacts("t", 2 * WINDOW_MS, None, 0, stored=ALL, written=ALL),
     ]
-    verdict = reconcile_topic("t", windows, OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS)
-    assert verdict.state is State.SHORT
-    assert verdict.complete_until_ms == WINDOW_MS
-    assert verdict.totals == {"sent": 10, "acknowledged": 10, "stored": 14, "written": 14}
-    assert verdict.states == {State.COMPLETE: 2, State.SHORT: 1}
-    assert not verdict.producer_is_silent
-    assert (verdict.latency_p50_ms, verdict.latency_p95_ms) == (3, 3)
+    result = reconcile_topic("t", windows, OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS)
+    assert result.verdict is AuditVerdict.MISSING
+    assert result.complete_until_ms == WINDOW_MS
+    assert result.totals == {"sent": 10, "acknowledged": 10, "stored": 14, "written": 14}
+    assert result.verdict_counts == {AuditVerdict.COMPLETE: 2, AuditVerdict.MISSING: 1}
+    assert not result.producer_is_silent
+    assert (result.latency_p50_ms, result.latency_p95_ms) == (3, 3)
 
 
-def test_topics_come_worst_first() -> None:
+def test_topics_are_ordered_by_severity() -> None:
     windows = [
         WindowFacts("a", 0, ALL, 5, stored=ALL, written=ALL),
         WindowFacts("b", 0, ALL, 5, stored=counted(3), written=counted(3)),
         WindowFacts("c", 0, None, 0, stored=ALL, written=ALL),
     ]
-    verdicts = reconcile_topics(windows, {}, now_ms=LATE_MS, grace_ms=GRACE_MS)
-    assert [(v.topic, v.state, v.producer_is_silent) for v in verdicts] == [
-        ("b", State.SHORT, False),
-        ("a", State.COMPLETE, False),
-        ("c", State.COMPLETE, True),
+    results = reconcile_topics(windows, {}, now_ms=LATE_MS, grace_ms=GRACE_MS)
+    assert [(v.topic, v.verdict, v.producer_is_silent) for v in results] == [
+        ("b", AuditVerdict.MISSING, False),
+        ("a", AuditVerdict.COMPLETE, False),
+        ("c", AuditVerdict.COMPLETE, True),
     ]
 
 
@@ -172,124 +172,135 @@ def at(window_start_ms: int, acknowledged: Count | None, stored: Count | None, *
     return dataclasses.replace(found, window_start_ms=window_start_ms)
 
 
-def verdict_of(*windows: WindowFacts, now_ms: int = 10 * LATE_MS) -> TopicVerdict:
+def topic_result(*windows: WindowFacts, now_ms: int = 10 * LATE_MS) -> TopicResult:
     return reconcile_topic("t", windows, OffsetCheck(), now_ms=now_ms, grace_ms=GRACE_MS)
 
 
-def test_times_out_of_range_are_compared_like_any_window() -> None:
+def test_window_of_times_out_of_range_is_compared_like_any_window() -> None:
     good = at(0, ALL, ALL)
-    fine = verdict_of(at(OUT_OF_RANGE_MS, ALL, ALL, loads=((10**9, 5),)), good)
-    assert (fine.state, fine.complete_until_ms, fine.latency_p95_ms) == (State.COMPLETE, WINDOW_MS, None)
-    lost = verdict_of(at(OUT_OF_RANGE_MS, ALL, counted(4)), good)
-    assert [window.state for window in lost.windows] == [State.SHORT, State.COMPLETE]
+    fine = topic_result(at(OUT_OF_RANGE_MS, ALL, ALL, loads=((10**9, 5),)), good)
+    assert (fine.verdict, fine.complete_until_ms, fine.latency_p95_ms) == (AuditVerdict.COMPLETE, WINDOW_MS, None)
+    lost = topic_result(at(OUT_OF_RANGE_MS, ALL, counted(4)), good)
+    assert [window.verdict for window in lost.windows] == [AuditVerdict.MISSING, AuditVerdict.COMPLETE]
     assert lost.complete_until_ms == WINDOW_MS
 
 
-def test_what_was_lost_of_a_stream_without_an_end_is_seen_while_it_goes_on() -> None:
+def test_window_without_an_end_is_missing_when_more_is_missing_than_was_sent_within_the_grace_period() -> None:
     now_ms = 10 * LATE_MS
     sends = ((now_ms - GRACE_MS, 7), (now_ms - GRACE_MS + 1, 2), (now_ms, 1))
 
-    def state_of(stored: int) -> State:
+    def verdict_with(stored: int) -> AuditVerdict:
         counts = counted(10, last_ms=now_ms), counted(stored)
-        return verdict_of(at(OUT_OF_RANGE_MS, *counts, sends=sends), now_ms=now_ms).state
+        return topic_result(at(OUT_OF_RANGE_MS, *counts, sends=sends), now_ms=now_ms).verdict
 
-    assert [state_of(stored) for stored in (6, 7, 9)] == [State.SHORT, State.PENDING, State.PENDING]
+    assert [verdict_with(stored) for stored in (6, 7, 9)] == [
+        AuditVerdict.MISSING,
+        AuditVerdict.PENDING,
+        AuditVerdict.PENDING,
+    ]
 
 
-def test_times_too_scattered_are_compared_in_total() -> None:
-    """The producer counted 2 messages apart that the loader did not, and the loader 3 that the producer did not."""
+def test_scattered_window_is_compared_as_a_sum_with_differing_windows() -> None:
+    """Two messages are in a separate window only at the producer, three only at the loader."""
     same = at(9 * WINDOW_MS, ALL, ALL)
     moved = [at(0, counted(5, 50), counted(3, 30)), at(WINDOW_MS, counted(1, 1), counted(4, 4))]
-    fine = verdict_of(at(SCATTERED_MS, counted(4, 4), counted(3, 21)), *moved, same)
-    assert (fine.state, len(fine.windows), fine.complete_until_ms) == (State.COMPLETE, 2, 10 * WINDOW_MS)
+    fine = topic_result(at(SCATTERED_MS, counted(4, 4), counted(3, 21)), *moved, same)
+    assert (fine.verdict, len(fine.windows), fine.complete_until_ms) == (AuditVerdict.COMPLETE, 2, 10 * WINDOW_MS)
     assert fine.windows[0].facts.window_start_ms == SCATTERED_MS
     assert "3 windows" in fine.windows[0].sentence
     assert fine.totals["acknowledged"] == fine.totals["stored"] == 15
-    for stored, expected, difference in ((counted(2, 21), State.SHORT, -1), (counted(4, 21), State.UNCOUNTED, 1)):
-        found = verdict_of(at(SCATTERED_MS, counted(4, 4), stored), *moved, same)
-        assert (found.state, found.windows[0].difference) == (expected, difference)
+    for stored, expected, difference in (
+        (counted(2, 21), AuditVerdict.MISSING, -1),
+        (counted(4, 21), AuditVerdict.UNTRACKED, 1),
+    ):
+        found = topic_result(at(SCATTERED_MS, counted(4, 4), stored), *moved, same)
+        assert (found.verdict, found.windows[0].difference) == (expected, difference)
         assert found.complete_until_ms is None
-    assert verdict_of(at(SCATTERED_MS, counted(4, 4), counted(3, 22)), *moved).state is State.MIXED
+    assert topic_result(at(SCATTERED_MS, counted(4, 4), counted(3, 22)), *moved).verdict is AuditVerdict.MISMATCH
 
 
-def test_windows_that_no_producer_counted_take_part_in_the_total_and_leave_doubt() -> None:
-    uncounted = at(0, None, counted(4, 30))
-    assert verdict_of(at(SCATTERED_MS, counted(4, 30), None), uncounted).state is State.COMPLETE
-    more = verdict_of(at(SCATTERED_MS, counted(3, 30), None), uncounted)
-    assert (more.state, more.windows[0].difference) == (State.UNKNOWN, 0)
+def test_windows_without_producer_count_make_the_sum_unknown() -> None:
+    untracked = at(0, None, counted(4, 30))
+    assert topic_result(at(SCATTERED_MS, counted(4, 30), None), untracked).verdict is AuditVerdict.COMPLETE
+    more = topic_result(at(SCATTERED_MS, counted(3, 30), None), untracked)
+    assert (more.verdict, more.windows[0].difference) == (AuditVerdict.UNKNOWN, 0)
     assert "1 window" in more.windows[0].sentence
-    assert verdict_of(at(SCATTERED_MS, counted(5, 30), None), uncounted).state is State.SHORT
-    silent = verdict_of(at(SCATTERED_MS, None, counted(4, 30)), uncounted)
-    assert (silent.state, len(silent.windows)) == (State.COMPLETE, 2)
+    assert topic_result(at(SCATTERED_MS, counted(5, 30), None), untracked).verdict is AuditVerdict.MISSING
+    silent = topic_result(at(SCATTERED_MS, None, counted(4, 30)), untracked)
+    assert (silent.verdict, len(silent.windows)) == (AuditVerdict.COMPLETE, 2)
 
 
-def test_a_loss_inside_the_loader_is_no_doubt() -> None:
+def test_missing_rows_in_the_sum_are_not_unknown() -> None:
     lost = dataclasses.replace(at(SCATTERED_MS, counted(3, 30), counted(4, 40)), written=counted(3, 30))
-    assert verdict_of(lost, at(0, None, counted(4, 30))).state is State.MIXED
+    assert topic_result(lost, at(0, None, counted(4, 30))).verdict is AuditVerdict.MISMATCH
 
 
-def test_unanswered_messages_may_be_in_any_of_the_scattered_windows() -> None:
+def test_unacknowledged_messages_may_be_in_any_window_of_the_sum() -> None:
     answered = at(0, counted(4), counted(6), sent=9)
-    assert verdict_of(at(SCATTERED_MS, counted(2), None), answered).state is State.COMPLETE
+    assert topic_result(at(SCATTERED_MS, counted(2), None), answered).verdict is AuditVerdict.COMPLETE
 
 
-def test_windows_still_under_way_do_not_keep_the_total_pending_but_may_explain_it() -> None:
+def test_pending_windows_do_not_make_the_sum_pending_unless_they_explain_the_difference() -> None:
     now_ms = 10 * LATE_MS
 
-    def states(missing: int, live: tuple[Count | None, Count | None]) -> list[State]:
+    def verdict_counts(missing: int, live: tuple[Count | None, Count | None]) -> list[AuditVerdict]:
         scattered = at(SCATTERED_MS, counted(10), counted(10 - missing))
-        return [window.state for window in verdict_of(scattered, at(now_ms, *live), now_ms=now_ms).windows]
+        return [window.verdict for window in topic_result(scattered, at(now_ms, *live), now_ms=now_ms).windows]
 
     live = counted(9, last_ms=now_ms)
-    assert states(0, (live, counted(4))) == [State.COMPLETE, State.PENDING]
-    assert states(3, (live, None)) == [State.SHORT, State.PENDING]
-    assert states(3, (None, live)) == [State.PENDING, State.COMPLETE]
-    assert states(10, (None, live)) == [State.SHORT, State.COMPLETE]
-    assert states(-9, (live, None)) == [State.PENDING, State.PENDING]
-    assert states(-10, (live, None)) == [State.UNCOUNTED, State.PENDING]
+    assert verdict_counts(0, (live, counted(4))) == [AuditVerdict.COMPLETE, AuditVerdict.PENDING]
+    assert verdict_counts(3, (live, None)) == [AuditVerdict.MISSING, AuditVerdict.PENDING]
+    assert verdict_counts(3, (None, live)) == [AuditVerdict.PENDING, AuditVerdict.COMPLETE]
+    assert verdict_counts(10, (None, live)) == [AuditVerdict.MISSING, AuditVerdict.COMPLETE]
+    assert verdict_counts(-9, (live, None)) == [AuditVerdict.PENDING, AuditVerdict.PENDING]
+    assert verdict_counts(-10, (live, None)) == [AuditVerdict.UNTRACKED, AuditVerdict.PENDING]
     exchanged = at(SCATTERED_MS, counted(10), counted(10, B)), at(now_ms, live, counted(4))
-    assert verdict_of(*exchanged, now_ms=now_ms).windows[0].state is State.PENDING
-    assert verdict_of(exchanged[0], at(now_ms, live, live), now_ms=now_ms).windows[0].state is State.MIXED
+    assert topic_result(*exchanged, now_ms=now_ms).windows[0].verdict is AuditVerdict.PENDING
+    assert topic_result(exchanged[0], at(now_ms, live, live), now_ms=now_ms).windows[0].verdict is AuditVerdict.MISMATCH
 
 
-def test_what_was_counted_lately_explains_a_total_together_with_other_windows() -> None:
+def test_recent_counts_and_pending_windows_together_explain_the_sum() -> None:
     now_ms = 10 * LATE_MS
 
-    def state_of(missing: int) -> State:
+    def verdict_with(missing: int) -> AuditVerdict:
         sends = ((now_ms - GRACE_MS, 10), (now_ms, 2))
         scattered = at(SCATTERED_MS, counted(12, last_ms=now_ms), counted(12 - missing), sends=sends)
         live = at(now_ms, None, counted(3, last_ms=now_ms))
-        return verdict_of(scattered, live, now_ms=now_ms).windows[0].state
+        return topic_result(scattered, live, now_ms=now_ms).windows[0].verdict
 
-    assert [state_of(missing) for missing in (2, 5, 6)] == [State.PENDING, State.PENDING, State.SHORT]
+    assert [verdict_with(missing) for missing in (2, 5, 6)] == [
+        AuditVerdict.PENDING,
+        AuditVerdict.PENDING,
+        AuditVerdict.MISSING,
+    ]
 
 
-def test_a_window_takes_part_in_the_total_once_its_counts_are_as_old_as_the_grace() -> None:
+def test_window_joins_the_sum_after_the_grace_period() -> None:
     def windows(last_ms: int) -> int:
         moved = at(0, counted(3, last_ms=last_ms), counted(2))
-        return len(verdict_of(at(SCATTERED_MS, ALL, ALL), moved, now_ms=10 * LATE_MS).windows)
+        return len(topic_result(at(SCATTERED_MS, ALL, ALL), moved, now_ms=10 * LATE_MS).windows)
 
     assert [windows(10 * LATE_MS - GRACE_MS + more) for more in (0, 1)] == [1, 2]
 
 
-def test_gathering_keeps_when_messages_of_no_time_were_counted() -> None:
-    def row(start_ms: int, outcome: str, at_ms: int) -> CountedRow:
-        return CountedRow("t", start_ms, outcome, "app", 2, 1, 0, 2, 0, at_ms)
+def test_collect_facts_stores_count_times_only_for_special_windows() -> None:
+    def row(start_ms: int, outcome: str, at_ms: int) -> RowCounts:
+        return RowCounts("t", start_ms, outcome, "app", 2, 1, 0, 2, 0, at_ms)
 
     rows = [row(start_ms, "acknowledged", at_ms) for start_ms in (SCATTERED_MS, OUT_OF_RANGE_MS, 0) for at_ms in (9, 4)]
-    scattered, absurd, real = gather([*rows, row(0, "stored", 1)])
+    scattered, absurd, real = collect_facts([*rows, row(0, "stored", 1)])
     assert scattered.sends == absurd.sends == ((4, 2), (9, 2))
     assert real.sends == ()
 
 
-def test_merged_windows_are_one() -> None:
+def test_merge_windows_adds_all_counts() -> None:
     first = at(
         0, counted(1, 2**63, 5), None, sent=2, consumed=(("a", ALL), ("b", ALL)), loads=((9, 1),), sends=((4, 1),)
     )
     second = at(
         WINDOW_MS, counted(2, 2**63 + 3, 3), counted(4, 4), consumed=(("a", ALL),), loads=((8, 2),), crashed=True
     )
-    found = merge([first, dataclasses.replace(second, quarantined=counted(1, 7))], SCATTERED_MS)
+    found = merge_windows([first, dataclasses.replace(second, quarantined=counted(1, 7))], SCATTERED_MS)
     assert found == WindowFacts(
         "t",
         SCATTERED_MS,
@@ -304,12 +315,12 @@ def test_merged_windows_are_one() -> None:
     assert (found.loads, found.sends) == (((8, 2), (9, 1)), ((4, 1),))
 
 
-def test_gathering_adds_up_by_window_and_outcome() -> None:
-    def row(window: int, outcome: str, count: int, **more: object) -> CountedRow:
+def test_collect_facts_sums_by_window_and_outcome() -> None:
+    def row(window: int, outcome: str, count: int, **more: object) -> RowCounts:
         values = {"application": "app", "size_bytes": 1, "fingerprint": -1, "sent": 0, "crashed": 0, "emitted_at_ms": 4}
-        return CountedRow(topic="t", window_start_ms=window, outcome=outcome, messages=count, **{**values, **more})
+        return RowCounts(topic="t", window_start_ms=window, outcome=outcome, messages=count, **{**values, **more})
 
-    first, second = gather(
+    first, second = collect_facts(
         [
             row(0, "acknowledged", 2, sent=5, crashed=1),
             row(0, "acknowledged", 3, emitted_at_ms=9),
@@ -328,138 +339,156 @@ def test_gathering_adds_up_by_window_and_outcome() -> None:
     assert second == WindowFacts("t", WINDOW_MS, stored=Count(1, 1, 2**64 - 1, 4))
 
 
-def test_fingerprints_by_different_hashes_show_nothing() -> None:
+def test_fingerprints_with_different_hashes_are_not_compared() -> None:
     ours, same, other = Count(5, 2, 1), Count(5, 2, 2), Count(5, 2, 2, hash="blake2b-64")
-    assert ours.has_others_than(same)
-    assert not ours.has_others_than(other)
+    assert ours.differs_from(same)
+    assert not ours.differs_from(other)
     mixed = ours.plus(other)
     assert mixed.hash == ""
-    assert not mixed.has_others_than(ours)
-    assert not mixed.has_others_than(other.plus(ours).plus(ours))
-    assert verdict_of(at(0, ours, other)).state is State.COMPLETE
+    assert not mixed.differs_from(ours)
+    assert not mixed.differs_from(other.plus(ours).plus(ours))
+    assert topic_result(at(0, ours, other)).verdict is AuditVerdict.COMPLETE
 
 
-def test_offsets_show_holes_and_overlaps() -> None:
+def test_check_offsets_finds_holes_and_overlaps() -> None:
     check = check_offsets([(0, 0, 5), (0, 5, 9), (0, 5, 9), (0, 12, 20), (0, 15, 17), (1, 4, 6), (1, 5, 8)])
     assert check.holes == ((0, 9, 12),)
     assert check.overlaps == ((0, 15, 17), (1, 5, 6))
 
 
-def with_passed_over(*windows: WindowFacts, passed_over: tuple[tuple[int, int, int], ...]) -> TopicVerdict:
-    offsets = OffsetCheck(passed_over=passed_over)
+def result_with_skipped(*windows: WindowFacts, skipped: tuple[tuple[int, int, int], ...]) -> TopicResult:
+    offsets = OffsetCheck(skipped=skipped)
     return reconcile_topic("t", windows, offsets, now_ms=10 * LATE_MS, grace_ms=GRACE_MS)
 
 
-def test_messages_missing_are_no_finding_when_a_decision_passed_over_as_many_offsets() -> None:
+def test_missing_messages_are_no_finding_if_commits_skipped_as_many_offsets() -> None:
     windows = at(0, counted(5), counted(3, B)), at(WINDOW_MS, counted(5), counted(4, B)), at(2 * WINDOW_MS, ALL, ALL)
-    found = with_passed_over(*windows, passed_over=((0, 10, 12), (1, 5, 6)))
-    assert [window.state for window in found.windows] == [State.PASSED_OVER, State.PASSED_OVER, State.COMPLETE]
-    assert (found.state, found.complete_until_ms) == (State.PASSED_OVER, 3 * WINDOW_MS)
+    found = result_with_skipped(*windows, skipped=((0, 10, 12), (1, 5, 6)))
+    assert [window.verdict for window in found.windows] == [
+        AuditVerdict.SKIPPED,
+        AuditVerdict.SKIPPED,
+        AuditVerdict.COMPLETE,
+    ]
+    assert (found.verdict, found.complete_until_ms) == (AuditVerdict.SKIPPED, 3 * WINDOW_MS)
     assert "partition 0 [10, 12), partition 1 [5, 6)" in found.windows[0].sentence
     assert not has_findings([found])
-    one_more = with_passed_over(*windows, passed_over=((0, 10, 12),))
-    assert one_more.state is State.SHORT and one_more.windows[0].difference == -2
+    one_more = result_with_skipped(*windows, skipped=((0, 10, 12),))
+    assert one_more.verdict is AuditVerdict.MISSING and one_more.windows[0].difference == -2
 
 
-def test_what_was_read_and_is_in_no_row_was_not_passed_over() -> None:
+def test_skipped_offsets_do_not_explain_missing_rows() -> None:
     lost = dataclasses.replace(facts(ALL, ALL, counted(3)), window_start_ms=0)
-    assert with_passed_over(lost, passed_over=((0, 0, 99),)).state is State.SHORT
+    assert result_with_skipped(lost, skipped=((0, 0, 99),)).verdict is AuditVerdict.MISSING
 
 
-def test_other_messages_are_mixed_whatever_was_passed_over() -> None:
-    assert with_passed_over(at(0, ALL, counted(5, B)), passed_over=((0, 0, 99),)).state is State.MIXED
+def test_skipped_offsets_do_not_explain_a_mismatch() -> None:
+    assert result_with_skipped(at(0, ALL, counted(5, B)), skipped=((0, 0, 99),)).verdict is AuditVerdict.MISMATCH
 
 
-def test_a_producer_that_does_not_count_is_no_finding_and_says_how_many() -> None:
-    beside = verdict_of(at(0, ALL, counted(8, B)), at(WINDOW_MS, None, counted(2)), at(2 * WINDOW_MS, ALL, ALL))
-    assert (beside.state, beside.uncounted) == (State.UNCOUNTED, 5)
-    assert not has_findings([beside])
-    assert beside.complete_until_ms == 3 * WINDOW_MS
-    assert (beside.states[State.UNCOUNTED], beside.states[State.COMPLETE]) == (1, 2)
-    assert "3 messages" in beside.sentence
-    silent = verdict_of(at(0, None, counted(2)))
-    assert (silent.state, silent.uncounted) == (State.COMPLETE, 0)
+def test_untracked_messages_are_no_finding_and_are_counted() -> None:
+    mixed_producers = topic_result(
+        at(0, ALL, counted(8, B)), at(WINDOW_MS, None, counted(2)), at(2 * WINDOW_MS, ALL, ALL)
+    )
+    assert (mixed_producers.verdict, mixed_producers.untracked) == (AuditVerdict.UNTRACKED, 5)
+    assert not has_findings([mixed_producers])
+    assert mixed_producers.complete_until_ms == 3 * WINDOW_MS
+    assert (
+        mixed_producers.verdict_counts[AuditVerdict.UNTRACKED],
+        mixed_producers.verdict_counts[AuditVerdict.COMPLETE],
+    ) == (1, 2)
+    assert "3 messages" in mixed_producers.sentence
+    silent = topic_result(at(0, None, counted(2)))
+    assert (silent.verdict, silent.untracked) == (AuditVerdict.COMPLETE, 0)
 
 
-def test_where_all_producers_count_or_offsets_were_counted_twice_more_than_sent_is_surplus() -> None:
+def test_more_messages_than_sent_are_extra_if_all_producers_count_or_offsets_overlap() -> None:
     window = at(0, ALL, counted(8, B))
-    ruling = Ruling(all_count=lambda topic: topic == "t")
-    strict = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, ruling=ruling)
+    policy = FindingPolicy(all_producers_count=lambda topic: topic == "t")
+    strict = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, policy=policy)
     twice = reconcile_topic("t", [window], OffsetCheck(overlaps=((0, 0, 3),)), now_ms=10 * LATE_MS, grace_ms=GRACE_MS)
-    for verdict in (strict, twice):
-        assert (verdict.state, verdict.uncounted, has_findings([verdict])) == (State.SURPLUS, 0, True)
-        assert verdict.complete_until_ms is None
+    for result in (strict, twice):
+        assert (result.verdict, result.untracked, has_findings([result])) == (AuditVerdict.EXTRA, 0, True)
+        assert result.complete_until_ms is None
 
 
-def test_rows_too_many_are_surplus_whoever_counts() -> None:
-    doubled = verdict_of(dataclasses.replace(at(0, ALL, counted(8, B)), written=counted(9)))
-    assert doubled.state is State.SURPLUS
-    lost = verdict_of(dataclasses.replace(at(0, ALL, counted(8, B)), written=counted(7)))
-    assert lost.state is State.MIXED
+def test_extra_rows_are_a_finding_even_with_untracked_producers() -> None:
+    doubled = topic_result(dataclasses.replace(at(0, ALL, counted(8, B)), written=counted(9)))
+    assert doubled.verdict is AuditVerdict.EXTRA
+    lost = topic_result(dataclasses.replace(at(0, ALL, counted(8, B)), written=counted(7)))
+    assert lost.verdict is AuditVerdict.MISMATCH
 
 
-def test_an_accepted_finding_is_none_until_it_is_another() -> None:
-    def judged(stored: int, difference: int = -1, window_start_ms: int = 0, topic: str = "t") -> TopicVerdict:
-        accepted = Acceptance(topic, window_start_ms, State.SHORT, difference, "disk lost", "ann", 10 * LATE_MS)
+def test_accepted_finding_is_a_finding_again_when_it_changes() -> None:
+    def result_with_acceptance(
+        stored: int, difference: int = -1, window_start_ms: int = 0, topic: str = "t"
+    ) -> TopicResult:
+        accepted = Acceptance(
+            topic, window_start_ms, AuditVerdict.MISSING, difference, "disk lost", "ann", 10 * LATE_MS
+        )
         return reconcile_topic(
             "t",
             [at(0, ALL, counted(stored)), at(WINDOW_MS, ALL, ALL)],
             OffsetCheck(),
             now_ms=10 * LATE_MS,
             grace_ms=GRACE_MS,
-            ruling=Ruling(accepted=(accepted,)),
+            policy=FindingPolicy(accepted=(accepted,)),
         )
 
-    fine = judged(4)
-    assert (fine.state, has_findings([fine]), fine.complete_until_ms) == (State.ACCEPTED, False, 2 * WINDOW_MS)
+    fine = result_with_acceptance(4)
+    assert (fine.verdict, has_findings([fine]), fine.complete_until_ms) == (AuditVerdict.ACCEPTED, False, 2 * WINDOW_MS)
     assert all(part in fine.windows[0].sentence for part in ("1970-01-01 06:40Z", "ann", "disk lost"))
     assert fine.windows[0].difference == -1
     assert "1 message " in fine.sentence
-    for other in (judged(3), judged(4, window_start_ms=WINDOW_MS), judged(4, topic="u"), judged(4, difference=1)):
-        assert (other.state, has_findings([other])) == (State.SHORT, True)
+    for other in (
+        result_with_acceptance(3),
+        result_with_acceptance(4, window_start_ms=WINDOW_MS),
+        result_with_acceptance(4, topic="u"),
+        result_with_acceptance(4, difference=1),
+    ):
+        assert (other.verdict, has_findings([other])) == (AuditVerdict.MISSING, True)
 
 
-def test_what_is_pending_cannot_be_accepted() -> None:
-    accepted = Acceptance("t", 0, State.PENDING, -1, "why", "ann", 0)
-    verdict = reconcile_topic(
+def test_pending_window_cannot_be_accepted() -> None:
+    accepted = Acceptance("t", 0, AuditVerdict.PENDING, -1, "why", "ann", 0)
+    result = reconcile_topic(
         "t",
         [at(0, ALL, counted(4))],
         OffsetCheck(),
         now_ms=0,
         grace_ms=GRACE_MS,
-        ruling=Ruling(accepted=(accepted,)),
+        policy=FindingPolicy(accepted=(accepted,)),
     )
-    assert verdict.state is State.PENDING
+    assert result.verdict is AuditVerdict.PENDING
 
 
-def test_a_finding_ends_when_nothing_was_counted_for_it_for_long() -> None:
-    def state_of(age_ms: int, end_ms: int | None = 100 * LATE_MS) -> State:
+def test_finding_is_past_after_its_ttl() -> None:
+    def verdict_at_age(age_ms: int, end_ms: int | None = 100 * LATE_MS) -> AuditVerdict:
         window = at(0, counted(5, last_ms=10), counted(4, last_ms=7))
-        ruling = Ruling(findings_ttl_ms=end_ms)
-        verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 + age_ms, grace_ms=0, ruling=ruling)
-        assert has_findings([verdict]) == (verdict.state is State.SHORT)
-        assert verdict.complete_until_ms is None
-        return verdict.state
+        policy = FindingPolicy(findings_ttl_ms=end_ms)
+        result = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 + age_ms, grace_ms=0, policy=policy)
+        assert has_findings([result]) == (result.verdict is AuditVerdict.MISSING)
+        assert result.complete_until_ms is None
+        return result.verdict
 
-    ends = [state_of(100 * LATE_MS - 1), state_of(100 * LATE_MS), state_of(200 * LATE_MS, None)]
-    assert ends == [State.SHORT, State.PAST, State.SHORT]
+    verdicts = [verdict_at_age(100 * LATE_MS - 1), verdict_at_age(100 * LATE_MS), verdict_at_age(200 * LATE_MS, None)]
+    assert verdicts == [AuditVerdict.MISSING, AuditVerdict.PAST, AuditVerdict.MISSING]
 
 
-def test_a_silent_tier_ends_as_findings_do() -> None:
+def test_unknown_window_is_past_after_the_ttl() -> None:
     window = WindowFacts("t", 0, ALL, 5)
-    ruling = Ruling(findings_ttl_ms=LATE_MS)
-    verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=LATE_MS, grace_ms=GRACE_MS, ruling=ruling)
-    assert verdict.state is State.PAST
-    assert all(part in verdict.windows[0].sentence for part in (State.UNKNOWN, "1970-01-01 00:00Z"))
+    policy = FindingPolicy(findings_ttl_ms=LATE_MS)
+    result = reconcile_topic("t", [window], OffsetCheck(), now_ms=LATE_MS, grace_ms=GRACE_MS, policy=policy)
+    assert result.verdict is AuditVerdict.PAST
+    assert all(part in result.windows[0].sentence for part in (AuditVerdict.UNKNOWN, "1970-01-01 00:00Z"))
 
 
-def test_a_period_leaves_out_windows_before_and_after() -> None:
-    short = [at(number * WINDOW_MS, ALL, counted(4)) for number in range(3)]
+def test_period_limits_windows_by_message_time() -> None:
+    missing = [at(number * WINDOW_MS, ALL, counted(4)) for number in range(3)]
     stray = at(OUT_OF_RANGE_MS, counted(5, last_ms=50), counted(5, last_ms=50))
 
     def starts(period: Period) -> list[int]:
-        verdicts = reconcile_topics([stray, *short], {}, now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=period)
-        return [window.facts.window_start_ms // WINDOW_MS for verdict in verdicts for window in verdict.windows]
+        results = reconcile_topics([stray, *missing], {}, now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=period)
+        return [window.facts.window_start_ms // WINDOW_MS for result in results for window in result.windows]
 
     assert starts(Period()) == [-1, 0, 1, 2]
     assert starts(Period(since_ms=WINDOW_MS)) == [1, 2]
@@ -467,7 +496,7 @@ def test_a_period_leaves_out_windows_before_and_after() -> None:
     assert starts(Period(until_ms=WINDOW_MS)) == [-1, 0]
     assert starts(Period(50, WINDOW_MS + 1)) == [-1, 0, 1]
     assert starts(Period(9 * LATE_MS)) == []
-    verdict = reconcile_topic(
-        "t", short, OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=Period(since_ms=WINDOW_MS)
+    result = reconcile_topic(
+        "t", missing, OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=Period(since_ms=WINDOW_MS)
     )
-    assert (verdict.totals["sent"], verdict.states) == (10, {State.SHORT: 2})
+    assert (result.totals["sent"], result.verdict_counts) == (10, {AuditVerdict.MISSING: 2})

@@ -1,4 +1,4 @@
-"""The database of rows."""
+"""The SQLite store of audit rows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
-from headrace.audit.row import AuditRow, Outcome, Tier
+from headrace.audit.row import AuditOutcome, AuditRow, Tier
 from headrace.audit.store import AuditStore
-from headrace.audit.verdict import Acceptance, State
-from headrace.audit.window import NAMES
+from headrace.audit.verdict import Acceptance, AuditVerdict
+from headrace.audit.window import SPECIAL_WINDOWS
 
 
 def row(identity: str, topic: str = "t", **values: object) -> AuditRow:
     base = AuditRow(
         id=identity,
         tier=Tier.BROKER,
-        outcome=Outcome.STORED,
+        outcome=AuditOutcome.STORED,
         topic=topic,
         window_start_ms=0,
         count=1,
@@ -38,7 +38,7 @@ def row(identity: str, topic: str = "t", **values: object) -> AuditRow:
     return dataclasses.replace(base, **values)
 
 
-def test_each_id_counts_once(tmp_path: Path) -> None:
+def test_row_id_is_stored_once(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "sub" / "audit.db") as store:
         assert store.add_rows([row("1"), row("2")]) == 2
         assert store.add_rows([row("2"), row("3", "u")]) == 1
@@ -48,14 +48,14 @@ def test_each_id_counts_once(tmp_path: Path) -> None:
         assert facts.stored is not None and (facts.stored.count, facts.stored.fingerprint) == (2, 2**64 - 2)
 
 
-def test_windows_of_absurd_times_are_kept(tmp_path: Path) -> None:
-    rows = [row(str(start_ms), window_start_ms=start_ms) for start_ms in sorted(NAMES)]
+def test_rows_of_special_windows_are_stored(tmp_path: Path) -> None:
+    rows = [row(str(start_ms), window_start_ms=start_ms) for start_ms in sorted(SPECIAL_WINDOWS)]
     with AuditStore(tmp_path / "audit.db") as store:
         assert store.add_rows(rows) == 2
         assert sorted(store.rows("t"), key=lambda one: one.window_start_ms) == rows
 
 
-def test_rows_and_offsets_change_together(tmp_path: Path) -> None:
+def test_ingested_rows_and_offsets_change_in_one_transaction(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
         assert store.add_ingested("audit", {0: 5, 1: 7}, [row("1")]) == 1
         assert store.add_ingested("audit", {0: 6}, [row("1")]) == 0
@@ -71,50 +71,34 @@ def test_rows_and_offsets_change_together(tmp_path: Path) -> None:
         assert store.next_offsets("other") == {}
 
 
-def test_offsets_of_broker_rows_are_checked(tmp_path: Path) -> None:
+def test_offset_check_uses_only_broker_rows(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
         store.add_rows([row("1", start=0, end=4), row("2", start=6, end=8), row("3", start=0, end=4)])
-        store.add_rows([row("4", tier=Tier.LOADER, outcome=Outcome.WRITTEN, start=4, end=6)])
+        store.add_rows([row("4", tier=Tier.LOADER, outcome=AuditOutcome.WRITTEN, start=4, end=6)])
         assert store.offset_check("t").holes == ((0, 4, 6),)
 
 
-def test_what_was_passed_over_is_no_count_of_a_window(tmp_path: Path) -> None:
+def test_skipped_offsets_do_not_change_window_counts(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
         store.add_rows([row("1", start=0, end=8)])
         before = list(store.facts("t"))
-        store.add_rows([row("2", tier=Tier.LOADER, outcome=Outcome.PASSED_OVER, start=4, end=6)])
+        store.add_rows([row("2", tier=Tier.LOADER, outcome=AuditOutcome.SKIPPED, start=4, end=6)])
         assert list(store.facts("t")) == before
-        assert store.offset_check("t") == OffsetCheck(passed_over=((0, 4, 6),))
-        assert store.offset_check("t").passed_over_count == 2
+        assert store.offset_check("t") == OffsetCheck(skipped=((0, 4, 6),))
+        assert store.offset_check("t").skipped_count == 2
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_error_names_a_file_that_is_not_a_database(tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
     path.write_bytes(b"not a database, but long enough to be taken for one" * 50)
     with pytest.raises(StoreUnavailable, match=r"audit\.db"):
         AuditStore(path)
 
 
-def test_rows_of_before_hashes_were_named_have_the_name_of_theirs(tmp_path: Path) -> None:
-    path = tmp_path / "audit.db"
-    with AuditStore(path) as store:
-        store.add_rows([row("1")])
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE audit_row DROP COLUMN hash")
-        connection.execute("PRAGMA user_version = 2")
-    with AuditStore(path) as store, AuditStore(path) as other:
-        assert store.add_rows([row("2", tier=Tier.LOADER, outcome=Outcome.WRITTEN)]) == 1
-        assert [one.hash for one in other.rows("t")] == ["blake2b-64", "xxh64"]
-        (facts,) = other.facts("t")
-    assert facts.stored is not None
-    assert facts.written is not None
-    assert (facts.stored.hash, facts.written.hash) == ("blake2b-64", "xxh64")
-
-
-def test_what_was_accepted_is_kept_once_for_each_window_and_can_be_withdrawn(tmp_path: Path) -> None:
-    first = Acceptance("t", 0, State.SHORT, -1, "disk", "ann", 5)
+def test_newest_acceptance_of_a_window_is_stored_and_can_be_withdrawn(tmp_path: Path) -> None:
+    first = Acceptance("t", 0, AuditVerdict.MISSING, -1, "disk", "ann", 5)
     again = dataclasses.replace(first, difference=-2, reason="two disks")
-    other = dataclasses.replace(first, window_start_ms=600_000, state=State.UNKNOWN)
+    other = dataclasses.replace(first, window_start_ms=600_000, verdict=AuditVerdict.UNKNOWN)
     with AuditStore(tmp_path / "audit.db") as store:
         store.accept([first, other])
         store.accept([again])
@@ -124,19 +108,7 @@ def test_what_was_accepted_is_kept_once_for_each_window_and_can_be_withdrawn(tmp
         assert store.accepted() == (other,)
 
 
-def test_a_database_of_before_acceptances_has_room_for_them(tmp_path: Path) -> None:
-    path = tmp_path / "audit.db"
-    with AuditStore(path) as store:
-        store.add_rows([row("1")])
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE accepted")
-        connection.execute("PRAGMA user_version = 3")
-    with AuditStore(path) as store:
-        store.accept([Acceptance("t", 0, State.SHORT, -1, "disk", "ann", 5)])
-        assert (len(store.accepted()), len(store.rows("t"))) == (1, 1)
-
-
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_newer_format_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
@@ -150,7 +122,7 @@ def add_many(path: Path, writer: int) -> None:
             store.add_rows([row(f"{writer}-{batch}-{n}") for n in range(50)] + [row(f"shared-{batch}")])
 
 
-def test_several_processes_may_write(tmp_path: Path) -> None:
+def test_several_processes_can_write(tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
     processes = [multiprocessing.get_context("spawn").Process(target=add_many, args=(path, n)) for n in range(3)]
     for process in processes:

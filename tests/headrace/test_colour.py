@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headrace.audit.verdict import State
+from headrace.audit.verdict import AuditVerdict
 from headrace.cli.colour import print_report_line, styled_table
 from headrace.cli.command import print_table
 from headrace.cli.load import print_report
@@ -25,7 +25,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_the_first_words_of_a_line_have_their_colour(terminal: Terminal) -> None:
     for line in (
         "PROBLEM: orders: it is gone",
-        "  short    2013",
+        "  missing   2013",
         "note: a",
         "schema changed: o",
         "notes: a",
@@ -34,7 +34,7 @@ def test_the_first_words_of_a_line_have_their_colour(terminal: Terminal) -> None
         print_report_line(line, terminal)
     assert terminal.getvalue().splitlines() == [
         "\x1b[1;31mPROBLEM\x1b[0m: orders: it is gone",
-        "  \x1b[1;31mshort\x1b[0m    2013",
+        "  \x1b[1;31mmissing\x1b[0m   2013",
         "\x1b[1;33mnote\x1b[0m: a",
         "\x1b[1;33mschema changed\x1b[0m: o",
         "notes: a",
@@ -46,13 +46,13 @@ def test_names_of_columns_stand_out_and_verdicts_have_their_colour(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
-    print_table(("topic", "verdict"), [("short", "complete"), ("orders", "uncounted"), ("x", "completed")])
+    print_table(("topic", "verdict"), [("missing", "complete"), ("orders", "untracked"), ("x", "completed")])
     header, rule, first, second, third = terminal.getvalue().splitlines()
-    assert header == "\x1b[1mtopic   verdict\x1b[0m"
-    assert rule == "------  ---------"
-    assert first == "short   \x1b[1;32mcomplete\x1b[0m"
-    assert second == "orders  \x1b[1;33muncounted\x1b[0m"
-    assert third == "x       completed"
+    assert header == "\x1b[1mtopic    verdict\x1b[0m"
+    assert rule == "-------  ---------"
+    assert first == "missing  \x1b[1;32mcomplete\x1b[0m"
+    assert second == "orders   \x1b[1;33muntracked\x1b[0m"
+    assert third == "x        completed"
 
 
 def test_a_load_has_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +63,9 @@ def test_a_load_has_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_verdict_of_the_audit_has_its_colour(terminal: Terminal) -> None:
-    for state in State:
-        print_report_line(f"  {state.value:8} 2013-01-01", terminal)
-    assert terminal.getvalue().count("\x1b[1;") == len(State)
+    for verdict in AuditVerdict:
+        print_report_line(f"  {verdict.value:9} 2013-01-01", terminal)
+    assert terminal.getvalue().count("\x1b[1;") == len(AuditVerdict)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
@@ -73,7 +73,7 @@ def test_who_wants_none_gets_none(terminal: Terminal, monkeypatch: pytest.Monkey
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", terminal)
     print_report_line("PROBLEM: a")
-    print_table(("a",), [("short",)])
+    print_table(("a",), [("missing",)])
     assert "\x1b" not in terminal.getvalue()
 
 
@@ -82,4 +82,4 @@ def test_a_file_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     print_report_line("PROBLEM: a")
     assert out.getvalue() == "PROBLEM: a\n"
-    assert styled_table(["a", "-", "short"]) == ["a", "-", "short"]
+    assert styled_table(["a", "-", "missing"]) == ["a", "-", "missing"]

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
 from headrace import Producer
-from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.audit.row import AuditRow, AuditOutcome, Tier, range_row_id
 from headrace.audit.store import AuditStore
 from headrace.cli import main
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
@@ -46,7 +46,7 @@ def follow(settings: Settings, topic: str, **changes: Any) -> None:
     """What the loader's follower does: rows of the broker and the loader tier, made from the producer's."""
     with AuditStore(settings.data_dir / "audit.db") as store:
         (counted,) = [row for row in store.rows(topic) if row.tier is Tier.PRODUCER]
-        for tier, outcome in ((Tier.BROKER, Outcome.STORED), (Tier.LOADER, Outcome.WRITTEN)):
+        for tier, outcome in ((Tier.BROKER, AuditOutcome.STORED), (Tier.LOADER, AuditOutcome.WRITTEN)):
             row = dataclasses.replace(
                 counted,
                 id=range_row_id(tier, outcome, topic, 0, 0, counted.count, counted.window_start_ms),
@@ -90,7 +90,7 @@ def test_a_loss_is_told_with_its_window(
     code, out, _ = report(settings, capsys, "--topic", "holed", "--format", "json")
     assert code == 1
     (topic,) = json.loads(out)["topics"]
-    assert topic["verdict"] == "short"
+    assert topic["verdict"] == "missing"
     assert topic["counts"] == {"sent": 5, "acknowledged": 5, "stored": 3, "written": 3}
     (window,) = topic["not_complete"]
     assert (window["window_start_ms"], window["difference"]) == (T0, -2)
@@ -100,7 +100,7 @@ def test_silent_producers_are_no_loss(settings: Settings, capsys: pytest.Capture
     plain = AuditRow(
         id="x",
         tier=Tier.BROKER,
-        outcome=Outcome.STORED,
+        outcome=AuditOutcome.STORED,
         topic="plain-client",
         window_start_ms=T0,
         count=2,
@@ -115,7 +115,7 @@ def test_silent_producers_are_no_loss(settings: Settings, capsys: pytest.Capture
         end=2,
     )
     with AuditStore(settings.data_dir / "audit.db") as store:
-        store.add_rows([plain, dataclasses.replace(plain, id="y", tier=Tier.LOADER, outcome=Outcome.WRITTEN)])
+        store.add_rows([plain, dataclasses.replace(plain, id="y", tier=Tier.LOADER, outcome=AuditOutcome.WRITTEN)])
     code, out, _ = report(settings, capsys, "--topic", "plain-client", "--format", "json")
     (topic,) = json.loads(out)["topics"]
     assert (code, topic["verdict"], "sent" in topic["counts"]) == (0, "complete", False)
@@ -163,11 +163,11 @@ def test_a_producer_beside_that_does_not_count_is_told_with_how_much_it_sent(
     report(settings, capsys)
     follow(settings, "two-kinds", count=7, fingerprint=1)
     code, out, _ = report(settings, capsys, "--topic", "two-kinds")
-    assert (code, out.splitlines()[2].split()[1]) == (0, "uncounted")
+    assert (code, out.splitlines()[2].split()[1]) == (0, "untracked")
     assert re.search(r"\b2 messages\b", out)
     monkeypatch.setenv("HEADRACE__AUDIT__COUNTED_TOPICS", "two-.*")
     code, out, _ = report(settings, capsys, "--topic", "two-kinds")
-    assert (code, out.splitlines()[2].split()[1]) == (1, "surplus")
+    assert (code, out.splitlines()[2].split()[1]) == (1, "extra")
 
 
 def test_a_period_is_a_part_of_the_report(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:

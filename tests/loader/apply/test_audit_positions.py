@@ -139,7 +139,7 @@ def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
     with pytest.raises(KeyboardInterrupt):
         load(world)
     with AuditStore(world.audit_path) as store:
-        assert list(store.counted()) == ["clicks"]
+        assert list(store.counted_commits()) == ["clicks"]
     monkeypatch.undo()
     load(world)
     assert stored(world) == produced(world)
@@ -150,7 +150,7 @@ def test_rows_and_position_are_one_transaction(world: World, monkeypatch: pytest
     load(world)
     rows_before = rows(world)
     with AuditStore(world.audit_path) as store:
-        counted_before = store.counted()
+        counted_before = store.counted_commits()
     more(world, "orders")
     connect = sqlite3.connect
 
@@ -167,7 +167,7 @@ def test_rows_and_position_are_one_transaction(world: World, monkeypatch: pytest
     monkeypatch.undo()
     assert rows(world) == rows_before
     with AuditStore(world.audit_path) as store:
-        assert store.counted() == counted_before
+        assert store.counted_commits() == counted_before
     load(world)
     assert stored(world) == produced(world)
 
@@ -190,7 +190,7 @@ def test_a_database_of_another_log_is_noticed(world: World, tmp_path: Path) -> N
     assert before.keys() <= rows(world).keys()
     with AuditStore(world.audit_path) as store:
         log = world.log()
-        assert store.counted() == {topic: CountedCommit(1, log.sha256(1)) for topic in ("orders", "clicks")}
+        assert store.counted_commits() == {topic: CountedCommit(1, log.sha256(1)) for topic in ("orders", "clicks")}
 
 
 def test_positions_of_another_log_are_gone_before_anything_is_applied(
@@ -209,7 +209,7 @@ def test_positions_of_another_log_are_gone_before_anything_is_applied(
     with pytest.raises(KeyboardInterrupt):
         load(world)
     with AuditStore(world.audit_path) as store:
-        assert store.counted() == {}
+        assert store.counted_commits() == {}
 
 
 def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: World) -> None:
@@ -232,13 +232,13 @@ def test_a_slower_process_takes_no_position_back(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
         store.add_committed("t", 0, CountedCommit(3, "c"), [])
         store.add_committed("t", 0, CountedCommit(1, "a"), [])
-        assert store.counted() == {"t": CountedCommit(3, "c")}
+        assert store.counted_commits() == {"t": CountedCommit(3, "c")}
         store.add_committed("t", 3, CountedCommit(5, "e"), [])
         store.add_committed("t", 3, CountedCommit(4, "d"), [])
-        assert store.counted() == {"t": CountedCommit(5, "e")}
+        assert store.counted_commits() == {"t": CountedCommit(5, "e")}
         store.reset_counted_commits()
         store.add_committed("t", 5, CountedCommit(6, "f"), [])
-        assert store.counted() == {}, "what was forgotten is not taken up in the middle"
+        assert store.counted_commits() == {}, "what was forgotten is not taken up in the middle"
 
 
 def test_the_audits_own_topic_has_a_position_and_no_rows(world: World) -> None:

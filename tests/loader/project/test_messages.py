@@ -136,9 +136,9 @@ def test_the_ranges_of_a_task_share_the_windows_of_a_topic(monkeypatch: pytest.M
 
 def counted_by_producer(times: Sequence[int], acknowledged: int) -> list[AuditRow]:
     counter = ProducerCounter("a", spool_dir=None)
-    tickets = [counter.sent("t", at, b"%d" % offset, value_at(at)) for offset, at in enumerate(times)]
+    tickets = [counter.count_sent("t", at, b"%d" % offset, value_at(at)) for offset, at in enumerate(times)]
     counter.acknowledge(tickets[:acknowledged])
-    return counter.take(T0, RowSelection.ALL)
+    return counter.take_rows(T0, RowSelection.ALL)
 
 
 def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int = NOW_MS) -> TopicResult:

@@ -1,4 +1,4 @@
-"""Audit rows as messages of the audit topic: Avro binary behind the 5-byte prefix of a registered schema."""
+"""Encodes audit rows as messages of the audit topic: 5-byte prefix (magic byte, schema id), then Avro binary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX: Final = struct.Struct(">bi")
 
 
 def plain_schema(text: str) -> Any:
-    """A schema for fastavro without its logical types: times are read and written as the numbers they are."""
+    """Parses a schema for fastavro without its logical types, so that times are read and written as integers."""
     return fastavro.parse_schema(json.loads(text, object_hook=_without_logical_type))
 
 
@@ -26,7 +26,7 @@ def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
 
 
 class RowEncoder:
-    """Encodes rows under the id that the registry gave `AUDIT_SCHEMA`."""
+    """Encodes rows with the schema id under which `AUDIT_SCHEMA` is registered."""
 
     def __init__(self, schema_id: int) -> None:
         self._prefix = _PREFIX.pack(0, schema_id)
