@@ -104,7 +104,7 @@ def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]
                 "verdict": result.verdict.value,
                 "sentence": result.sentence,
                 "producer_is_silent": result.producer_is_silent,
-                "uncounted": result.untracked,
+                "untracked": result.untracked,
                 "counts": dict(result.totals),
                 "windows": {verdict.value: count for verdict, count in result.verdict_counts.items()},
                 "complete_until_ms": result.complete_until_ms,
