@@ -1,5 +1,5 @@
-"""A durable single-node broker that speaks the Kafka protocol. Replication is Apache Kafka's business.
+"""A durable single-node broker that speaks the Kafka protocol. It does not replicate; use Apache Kafka for that.
 
-`server` listens, `connection` reads frames, `handlers` answer one kind of request each, on the logs and groups that
-`node` holds (`log`, `coordinator`).
+`server` accepts connections, `connection` reads frames, and each module of `handlers` serves one API key. They work on
+the partition logs (`log`) and consumer groups (`coordinator`) that `node` owns.
 """

@@ -1,6 +1,6 @@
-"""Writes down, for the next start, how far each log is forced, where it begins and how far it is clean.
+"""Writes the checkpoint files for the next start: recovery points, log start offsets and clean offsets.
 
-One thread writes, in the order that is asked for, so that nobody waits for the disk but who wants them written.
+A single thread writes them in the order of the requests, so that only callers that wait for a write block on the disk.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ Checkpoints = Mapping[str, Mapping[PartitionKey, int]]
 
 
 class CheckpointWriter:
-    """
+    """Writes checkpoints of all logs.
+
     Args:
-        writer: of one thread.
-        logs: all there are, now and later.
-        clean_to: up to where each of them is clean.
+        writer: an executor with one thread.
+        logs: the current logs; the mapping changes over time.
+        clean_to: returns the end offset of each log's clean part.
     """
 
     def __init__(
@@ -35,14 +36,15 @@ class CheckpointWriter:
 
     @property
     def have_deleted_topics(self) -> bool:
-        """May there be rows on disk of topics that were deleted? They must not meet new ones of their names."""
+        """Whether the files may contain rows of deleted topics. They must be rewritten before a topic of the same name
+        is created."""
         return self._deletions_on_disk < self._deletions
 
     def note_deletion(self) -> None:
         self._deletions += 1
 
     def write(self) -> Future[None]:
-        """Has all of them written, of everything as it is now."""
+        """Schedules a write of all checkpoints in their current state."""
         checkpoints = {**self._recovery_points(), **self._log_starts(), CLEAN_TO: dict(self._clean_to())}
         return self._writer.submit(self._write_all, checkpoints, self._deletions)
 
@@ -50,7 +52,7 @@ class CheckpointWriter:
         return self._writer.submit(self._write_each, self._recovery_points())
 
     def write_log_starts(self) -> Future[None]:
-        """Has written where the logs begin now."""
+        """Schedules a write of the current log start offsets."""
         return self._writer.submit(self._write_each, self._log_starts())
 
     def _recovery_points(self) -> Checkpoints:

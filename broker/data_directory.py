@@ -1,4 +1,4 @@
-"""What stands in the data directory beside the logs: the lock, the mark of a clean end, and what a crash left over."""
+"""The data directory around the logs: lock, marker of a clean shutdown, directories left by a crash."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ LOCK_FILE = ".lock"
 DELETED_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
 STRAY_NAME_CHARS_MAX = 240
-"""Of the partition's name in that of a stray: file systems have 255 for all of it, and topics may have 249."""
+"""Length limit for the partition's name in a stray's name: file systems allow 255 characters, and topic names have up
+to 249."""
 LOST_AND_FOUND = "lost+found"
-"""At the top of a fresh file system."""
+"""Exists at the top of a new file system."""
 
 _PARTITION = re.compile(r"[a-zA-Z0-9._-]+-(0|[1-9][0-9]*)")
 _DELETED = re.compile(r"[0-9a-f]{32}-[0-9]+-delete")
 
 
 def boot_id() -> str:
-    """What this start of the machine is called; "" where the system does not say, as only Linux does."""
+    """Returns the id of the machine's current boot; "" if the system has none (only Linux does)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -40,11 +41,11 @@ def boot_id() -> str:
 
 
 def lock(directory: Path) -> int:
-    """Makes the directory and takes it for this process; closing the descriptor gives it back.
+    """Creates the directory and locks it for this process. Closing the returned descriptor releases the lock.
 
     Raises:
-        DataDirectoryInUse: another broker holds it.
-        StartError: it cannot be made or written.
+        DataDirectoryInUse: another broker holds the lock.
+        StartError: the directory cannot be created or written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -60,11 +61,12 @@ def lock(directory: Path) -> int:
 
 
 @contextlib.contextmanager
-def kept_from_brokers(directory: Path) -> Iterator[None]:
-    """While open, no broker starts on the directory; nothing is written, and a copy without a lock file needs none.
+def exclude_brokers(directory: Path) -> Iterator[None]:
+    """Prevents brokers from starting on the directory inside the block. Nothing is written; a copy without a lock file
+    is not locked.
 
     Raises:
-        DataDirectoryInUse: a broker runs on it.
+        DataDirectoryInUse: a broker is running on the directory.
     """
     try:
         fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
@@ -86,41 +88,41 @@ def partition_directory(directory: Path, topic: str, index: int) -> Path:
 
 
 def partition_directories(directory: Path) -> list[Path]:
-    """The directories that are named like those of partitions."""
+    """Returns the directories that have a partition's name."""
     return [entry for entry in directory.iterdir() if entry.is_dir() and _PARTITION.fullmatch(entry.name)]
 
 
-def put_strays_aside(directory: Path, wanted: Collection[str]) -> None:
-    """Finishes deletions that a crash cut short, and renames directories of partitions that no topic has.
+def clean_up_strays(directory: Path, known_names: Collection[str]) -> None:
+    """Completes interrupted deletions, and renames partition directories that belong to no topic.
 
-    A stray was being created or deleted when the broker ended, or its topic is not in a topic file that was put back
-    from an older copy.
+    Such a stray was being created or deleted when the broker stopped, or its topic is missing because the topics file
+    was restored from an older copy.
     """
     for entry in directory.iterdir():
-        if not entry.is_dir() or entry.name in wanted or entry.name == LOST_AND_FOUND:
+        if not entry.is_dir() or entry.name in known_names or entry.name == LOST_AND_FOUND:
             continue
         if _DELETED.fullmatch(entry.name):
             _remove(entry)
         elif _PARTITION.fullmatch(entry.name):
-            put_stray_aside(entry)
+            rename_stray(entry)
         else:
             logger.warning(
-                "directory left alone directory=%s reason=it is not one of the broker's partitions", entry.name
+                "unknown directory ignored directory=%s reason=it is not a partition of the broker", entry.name
             )
 
 
-def put_stray_aside(entry: Path) -> None:
-    """Renames the directory of a partition that no topic has; only one in which nothing is worth keeping is removed.
+def rename_stray(entry: Path) -> None:
+    """Renames the directory of a partition without a topic; deletes it if it contains no data.
 
     Raises:
-        OSError: it is there as before.
+        OSError: the directory is unchanged.
     """
-    if not _is_worth_keeping(entry):
+    if not _has_data(entry):
         _remove(entry)
         return
-    stray = _free(entry)
+    stray = _unused_name(entry)
     entry.rename(stray)
-    logger.warning("partition of no topic put aside directory=%s as=%s", entry.name, stray.name)
+    logger.warning("stray partition renamed directory=%s new_name=%s", entry.name, stray.name)
 
 
 def _remove(entry: Path) -> None:
@@ -132,8 +134,8 @@ def _remove_directory(directory: Path) -> None:
     if not directory.is_symlink():
         shutil.rmtree(directory)
         return
-    # Of a partition that was moved to another disk: what lies there goes, and the directory there, which may be that
-    # disk's own, stays.
+    # The partition was moved to another disk through a symbolic link. Delete its files but not the target directory,
+    # which may be a mount point.
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -142,8 +144,9 @@ def _remove_directory(directory: Path) -> None:
     directory.unlink()
 
 
-def _is_worth_keeping(directory: Path) -> bool:
-    """Is there a record in it, or anything that is not the broker's? It may be somebody's `backup-2024`."""
+def _has_data(directory: Path) -> bool:
+    """Returns whether the directory contains a record or a file that the broker did not write: it may be a user's
+    `backup-2024`."""
     return any(
         path.is_dir() or path.lstat().st_size
         for path in directory.iterdir()
@@ -151,8 +154,8 @@ def _is_worth_keeping(directory: Path) -> bool:
     )
 
 
-def _free(entry: Path) -> Path:
-    """A name for a stray, which ends with that of its partition as long as a file system has room for it."""
+def _unused_name(entry: Path) -> Path:
+    """Returns an unused name for a stray: the partition's name, shortened if necessary, and a suffix."""
     name = entry.name[-STRAY_NAME_CHARS_MAX:]
     number, free = 1, entry.with_name(name + STRAY_DIRECTORY)
     while free.exists():
@@ -161,22 +164,21 @@ def _free(entry: Path) -> Path:
     return free
 
 
-class Removal:
-    """Removes files that nobody has any more, and keeps those in mind that stay: some file systems refuse even that
-    for want of space. For threads."""
+class FileRemover:
+    """Deletes files in threads, and retries the failed ones: some file systems cannot delete when they are full."""
 
     def __init__(self) -> None:
-        self._staying: list[Path] = []
+        self._remaining: list[Path] = []
         self._lock = threading.Lock()
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Removes these, and what was to go before.
+        """Deletes these files and those that failed before.
 
         Raises:
-            OSError: some stay; they are tried again with the next ones.
+            OSError: some could not be deleted; the next call retries them.
         """
         with self._lock:
-            all_paths, self._staying = [*self._staying, *paths], []
+            all_paths, self._remaining = [*self._remaining, *paths], []
         failure: OSError | None = None
         for path in all_paths:
             try:
@@ -184,13 +186,13 @@ class Removal:
             except OSError as error:
                 failure = error
                 with self._lock:
-                    self._staying.append(path)
+                    self._remaining.append(path)
         if failure is not None:
             raise failure
 
 
 def remove_directories(directories: Iterable[Path]) -> None:
-    """What cannot be removed is left for the next start."""
+    """Deletes directories; what remains is deleted at the next start."""
     for directory in directories:
         if directory.is_symlink():
             with contextlib.suppress(OSError):

@@ -1,21 +1,21 @@
-"""What can go wrong in the broker.
+"""The exceptions of the broker.
 
 BrokerError
-├── StartError            the broker cannot start: one line for the person who started it
-│   ├── DataDirectoryInUse       another broker holds the directory
-│   ├── AddressUnusable       the port is taken or the host is not ours
+├── StartError            the broker cannot start
+│   ├── DataDirectoryInUse    another broker uses the data directory
+│   ├── AddressUnusable       the port is in use or the host is not local
 │   ├── TlsUnusable           a certificate or key cannot be used
-│   ├── UsersUnusable         the users file cannot be read, or has a mistake
-│   └── LogDamaged            a log does not hold what was forced to disk
-├── DiskFailed            data could not be forced to disk: the broker ends, since it can promise nothing more
-├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
-│   └── FrameRefused          a length that is negative, too short or above the limit
-├── RequestRefused        a well-formed request that must be answered with an error code
-├── UnansweredRefusal     one that wants no answer: its connection is closed, which is all its client can be told
-└── CorruptFile           a file of ours that does not hold what it must
+│   ├── UsersUnusable         the users file cannot be read or has a mistake
+│   └── LogDamaged            fsynced data of a log is corrupt or missing
+├── DiskFailed            an fsync failed: the broker stops, since durability is no longer guaranteed
+├── ProtocolError         unreadable bytes from a client: its connection is closed
+│   └── FrameRefused          a frame length that is negative, too short or above the limit
+├── RequestRefused        a well-formed request that gets an error code
+├── RefusalWithoutResponse  a refused request that expects no response: its connection is closed
+└── CorruptFile           a file in the data directory cannot be parsed
 
-A frame whose bytes do not match its API key and version is `kafka_wire.errors.MalformedMessage`, and closes its
-connection too.
+A frame whose bytes do not match its API key and version raises `kafka_wire.errors.MalformedMessage`, which also closes
+the connection.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ REFUSAL_CHARS_MAX = 1000
 
 
 class BrokerError(Exception):
-    """Root of everything the broker raises on purpose."""
+    """Root of the exceptions that the broker raises on purpose."""
 
 
 class StartError(BrokerError):
-    """The broker cannot start; the message is one line that says why and what to do."""
+    """The broker cannot start. The message is one line with the reason and the remedy."""
 
 
 class DataDirectoryInUse(StartError):
@@ -46,7 +46,7 @@ class DataDirectoryInUse(StartError):
 
 
 class AddressUnusable(StartError):
-    """The broker cannot listen on the address it was given."""
+    """The broker cannot listen on its address."""
 
     def __init__(self, address: str, reason: str, setting: str = "--broker-listen") -> None:
         super().__init__(f"cannot listen on {address}: {reason}; choose another {setting}")
@@ -54,14 +54,14 @@ class AddressUnusable(StartError):
 
 
 class TlsUnusable(StartError):
-    """A file for TLS cannot be used; the message names it and never what is in it."""
+    """A TLS file cannot be used. The message names the file and never contains its content."""
 
     def __init__(self, setting: str, path: str, reason: str) -> None:
         super().__init__(f"broker.{setting} {path} cannot be used: {reason}")
 
 
 class UsersUnusable(StartError):
-    """The users file cannot be used; the message says which line, and repeats no hash."""
+    """The users file cannot be used. The message names the line and never contains a hash."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"broker.users {path} cannot be used: {reason}")
@@ -70,54 +70,53 @@ class UsersUnusable(StartError):
 
 
 class LogDamaged(StartError):
-    """A log lacks what it held when it was forced to disk: whoever started the broker decides what becomes of it."""
+    """Fsynced data of a log is corrupt or missing. The operator restores a copy or allows a repair."""
 
-    def __init__(self, path: Path, reason: str, forced_to: int) -> None:
+    def __init__(self, path: Path, reason: str, fsynced_to: int) -> None:
         super().__init__(
-            f"{path} is damaged: {reason}, below offset {forced_to}, up to which it had been forced to disk; put back "
-            'a copy of its directory, or start once with broker.on_corruption = "rename", which keeps the damaged '
-            "file as "
-            ".corrupt beside the log and goes on with what is intact"
+            f"{path} is damaged: {reason}, below offset {fsynced_to}, up to which the log was fsynced; restore a copy "
+            'of its directory, or start once with broker.on_corruption = "rename", which renames the damaged file to '
+            ".corrupt and continues with the intact batches"
         )
         self.path = path
-        self.forced_to = forced_to
+        self.fsynced_to = fsynced_to
 
 
 class DiskFailed(BrokerError):
-    """Data could not be forced to disk. What was acknowledged before may still be lost with the power."""
+    """An fsync failed. A power failure may lose data that was acknowledged before."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(f"the disk failed, and the broker can promise nothing more: {error}")
+        super().__init__(f"the disk failed, and durability is no longer guaranteed: {error}")
 
 
 class ProtocolError(BrokerError):
-    """The bytes of a connection make no sense; it is closed."""
+    """The bytes of a connection cannot be interpreted; it is closed."""
 
 
 class FrameRefused(ProtocolError):
-    """A frame length outside what this broker accepts."""
+    """A frame length outside the accepted range."""
 
 
 class RequestRefused(BrokerError):
-    """A request, or one part of it, that is answered with `code`."""
+    """A request, or one part of it, is refused with the error code `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        # Names of clients stand in it, and an error message must fit the two-byte length of a string.
+        # Messages contain client-supplied names, and must fit a protocol string with its two-byte length.
         self.message = message[:REFUSAL_CHARS_MAX]
         super().__init__(self.message)
         self.code = code
 
 
-class UnansweredRefusal(BrokerError):
-    """Something was refused of a request that wants no answer; `answer` is what would have been said."""
+class RefusalWithoutResponse(BrokerError):
+    """A request that expects no response was refused; `answer` is the response it would have got."""
 
     def __init__(self, reason: str, answer: object) -> None:
-        super().__init__(f"{reason}, and no answer is wanted")
+        super().__init__(f"{reason}, and the request expects no response")
         self.answer = answer
 
 
 class CorruptFile(BrokerError):
-    """A file in the data directory does not hold what it must; the message names it."""
+    """A file in the data directory cannot be parsed; the message names it."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}")

@@ -1,11 +1,11 @@
-"""The broker without its sockets: topics, their logs, and what keeps them durable.
+"""The broker without its sockets: topics, their logs, coordinators and background tasks.
 
-Files in the data directory: `.lock` (held by the running broker), `topics.json`, `producer-ids`, the two offset
-checkpoints, `.kafka_cleanshutdown` (only while no broker runs, and only after an orderly end), and a directory
+Files in the data directory: `.lock` (held by the running broker), `topics.json`, `producer-ids`, the three offset
+checkpoints, `.kafka_cleanshutdown` (present only after a clean shutdown while no broker runs), and a directory
 `<topic>-<partition>` per partition.
 
-It opens all of that, in the order in which a start needs it, and closes it; topics are changed by `topic_changes`, logs
-looked after by `upkeep`.
+This module opens and closes all of that in the required order. `topic_changes` changes topics, and `maintenance`
+deletes and compacts segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from headrace.broker import descriptors
+from headrace.broker import file_descriptors
 from headrace.broker.checkpoint_writer import CheckpointWriter
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig, FsyncMode
@@ -28,7 +28,14 @@ from headrace.broker.coordinator import transactions
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.coordinator.table import LogTable
 from headrace.broker.coordinator.transactions import TransactionCoordinator
-from headrace.broker.data_directory import CLEAN_MARKER, Removal, boot_id, lock, partition_directory, put_strays_aside
+from headrace.broker.data_directory import (
+    CLEAN_MARKER,
+    FileRemover,
+    boot_id,
+    clean_up_strays,
+    lock,
+    partition_directory,
+)
 from headrace.broker.errors import RequestRefused
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.log.checkpoints import CLEAN_TO, LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint
@@ -36,30 +43,39 @@ from headrace.broker.log.files import OpenFiles, sync_directory
 from headrace.broker.log.flusher import SYNC_THREADS, Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
-from headrace.broker.pauses import LOOK_MS, Pauses
+from headrace.broker.maintenance import LogMaintenance
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.supervised import repeat
 from headrace.broker.topic_changes import TopicChanges
-from headrace.broker.topic_config import effective_number, log_limits
+from headrace.broker.topic_config import effective_int, log_limits
 from headrace.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, TopicStore
-from headrace.broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
 OFFSETS_PARTITION = (OFFSETS_TOPIC, 0)
 TRANSACTIONS_PARTITION = (TRANSACTIONS_TOPIC, 0)
 
+CHECK_INTERVAL_MS = 250
+PAUSE_MIN_S = 1.0
+"""Shorter pauses are not logged: clients' timeouts begin at several seconds."""
+WORKED = "the broker was working"
+WAITED = "the broker waited for the disk or a processor"
+
 
 class BrokerNode:
-    """Everything of the broker that outlives a connection. `now_ms` is the wall clock, in milliseconds, and
-    `monotonic_ms` the one that deadlines of groups go by."""
+    """All state of the broker that outlives a connection.
+
+    Args:
+        now_ms: wall clock, in milliseconds.
+        monotonic_ms: clock for the deadlines of consumer groups.
+        on_disk_failure: called when an fsync has failed.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
         *,
-        files_max: int = descriptors.FILES_MAX,
+        files_max: int = file_descriptors.FILES_MAX,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         on_disk_failure: Callable[[OSError], None] = lambda error: None,
@@ -68,14 +84,14 @@ class BrokerNode:
         self.now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self.address = (config.host, config.port)
         self.logs: dict[PartitionKey, PartitionLog] = {}
-        self._removal = Removal()
+        self._removal = FileRemover()
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-files")
-        # One thread, so that the event loop shares the interpreter with no more.
-        self.opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-open")
+        # A single thread, since more would compete with the event loop for the interpreter.
+        self.decode_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-open")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self.fetch_sessions = FetchSessions()
-        self.pauses = Pauses()
+        self.pauses = PauseDetector()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
         self._lock_fd = lock(config.data_dir)
@@ -95,19 +111,19 @@ class BrokerNode:
         self.producer_ids = ProducerIds(directory, self._executor)
         marker = directory / CLEAN_MARKER
         is_clean = marker.exists()
-        put_strays_aside(
+        clean_up_strays(
             directory, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
         )
-        self._open_keepers()
+        self._open_maintenance()
         truncated_bytes = self._open_logs(is_clean)
-        self.cleaner.keep_within(self.logs)
-        # Rows of partitions that are gone must not meet a new partition of the same name.
+        self.cleaner.limit_clean_to(self.logs)
+        # Rows of deleted partitions must not apply to new partitions of the same name.
         self.checkpoints.write().result()
         marker.unlink(missing_ok=True)
         sync_directory(directory)
         self._open_coordinators(is_clean)
-        self.producer_ids.begin_above(self._producers_heard_of(), is_in_use=any(map(_has_records, self.logs.values())))
-        self.upkeep = Upkeep(
+        self.producer_ids.skip_past(self._known_producer_ids(), is_in_use=any(map(_has_records, self.logs.values())))
+        self.maintenance = LogMaintenance(
             self.config,
             self.topics,
             self.logs,
@@ -129,8 +145,8 @@ class BrokerNode:
             (time.monotonic() - started) * 1000,
         )
 
-    def _open_keepers(self) -> None:
-        """What looks after the logs, which are opened later."""
+    def _open_maintenance(self) -> None:
+        """Creates the objects that maintain the logs; the logs are opened later."""
         self.cleaner = Cleaner(
             self._executor,
             self.flusher,
@@ -155,7 +171,7 @@ class BrokerNode:
         )
 
     def _open_logs(self, is_clean: bool) -> int:
-        """Opens those of all topics; returns how many bytes had to be cut off."""
+        """Opens the logs of all topics; returns the number of truncated bytes."""
         recovery_points = read_checkpoint(self.config.data_dir / RECOVERY_POINTS)
         log_starts = read_checkpoint(self.config.data_dir / LOG_STARTS)
         truncated_bytes = 0
@@ -168,7 +184,7 @@ class BrokerNode:
         return truncated_bytes
 
     def _open_coordinators(self, is_clean: bool) -> None:
-        """Of groups and of transactions, from their logs."""
+        """Opens the coordinators of groups and transactions from their logs."""
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.changes.create_topic(OFFSETS_TOPIC, 1, {})
         self.groups = GroupCoordinator(
@@ -194,20 +210,21 @@ class BrokerNode:
             self.now_ms,
             table=self._transaction_table() if TRANSACTIONS_PARTITION in self.logs else None,
             open_table=self._new_transaction_table,
-            is_clean=is_clean,
+            was_clean_shutdown=is_clean,
             boot_id=boot_id(),
         )
 
-    def _producers_heard_of(self) -> Iterator[int]:
+    def _known_producer_ids(self) -> Iterator[int]:
         for log in self.logs.values():
             yield from log.producers.ids()
         for transaction in self.transactions.all.values():
             yield transaction.producer_id
 
     async def _new_transaction_table(self) -> LogTable:
-        """
+        """Creates the topic of transactions if it does not exist, and returns its table.
+
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the disk rejected the write.
         """
         if TRANSACTIONS_PARTITION not in self.logs:
             refusals = await self.changes.create_topics([Topic(TRANSACTIONS_TOPIC, uuid.uuid4(), 1)])
@@ -216,68 +233,66 @@ class BrokerNode:
         return self._transaction_table()
 
     def _transaction_table(self) -> LogTable:
-        partitions = self.topic(TRANSACTIONS_TOPIC).partitions
-        if partitions != 1:
-            # A client could make it once, with as many as any topic.
-            logger.error(
-                "topic %s has %d partitions where one was expected; all transactional ids are in the first one, the "
-                "others stay empty",
-                TRANSACTIONS_TOPIC,
-                partitions,
-            )
         return LogTable(
             self.logs[TRANSACTIONS_PARTITION],
             self.flusher,
             self.config.fsync,
             self.now_ms,
             unlink=self._unlink_later,
-            grows_by=transactions.COMPACT_BYTES,
+            growth_bytes=transactions.COMPACT_BYTES,
         )
 
     def start(self) -> None:
-        """Starts what runs beside the connections; needs a running event loop."""
+        """Starts the background tasks; requires a running event loop."""
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(repeat(self._closing, self.config.housekeeping_interval_ms, self.upkeep.keep_house)),
-            loop.create_task(repeat(self._closing, self.config.cleaner_interval_ms, self.upkeep.clean)),
+            loop.create_task(
+                repeat(self._closing, self.config.housekeeping_interval_ms, self.maintenance.run_housekeeping)
+            ),
+            loop.create_task(repeat(self._closing, self.config.cleaner_interval_ms, self.maintenance.clean)),
             loop.create_task(self.groups.run()),
-            loop.create_task(repeat(self._closing, transactions.LOOK_MS, self.transactions.look)),
-            loop.create_task(repeat(self._closing, LOOK_MS, self.pauses.look)),
+            loop.create_task(
+                repeat(self._closing, transactions.TIMEOUT_CHECK_INTERVAL_MS, self.transactions.run_maintenance)
+            ),
+            loop.create_task(repeat(self._closing, CHECK_INTERVAL_MS, self.pauses.check)),
         ]
         flush = self.flusher.flush_closed_segments if self.config.fsync is FsyncMode.NONE else self.flusher.flush_dirty
         self._tasks.append(loop.create_task(repeat(self._closing, self.config.flush_interval_ms, flush)))
 
     async def close(self) -> None:
-        """Forces and closes everything, and leaves the mark of a clean end unless the disk is full.
+        """Fsyncs and closes everything, and writes the marker of a clean shutdown unless the disk is full.
 
         Raises:
-            OSError: something could not be forced to disk.
+            OSError: an fsync failed.
         """
         self._closing.set()
         self.groups.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.changes.ended()
-        unforced: list[Path] = []
+        await self.changes.wait_until_done()
+        dirty_paths: list[Path] = []
         full: OSError | None = None
         for log in self.logs.values():
             try:
-                unforced += log.close()
+                dirty_paths += log.close()
             except OSError as error:
                 full = error
-                unforced += log.flush_job().paths
-        await self.flusher.sync(unforced)
+                dirty_paths += log.flush_job().paths
+        await self.flusher.sync(dirty_paths)
         try:
             if full is not None:
                 raise full
             for log in self.logs.values():
                 log.recovery_point = log.log_end_offset
             await asyncio.wrap_future(self.checkpoints.write())
-            # Where the power takes that mark, the next start reads from the recovery points on, which is nothing.
+            # The marker is not fsynced: without it the next start reads from the recovery points on, where no data
+            # follows.
             (self.config.data_dir / CLEAN_MARKER).touch()
         except OSError as error:
-            logger.warning("closed without the mark of a clean end; the next start reads the logs error=%s", error)
+            logger.warning(
+                "closed without the marker of a clean shutdown; the next start scans the logs error=%s", error
+            )
         self._files.close()
-        self.opener.shutdown(cancel_futures=True)
+        self.decode_executor.shutdown(cancel_futures=True)
         self._executor.shutdown()
         self._writer.shutdown()
         os.close(self._lock_fd)
@@ -285,28 +300,30 @@ class BrokerNode:
     # Topics
 
     def topic(self, name: str) -> Topic:
-        """Raises:
-        RequestRefused: there is no such topic.
-        """
-        return self.topics.existing(name)
-
-    def log(self, name: str, partition: int, leader_epoch: int = -1) -> PartitionLog:
-        """The log of a partition, for a client that knows this leader epoch; -1 says it knows none.
+        """Returns a topic.
 
         Raises:
-            RequestRefused: there is no such partition, or no such epoch.
+            RequestRefused: the topic does not exist.
+        """
+        return self.topics.require(name)
+
+    def log(self, name: str, partition: int, leader_epoch: int = -1) -> PartitionLog:
+        """Returns the log of a partition for a client that knows this leader epoch; -1 means that it knows none.
+
+        Raises:
+            RequestRefused: the partition or the epoch does not exist, or the epoch is older than the current one.
         """
         log = self.logs.get((name, partition))
         if log is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}")
+            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {name}-{partition} does not exist")
         newest = log.leader_epoch
         if leader_epoch not in (-1, newest):
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch > newest else ErrorCode.FENCED_LEADER_EPOCH
-            raise RequestRefused(code, f"leader epoch {leader_epoch}; the newest is {newest}")
+            raise RequestRefused(code, f"leader epoch {leader_epoch}; the current one is {newest}")
         return log
 
     def message_bytes_max(self, topic: Topic) -> int:
-        return effective_number(topic.configs, "max.message.bytes", self.config)
+        return effective_int(topic.configs, "max.message.bytes", self.config)
 
     def _open_log(
         self, topic: Topic, index: int, is_clean: bool, recovery_point: int | None, log_start: int
@@ -321,20 +338,74 @@ class BrokerNode:
             recovery_point=recovery_point,
             log_start_offset=log_start,
             leader_epoch=self.topics.leader_epoch,
-            had_epochs=self.topics.had_epochs,
-            sets_aside=self.config.sets_damaged_aside,
-            checks_forced=topic.is_internal,
+            repairs_corruption=self.config.repairs_corrupt_logs,
+            verifies_fsynced=topic.is_internal,
             now_ms=self.now_ms(),
         )
         if opened.log.needs_flush:
-            self.flusher.note(opened.log)
+            self.flusher.mark_dirty(opened.log)
         return opened
 
     def _unlink_later(self, paths: list[Path]) -> Future[None]:
-        """Removes files in a thread: freeing a large one takes its time."""
+        """Deletes files in a thread: freeing a large file takes time."""
         return self._executor.submit(self._removal.remove, paths)
 
 
 def _has_records(log: PartitionLog) -> bool:
-    """Had it ever any?"""
+    """Whether the log ever had records."""
     return log.log_end_offset > 0
+
+
+async def repeat(closing: asyncio.Event, interval_ms: int, work: Callable[[], object]) -> None:
+    """Calls `work`, which may be a coroutine function, at every interval until `closing` is set. Logs errors."""
+    while not closing.is_set():
+        try:
+            async with asyncio.timeout(interval_ms / 1000):
+                await closing.wait()
+            return
+        except TimeoutError:
+            pass
+        try:
+            result = work()
+            if asyncio.iscoroutine(result):
+                await result
+        except (OSError, RequestRefused) as error:
+            logger.error("background task failed error=%s; retrying in interval_ms=%d", error, interval_ms)
+        except Exception:
+            logger.exception("background task failed; retrying in interval_ms=%d", interval_ms)
+
+
+class PauseDetector:
+    """Detects pauses of the event loop: the broker waited for a slow disk or a processor, was stopped, or blocked
+    itself.
+
+    Call `check` every CHECK_INTERVAL_MS. `total_s` is the sum of all pauses.
+
+    Args:
+        now_s: a monotonic clock.
+        worked_s: the processor time of this thread.
+    """
+
+    def __init__(
+        self, now_s: Callable[[], float] = time.monotonic, worked_s: Callable[[], float] = time.thread_time
+    ) -> None:
+        self.total_s = 0.0
+        self._now_s, self._worked_s = now_s, worked_s
+        self._seen: tuple[float, float] | None = None
+
+    def check(self) -> None:
+        """Compares the time since the last call with CHECK_INTERVAL_MS, and logs a pause."""
+        now, worked = self._now_s(), self._worked_s()
+        before, self._seen = self._seen, (now, worked)
+        if before is None:
+            return
+        pause_s, work_s = now - before[0] - CHECK_INTERVAL_MS / 1000, worked - before[1]
+        if pause_s < PAUSE_MIN_S:
+            return
+        self.total_s += pause_s
+        logger.warning(
+            "event loop paused pause_ms=%d of_which_working_ms=%d reason=%s",
+            round(pause_s * 1000),
+            round(work_s * 1000),
+            WORKED if work_s > pause_s / 2 else WAITED,
+        )

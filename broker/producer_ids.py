@@ -1,8 +1,8 @@
-"""Producer ids, never given twice: a block is claimed on disk before its first id is given out.
+"""Producer ids, each assigned at most once: a block of ids is claimed on disk before the first of them is assigned.
 
-A producer with the id of another one would be taken for it: its batches for repetitions, which are acknowledged and not
-stored. So a file that is missing, or says less than the logs know of, as one that was put back from an older copy, is
-not believed: ids go on above those that are known.
+If two producers had the same id, batches of one could be mistaken for retries of the other's, and be acknowledged
+without being stored. Therefore the file is not trusted if it is missing or lower than ids in the logs, for example
+after it was restored from an older copy: assignment then continues above the ids in the logs.
 """
 
 from __future__ import annotations
@@ -21,53 +21,55 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "producer-ids"
 BLOCK_SIZE = 1000
-"""Ids claimed at once: a crash wastes at most this many of 2**63."""
-DISTANCE = 1_000_000
-"""How far above the largest known id those begin whose file was lost. Producers that were silent for a day, or whose
-topics are deleted, are not known any more and may come back; so many were hardly given out above those that are."""
-MADE_UP_FROM = 1 << 62
-"""So many are never given out: a client made such an id up, and to go on above it would leave too few."""
+"""Ids claimed per write: a crash wastes at most this many of 2**63."""
+LOST_FILE_GAP = 1_000_000
+"""Distance from the largest known id after the file was lost. Producers that were silent for a day, or whose topics
+were deleted, are no longer in the logs and may return; it is unlikely that so many ids were assigned to them."""
+INVENTED_ID_MIN = 1 << 62
+"""Ids from here on are never assigned: a client invented them, and continuing above them would leave too few."""
 
 _NUMBER = re.compile(r"[0-9]{1,19}\n?")
 
 
 class ProducerIds:
-    """Not for use by threads, but claims in one of `executor`'s."""
+    """Not thread-safe; a block is claimed in a thread of `executor`."""
 
     def __init__(self, directory: Path, executor: Executor) -> None:
         self._path, self._executor = directory / FILE_NAME, executor
         self._claim: asyncio.Task[None] | None = None
-        self._on_file = read_producer_ids(self._path)
-        self._next = self._claimed = self._on_file or 0
+        self._persisted = read_producer_ids(self._path)
+        self._next = self._claimed = self._persisted or 0
 
-    def begin_above(self, known: Iterable[int], *, is_in_use: bool) -> None:
-        """Goes on above ids that were given out, where the file does not, and says so in the log.
+    def skip_past(self, known: Iterable[int], *, is_in_use: bool) -> None:
+        """Skips ids that were already assigned if the file does not, and logs that.
 
         Args:
-            known: ids of producers that are heard of in the data directory.
-            is_in_use: whether anything was stored in it, for which a missing file is a loss.
+            known: producer ids found in the data directory.
+            is_in_use: whether the directory contains records, so that a missing file means a loss.
 
         Raises:
-            OSError: where they begin could not be written down.
+            OSError: the file could not be written.
         """
-        largest = max((producer_id for producer_id in known if producer_id < MADE_UP_FROM), default=-1)
-        begin = first_id(self._on_file, largest, is_in_use=is_in_use)
-        if begin == self._on_file:
+        largest = max((producer_id for producer_id in known if producer_id < INVENTED_ID_MIN), default=-1)
+        begin = first_id(self._persisted, largest, is_in_use=is_in_use)
+        if begin == self._persisted:
             return
         if begin:
             logger.error(
-                "producer ids not continued file=%s reason=%s largest_known=%d next=%d",
+                "producer ids skipped file=%s reason=%s largest_known=%d next=%d",
                 self._path,
-                "it is missing" if self._on_file is None else f"it says {self._on_file}, and larger ones are known",
+                "it is missing"
+                if self._persisted is None
+                else f"it contains {self._persisted}, but larger ids are in use",
                 largest,
                 begin,
             )
-        # Also where nothing was given out yet, so that it is noticed when the file is missing later.
+        # Written even if no id was assigned yet, so that a later loss of the file is detected.
         write_atomically(self._path, f"{begin}\n".encode())
-        self._next = self._claimed = self._on_file = begin
+        self._next = self._claimed = self._persisted = begin
 
-    async def take(self) -> int:
-        """A producer id that no producer of this data directory ever had.
+    async def allocate(self) -> int:
+        """Returns a producer id that was never assigned in this data directory.
 
         Raises:
             OSError: the next block could not be claimed.
@@ -75,7 +77,7 @@ class ProducerIds:
         while self._next >= self._claimed:
             if self._claim is None or self._claim.done():
                 self._claim = asyncio.get_running_loop().create_task(self._claim_block())
-            # One claim for all that wait; who is gone meanwhile does not end it for the others.
+            # All waiting requests share one claim; a cancelled request does not cancel it for the others.
             await asyncio.shield(self._claim)
         self._next += 1
         return self._next - 1
@@ -85,22 +87,23 @@ class ProducerIds:
         await asyncio.get_running_loop().run_in_executor(
             self._executor, write_atomically, self._path, f"{claimed}\n".encode()
         )
-        # Here and not by whoever waits: once this is done, all who come find a block.
+        # Set by the task, not by the waiting requests, so that later requests find the block too.
         self._claimed = claimed
 
 
-def first_id(on_file: int | None, largest: int, *, is_in_use: bool) -> int:
-    """The first id to give out: what the file says, unless it is missing (None) or `largest` was given out already."""
-    if on_file is not None and on_file > largest:
-        return on_file
-    return largest + 1 + DISTANCE if is_in_use or largest >= 0 else 0
+def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
+    """Returns the first id to assign: the one on file, unless the file is missing (None) or `largest` was already
+    assigned."""
+    if persisted is not None and persisted > largest:
+        return persisted
+    return largest + 1 + LOST_FILE_GAP if is_in_use or largest >= 0 else 0
 
 
 def read_producer_ids(path: Path) -> int | None:
-    """The first id that was not given out; None where there is no such file.
+    """Returns the first unassigned id; None if the file does not exist.
 
     Raises:
-        CorruptFile: it holds something else than a number.
+        CorruptFile: the file does not contain a number.
     """
     try:
         content = path.read_text(encoding="ascii")

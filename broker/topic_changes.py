@@ -1,7 +1,7 @@
-"""Topics come, grow, are configured and go.
+"""Creates, extends, configures and deletes topics.
 
-One change after the other. A change is on disk before anybody sees it, and is then seen as a whole; the file of the
-topics is written by one thread, so that nobody waits for the disk but who wants the change.
+Changes run one after another. A change is durable before it becomes visible, and becomes visible atomically. One thread
+writes the topics file, so that only the client that requested the change waits for the disk.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from typing import Any, TypeVar
 from headrace.broker.checkpoint_writer import CheckpointWriter
 from headrace.broker.cleaner import Cleaner
 from headrace.broker.config import BrokerConfig
-from headrace.broker.coordinator.commits import Commits
-from headrace.broker.data_directory import DELETED_DIRECTORY, partition_directory, put_stray_aside, remove_directories
+from headrace.broker.coordinator.commits import OffsetCommits
+from headrace.broker.data_directory import DELETED_DIRECTORY, partition_directory, remove_directories, rename_stray
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.checkpoints import PartitionKey
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import log_limits
 from headrace.broker.topics import INTERNAL_TOPICS, Topic, TopicStore, check_partition_count, check_topic_name
-from headrace.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-TOPICS_AT_ONCE = 100
-"""Created for one client that asks for them, while all others wait."""
+AUTO_CREATED_TOPICS_MAX = 100
+"""Topics created for one metadata request; creating them delays other requests."""
 PARTITIONS_TOTAL_MAX = 20_000
-"""Of all topics: clients create topics by asking for them, and each partition costs a directory and a start's time."""
+"""Partitions of all topics: a client creates topics by naming them, and each partition costs a directory and time at
+the start."""
 
 Result = TypeVar("Result")
 
 
 class TopicChanges:
-    """Not for use by threads. `groups` are there before the first topic that is not the broker's own.
+    """Not thread-safe. `commits` is set before the first topic that is not internal.
 
     Args:
-        logs: all there are, which this adds to and takes from.
+        logs: all logs; topic changes add to it and remove from it.
         open_new: opens the log of a new partition.
-        writer: of one thread, which writes checkpoints too.
-        executor: of threads that have time.
+        writer: an executor with one thread, which also writes the checkpoints.
+        executor: threads for slow work.
     """
 
-    commits: Commits
+    commits: OffsetCommits
 
     def __init__(
         self,
@@ -69,61 +70,63 @@ class TopicChanges:
         self._config, self._topics, self._logs = config, topics, logs
         self._open_new, self._flusher, self._cleaner = open_new, flusher, cleaner
         self._checkpoints, self._writer, self._executor = checkpoints, writer, executor
-        self._changing = asyncio.Lock()
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._change_lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
 
-    async def ended(self) -> None:
-        """Waits for all that are under way."""
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+    async def wait_until_done(self) -> None:
+        """Waits for all running changes."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     def check_new_topic(self, name: str, partitions: int) -> None:
-        """Raises:
-        RequestRefused: a topic of this name and size cannot be created.
+        """Checks whether a topic of this name and size can be created.
+
+        Raises:
+            RequestRefused: it cannot; the message gives the reason.
         """
         check_topic_name(name)
         check_partition_count(partitions)
         if self._topics.get(name) is not None:
             raise RequestRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
-        self._check_room(partitions)
+        self._check_partition_total(partitions)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Creates a topic while all others wait: for the start, and for few partitions.
+        """Creates a topic while the event loop waits: for the broker's start and a few partitions.
 
         Raises:
-            RequestRefused: it cannot be created; it does not exist.
+            RequestRefused: the topic could not be created and does not exist.
         """
-        assert not self._changing.locked()
+        assert not self._change_lock.locked()
         self.check_new_topic(name, partitions)
         topic = Topic(name, uuid.uuid4(), partitions, MappingProxyType(dict(configs)))
-        places = [(topic, index) for index in range(partitions)]
+        new_partitions = [(topic, index) for index in range(partitions)]
         if not topic.is_internal:
-            for _ in self.commits.forget_before(name):
+            for _ in self.commits.delete_before_create(name):
                 pass
         try:
-            for write in self._adding([topic], places):
+            for write in self._creation_steps([topic], new_partitions):
                 if write is not None:
                     write.result()
         except (OSError, RequestRefused) as error:
-            remove_directories(self._new_directories(places))
+            remove_directories(self._new_directories(new_partitions))
             if isinstance(error, RequestRefused):
                 raise
             raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
         return topic
 
     async def create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
-        """Creates topics, with one write of the topic file for all; returns why some of them could not be.
+        """Creates topics with one write of the topics file; returns the refusals by name.
 
-        Where there would be too many partitions, or the disk is full, none of them exists.
+        If there would be too many partitions, or the disk is full, no topic is created.
         """
-        return await self._to_its_end(self._create_topics(topics))
+        return await self._uninterrupted(self._create_topics(topics))
 
     async def _create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
         refusals: dict[str, RequestRefused] = {}
-        async with self._changing:
+        async with self._change_lock:
             missing = []
             for topic in topics:
                 try:
-                    # Somebody else may have created it meanwhile.
+                    # Another request may have created it meanwhile.
                     self.check_new_topic(topic.name, topic.partitions)
                     missing.append(topic)
                 except RequestRefused as refused:
@@ -132,24 +135,24 @@ class TopicChanges:
         return refusals
 
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
-        """Creates those of these topics that are missing, and returns why some could not be.
+        """Creates the missing ones of these topics; returns the refusals by name.
 
-        Beyond TOPICS_AT_ONCE they are as unknown as before: clients ask again for what they do not find. So are the
-        broker's own, which it makes as it needs them.
+        Topics beyond AUTO_CREATED_TOPICS_MAX stay unknown, and clients retry. Internal topics are never created here:
+        the broker creates them when it needs them.
         """
-        return await self._to_its_end(self._ensure_topics(tuple(names)))
+        return await self._uninterrupted(self._ensure_topics(tuple(names)))
 
     async def _ensure_topics(self, names: Sequence[str]) -> dict[str, RequestRefused]:
         missing: list[Topic] = []
         refusals: dict[str, RequestRefused] = {}
-        async with self._changing:
+        async with self._change_lock:
             for name in names:
                 if name in INTERNAL_TOPICS:
                     continue
-                if self._topics.get(name) is None and len(missing) < TOPICS_AT_ONCE:
+                if self._topics.get(name) is None and len(missing) < AUTO_CREATED_TOPICS_MAX:
                     try:
                         self.check_new_topic(name, self._config.partitions)
-                        self._check_room(self._config.partitions * (len(missing) + 1))
+                        self._check_partition_total(self._config.partitions * (len(missing) + 1))
                         missing.append(Topic(name, uuid.uuid4(), self._config.partitions))
                     except RequestRefused as refused:
                         refusals[name] = refused
@@ -168,151 +171,159 @@ class TopicChanges:
         """Raises the number of partitions of a topic to `count`.
 
         Raises:
-            RequestRefused: there is no such topic, it has as many, there would be too many partitions, or the disk is
-                full; the topic is as before.
+            RequestRefused: the topic does not exist or already has as many partitions, there would be too many in
+                total, or the disk is full; the topic is unchanged.
         """
-        await self._to_its_end(self._add_partitions(name, count))
+        await self._uninterrupted(self._add_partitions(name, count))
 
     async def _add_partitions(self, name: str, count: int) -> None:
-        async with self._changing:
-            topic = self._topics.existing(name)
+        async with self._change_lock:
+            topic = self._topics.require(name)
             if count <= topic.partitions:
                 raise RequestRefused(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"topic {name!r} has {topic.partitions} partitions; {count} would not be more",
+                    f"topic {name!r} has {topic.partitions} partitions; {count} is not more",
                 )
             grown = replace(topic, partitions=count)
             await self._add([grown], [(grown, index) for index in range(topic.partitions, count)])
         logger.info("partitions added topic=%s partitions=%d", name, count)
 
-    async def _add(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> None:
-        turns = Turns()
+    async def _add(self, topics: Sequence[Topic], new_partitions: Sequence[tuple[Topic, int]]) -> None:
+        yielder = LoopYielder()
         for topic in topics:
             if self._topics.get(topic.name) is None and not topic.is_internal:
-                await self.commits.forgotten_before(topic.name)
+                await self.commits.delete_before_create_durably(topic.name)
         try:
-            for write in self._adding(topics, places):
+            for write in self._creation_steps(topics, new_partitions):
                 if write is not None:
                     await asyncio.wrap_future(write)
-                await turns.give()
+                await yielder.yield_if_due()
         except (OSError, RequestRefused) as error:
-            await asyncio.wrap_future(self._writer.submit(remove_directories, self._new_directories(places)))
+            await asyncio.wrap_future(self._writer.submit(remove_directories, self._new_directories(new_partitions)))
             if isinstance(error, RequestRefused):
                 raise
             raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
 
-    def _adding(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> Iterator[Future[None] | None]:
-        """Makes the directories of new partitions and then writes their topics: what has no topic yet is a leftover.
+    def _creation_steps(
+        self, topics: Sequence[Topic], new_partitions: Sequence[tuple[Topic, int]]
+    ) -> Iterator[Future[None] | None]:
+        """Creates the directories of new partitions, then writes their topics: a directory without a topic is a stray.
 
-        Yields what has to be written before it goes on; None where others may have their turn.
+        Yields a future to wait for before the next step, or None where other tasks may run.
         """
-        self._check_room(len(places))
+        self._check_partition_total(len(new_partitions))
         if self._checkpoints.have_deleted_topics:
             yield self._checkpoints.write()
         opened: dict[PartitionKey, PartitionLog] = {}
-        for (topic, index), directory in zip(places, self._new_directories(places), strict=True):
+        for (topic, index), directory in zip(new_partitions, self._new_directories(new_partitions), strict=True):
             if directory.exists():
-                # Of a topic that was deleted, which the disk did not let go; the records are no new one's.
-                put_stray_aside(directory)
+                # Left by a deleted topic because a disk operation failed; its records do not belong to the new topic.
+                rename_stray(directory)
             opened[topic.name, index] = self._open_new(topic, index)
             yield None
         changed = self._topics.with_topics(topics)
         yield self._writer.submit(self._topics.write, changed)
         new = [topic for topic in topics if self._topics.get(topic.name) is None]
         self._logs.update(opened)
-        self._topics.take(changed)
+        self._topics.apply(changed)
         for topic in new:
             logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
 
-    def _new_directories(self, places: Iterable[tuple[Topic, int]]) -> list[Path]:
-        return [partition_directory(self._config.data_dir, topic.name, index) for topic, index in places]
+    def _new_directories(self, new_partitions: Iterable[tuple[Topic, int]]) -> list[Path]:
+        return [partition_directory(self._config.data_dir, topic.name, index) for topic, index in new_partitions]
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Waits for work that goes on where the client who wants it is gone, since half of it must not be left."""
+    async def _uninterrupted(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Runs work to its end even if the client disconnects: a half-done change would be inconsistent."""
         change = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(change)
-        change.add_done_callback(self._under_way.discard)
+        self._running.add(change)
+        change.add_done_callback(self._running.discard)
         return await asyncio.shield(change)
 
-    def _check_room(self, partitions: int) -> None:
+    def _check_partition_total(self, partitions: int) -> None:
         if len(self._logs) + partitions > PARTITIONS_TOTAL_MAX:
             raise RequestRefused(
                 ErrorCode.POLICY_VIOLATION,
-                f"{partitions} partitions beside {len(self._logs)}; at most {PARTITIONS_TOTAL_MAX} are kept in all",
+                f"{partitions} more partitions than the existing {len(self._logs)}; at most {PARTITIONS_TOTAL_MAX} "
+                "are allowed",
             )
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Raises:
-        RequestRefused: it is the broker's own, it is gone, or its deletion cannot be stored.
+        """Deletes a topic.
+
+        Raises:
+            RequestRefused: the topic is internal, it does not exist, or the deletion cannot be stored.
         """
         if topic.name in INTERNAL_TOPICS:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
-        await self._to_its_end(self._delete_topic(topic))
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic")
+        await self._uninterrupted(self._delete_topic(topic))
 
-    async def _delete_topic(self, asked_for: Topic) -> None:
-        async with self._changing:
-            # Meanwhile it may have been altered, or deleted and created anew.
-            topic = self._topics.existing(asked_for.name)
-            if topic.topic_id != asked_for.topic_id:
-                raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} is another one now")
+    async def _delete_topic(self, requested: Topic) -> None:
+        async with self._change_lock:
+            # The topic may have been altered meanwhile, or deleted and created again.
+            topic = self._topics.require(requested.name)
+            if topic.topic_id != requested.topic_id:
+                raise RequestRefused(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted and created again"
+                )
             remaining = self._topics.without(topic.name)
             await asyncio.wrap_future(self._writer.submit(self._topics.write, remaining))
-            self._topics.take(remaining)
+            self._topics.apply(remaining)
             self._checkpoints.note_deletion()
-            await self._let_go(topic, [self._logs.pop((topic.name, index)) for index in range(topic.partitions)])
+            await self._remove_logs(topic, [self._logs.pop((topic.name, index)) for index in range(topic.partitions)])
             try:
                 await asyncio.wrap_future(self._checkpoints.write())
             except OSError as error:
-                logger.error("checkpoints not written error=%s; written before the next topic is created", error)
-        # Until this waits for the disk nobody else has a turn: what is committed in a new topic of the name stays.
+                logger.error("checkpoints not written error=%s; retried before the next topic is created", error)
+        # No other task runs before the first wait for the disk here, so offsets committed in a new topic of the same
+        # name stay.
         try:
-            await self.commits.forget_topic(topic.name)
+            await self.commits.delete_topic_offsets(topic.name)
         except RequestRefused as refused:
             logger.error(
-                "offsets of a deleted topic not forgotten topic=%s reason=%s; tried again", topic.name, refused
+                "offsets of a deleted topic not deleted topic=%s reason=%s; retrying later", topic.name, refused
             )
 
-    async def _let_go(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Removes the logs of a topic that is not there any more."""
+    async def _remove_logs(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
+        """Deletes the logs of a deleted topic."""
         for index, log in enumerate(logs):
-            self._flusher.forget(log)
+            self._flusher.discard(log)
             self._cleaner.forget((topic.name, index))
-        turns, doomed = Turns(), []
+        yielder, renamed = LoopYielder(), []
         for index, log in enumerate(logs):
-            log.forget_files()
+            log.close_files()
             try:
-                # Renamed first, so that the topic can be created anew while the files of the old one are removed.
-                doomed.append(
+                # Renamed first, so that the topic can be created again while the old files are being deleted.
+                renamed.append(
                     log.directory.rename(log.directory.with_name(f"{topic.topic_id.hex}-{index}{DELETED_DIRECTORY}"))
                 )
             except OSError as error:
                 logger.error(
-                    "deleted partition not renamed directory=%s error=%s; removed at once", log.directory.name, error
+                    "deleted partition not renamed directory=%s error=%s; deleting it now", log.directory.name, error
                 )
                 await asyncio.get_running_loop().run_in_executor(self._executor, remove_directories, [log.directory])
-            log.wake(sys.maxsize)
-            await turns.give()
-        self._executor.submit(remove_directories, doomed)
+            log.notify_waiters(sys.maxsize)
+            await yielder.yield_if_due()
+        self._executor.submit(remove_directories, renamed)
         logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
 
     async def alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:
-        """Alters a topic, to a configuration that is made of it as it is then.
+        """Replaces a topic's configuration by the one that `configs_of` returns for its current state.
 
         Raises:
-            RequestRefused: there is no such topic, `configs_of` refuses it, or it cannot be stored.
+            RequestRefused: the topic does not exist, `configs_of` refuses the change, or it cannot be stored.
         """
-        await self._to_its_end(self._alter_topic(name, configs_of))
+        await self._uninterrupted(self._alter_topic(name, configs_of))
 
     async def _alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:
-        async with self._changing:
-            topic = self._topics.existing(name)
+        async with self._change_lock:
+            topic = self._topics.require(name)
             configs = configs_of(topic)
             if configs == topic.configs:
-                return  # as who keeps two clusters alike asks for again and again
+                return  # no change: tools that synchronize clusters send the same request repeatedly
             changed = replace(topic, configs=MappingProxyType(dict(configs)))
             topics = self._topics.with_topics([changed])
             await asyncio.wrap_future(self._writer.submit(self._topics.write, topics))
-            self._topics.take(topics)
+            self._topics.apply(topics)
             for index in range(changed.partitions):
                 self._logs[changed.name, index].limits = log_limits(changed.configs, self._config)
         logger.info("topic altered topic=%s configs=%s", changed.name, dict(changed.configs))

@@ -1,4 +1,4 @@
-"""The configuration of topics: which keys there are, what they may hold, what they default to."""
+"""Topic configurations: the supported keys, their permitted values and defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.protocol.error_codes import ErrorCode
 
 MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
-"""What `max.message.bytes` may be raised to: a batch is held in memory while it is handled."""
+"""Upper limit of `max.message.bytes`: a batch is held in memory while it is processed."""
 
 
 CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
@@ -22,7 +22,7 @@ TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS = "message.timestamp.after.max.ms", "mes
 
 
 class ConfigType(IntEnum):
-    """DescribeConfigs' numbers for the type of a value."""
+    """Codes of DescribeConfigs for the type of a value."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,7 +33,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """DescribeConfigs' numbers for where a value comes from."""
+    """Codes of DescribeConfigs for the source of a value."""
 
     TOPIC = 1
     BROKER_FILE = 4
@@ -42,14 +42,15 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One key. Numbers lie in [least, most]; a text is one of `choices`, the only behaviours this broker has."""
+    """One configuration key. Numbers lie in [minimum, maximum]; a string is one of `choices`, the behaviours that this
+    broker supports."""
 
     name: str
     type: ConfigType
     default: Callable[[BrokerConfig], str]
     documentation: str
-    least: int = 0
-    most: int = (1 << 63) - 1
+    minimum: int = 0
+    maximum: int = (1 << 63) - 1
     choices: tuple[str, ...] = ()
 
 
@@ -58,57 +59,57 @@ ROWS = (
         "retention.ms",
         ConfigType.LONG,
         lambda config: str(config.retention_ms),
-        "Segments whose largest record timestamp is older are deleted; -1 keeps them.",
-        least=-1,
+        "Segments whose largest record timestamp is older are deleted; -1 disables the limit.",
+        minimum=-1,
     ),
     ConfigRow(
         "retention.bytes",
         ConfigType.LONG,
         lambda config: "-1",
-        "The oldest segments of a partition are deleted as long as this much remains; -1 keeps them.",
-        least=-1,
+        "The oldest segments of a partition are deleted while at least this many bytes remain; -1 disables the limit.",
+        minimum=-1,
     ),
     ConfigRow(
         "segment.bytes",
         ConfigType.INT,
         lambda config: str(config.segment_bytes_max),
-        "Largest size of a segment file.",
-        least=1024,
-        most=(1 << 31) - 1,
+        "Maximum size of a segment file.",
+        minimum=1024,
+        maximum=(1 << 31) - 1,
     ),
     ConfigRow(
         "segment.ms",
         ConfigType.LONG,
         lambda config: str(7 * 86_400_000),
-        "A segment is closed at this age even when it is not full.",
-        least=1,
+        "Age at which a segment is closed even if it is not full.",
+        minimum=1,
     ),
     ConfigRow(
         "max.message.bytes",
         ConfigType.INT,
         lambda config: str(config.message_bytes_max),
-        "Largest record batch that is accepted, compressed.",
-        most=MESSAGE_BYTES_LIMIT,
+        "Maximum size of a record batch, as compressed by the producer.",
+        maximum=MESSAGE_BYTES_LIMIT,
     ),
     ConfigRow(
         CLEANUP_POLICY,
         ConfigType.LIST,
         lambda config: "delete",
-        "What happens to old segments: they are deleted, or of each key only the newest record is kept, or both.",
+        "delete removes segments by age and size; compact retains the newest record of each key; both are possible.",
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     ),
     ConfigRow(
         "delete.retention.ms",
         ConfigType.LONG,
         lambda config: str(86_400_000),
-        "How long compaction keeps a record without a value.",
+        "How long compaction retains a record without a value.",
     ),
     ConfigRow(
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         lambda config: "0.5",
-        "A log is compacted when this share of its closed segments is new since the last time.",
-        most=1,
+        "A log is compacted when this share of its closed segments has been added since the last compaction.",
+        maximum=1,
     ),
     ConfigRow(
         "min.compaction.lag.ms",
@@ -120,8 +121,8 @@ ROWS = (
         "max.compaction.lag.ms",
         ConfigType.LONG,
         lambda config: str((1 << 63) - 1),
-        "What is older is compacted whatever its share; the segment that is written to is closed for it.",
-        least=1,
+        "Segments with older records are compacted at any dirty ratio; the active segment is closed for it.",
+        minimum=1,
     ),
     ConfigRow(
         "compression.type",
@@ -134,41 +135,41 @@ ROWS = (
         TIMESTAMP_TYPE,
         ConfigType.STRING,
         lambda config: "CreateTime",
-        "Record timestamps are the producer's, or when the broker took the batch.",
+        "Record timestamps are set by the producer (CreateTime) or the broker (LogAppendTime).",
         choices=("CreateTime", LOG_APPEND_TIME),
     ),
     ConfigRow(
         TIMESTAMP_AFTER_MS,
         ConfigType.LONG,
         lambda config: "3600000",
-        "How far ahead of the broker's clock a record's time may be, where it is the producer's.",
+        "How far a producer's record timestamp may be ahead of the broker's clock.",
     ),
     ConfigRow(
         TIMESTAMP_BEFORE_MS,
         ConfigType.LONG,
         lambda config: str((1 << 63) - 1),
-        "How far behind the broker's clock a record's time may be, where it is the producer's.",
+        "How far a producer's record timestamp may be behind the broker's clock.",
     ),
     ConfigRow(
-        "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node keeps one replica.", choices=("1",)
+        "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node has one replica.", choices=("1",)
     ),
 )
 
 BY_NAME: Mapping[str, ConfigRow] = {row.name: row for row in ROWS}
 
-# Python reads more: digits of all scripts, and "_" between them.
+# Python's int and float also accept digits of other scripts and "_" between digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BETWEEN_ITEMS = re.compile(r"\s*,\s*")
 
 
 def check_config(name: str, value: str | None) -> str:
-    """Returns the value, as it is kept, if the topic configuration may hold it.
+    """Validates a configuration value and returns it in normalized form.
 
-    White space around a value and around the items of a list is left out, as by Kafka's ConfigDef.
+    White space around a value and around the items of a list is removed, as Kafka's ConfigDef does.
 
     Raises:
-        RequestRefused: unknown key, or a value outside what the row allows.
+        RequestRefused: the key is unknown, or the value is not permitted.
     """
     row = BY_NAME.get(name)
     if row is None:
@@ -176,59 +177,59 @@ def check_config(name: str, value: str | None) -> str:
             ErrorCode.INVALID_CONFIG, f"unknown topic configuration {name!r}; known: {', '.join(BY_NAME)}"
         )
     if value is None:
-        raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: null is not a value")
+        raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: null is not a permitted value")
     trimmed = value.strip()
     if row.choices:
         choice = _BETWEEN_ITEMS.sub(",", trimmed) if row.type is ConfigType.LIST else trimmed
         if choice not in row.choices:
             raise RequestRefused(
-                ErrorCode.INVALID_CONFIG, f"{name}: this broker only does {', '.join(row.choices)}, found {value!r}"
+                ErrorCode.INVALID_CONFIG, f"{name}: this broker supports {', '.join(row.choices)}; found {value!r}"
             )
         return choice
     if row.type is ConfigType.DOUBLE:
-        return _share(row, trimmed)
-    number = int(trimmed) if _WHOLE.fullmatch(trimmed) else row.least - 1
-    if not row.least <= number <= row.most:
+        return _parse_ratio(row, trimmed)
+    number = int(trimmed) if _WHOLE.fullmatch(trimmed) else row.minimum - 1
+    if not row.minimum <= number <= row.maximum:
         raise RequestRefused(
             ErrorCode.INVALID_CONFIG,
-            f"{name}: expected a whole number between {row.least} and {row.most}, found {value!r}",
+            f"{name}: expected a whole number between {row.minimum} and {row.maximum}, found {value!r}",
         )
     return str(number)
 
 
-def _share(row: ConfigRow, value: str) -> str:
-    share = float(value) if _DECIMAL.fullmatch(value) else -1.0
-    if not row.least <= share <= row.most:
+def _parse_ratio(row: ConfigRow, value: str) -> str:
+    ratio = float(value) if _DECIMAL.fullmatch(value) else -1.0
+    if not row.minimum <= ratio <= row.maximum:
         raise RequestRefused(
             ErrorCode.INVALID_CONFIG,
-            f"{row.name}: expected a number between {row.least} and {row.most}, found {value!r}",
+            f"{row.name}: expected a number between {row.minimum} and {row.maximum}, found {value!r}",
         )
-    return str(share)
+    return str(ratio)
 
 
 def is_compacted(configs: Mapping[str, str]) -> bool:
     return COMPACT in configs.get(CLEANUP_POLICY, "")
 
 
-def has_append_time(configs: Mapping[str, str]) -> bool:
-    """Are records of the time at which the broker takes them?"""
+def uses_append_time(configs: Mapping[str, str]) -> bool:
+    """Whether the broker sets the record timestamps."""
     return configs.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
 
 
-def is_deleted(configs: Mapping[str, str]) -> bool:
-    """Does retention by age and size let segments go?"""
+def has_delete_policy(configs: Mapping[str, str]) -> bool:
+    """Whether retention by age and size deletes segments."""
     return configs.get(CLEANUP_POLICY) != COMPACT
 
 
-def effective_number(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
-    """The number in force: the topic's own, else the broker's default."""
+def effective_int(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
+    """Returns the topic's value, or the broker's default."""
     return int(configs.get(name) or BY_NAME[name].default(broker))
 
 
 def log_limits(configs: Mapping[str, str], broker: BrokerConfig) -> LogLimits:
-    """What the configuration of a topic, and of the broker, says of its logs."""
+    """Returns the limits of a topic's logs from its configuration and the broker's."""
     return LogLimits(
-        effective_number(configs, "segment.bytes", broker),
-        effective_number(configs, "segment.ms", broker),
+        effective_int(configs, "segment.bytes", broker),
+        effective_int(configs, "segment.ms", broker),
         broker.fsync is FsyncMode.ALWAYS,
     )

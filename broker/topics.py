@@ -1,8 +1,8 @@
-"""Which topics there are: names, ids, partition counts and configurations, in one file that is replaced whole.
+"""The topics of the broker: names, ids, partition counts and configurations, stored in one file.
 
-A topic exists as soon as it is in the file, and no longer when it is not: directories are made before the file has the
-topic and removed after it has not. So a crash in between leaves directories that no topic has, which the next start
-removes or puts aside, and never a topic with half its data.
+A topic exists exactly while it is in the file: directories are created before the topic is added and deleted after it
+is removed. A crash in between leaves directories without a topic, which the next start deletes or renames, but never a
+topic without its directories.
 """
 
 from __future__ import annotations
@@ -25,25 +25,20 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import check_config
 
 FILE_NAME = "topics.json"
-FORMAT, FORMAT_WITH_TRANSACTIONS = 2, 3
-"""From 2 on there are leader epochs; a release that
-knows none would take batches that have one for damaged. 3 is written once there are transactions; a release that
-knows none would show what was aborted."""
-FORMATS_READ = (1, FORMAT, FORMAT_WITH_TRANSACTIONS)
+FORMAT = 1
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
-"""A leader epoch is the seconds since 2020, as long as a wrong clock leaves room in 32 bits to count on by ones. So a
-data directory that was put back from a copy, which takes longer than a second, never comes to an epoch again that it
-had before."""
+"""A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Clocks beyond
+this value are ignored, so that 32 bits suffice. A data directory restored from a copy, which takes more than a second,
+therefore never reuses an epoch."""
 EPOCH_ON_FILE_MAX = (1 << 31) - 2
-"""There is still one after it, for the start that reads it."""
+"""Leaves one more epoch for the start that reads the file."""
 NAME_CHARS_MAX = 249
-"""Kafka's limit: with a dash and the partition's number it is a directory name, and file systems take 255
-characters."""
+"""Kafka's limit: a directory name adds a dash and the partition number, and file systems allow 255 characters."""
 PARTITIONS_MAX = 10_000
-"""Of one topic: more is a slip of the finger on a single node."""
+"""Per topic: a larger number is a typing mistake on a single node."""
 NO_TOPIC_ID = uuid.UUID(int=0)
-"""No topic has it. kafka-python reads it as None."""
+"""Not the id of any topic. kafka-python decodes it as None."""
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -53,7 +48,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`topic_id` is new for every incarnation, so a deleted and re-created topic can be told from the old one."""
+    """A topic. `topic_id` is unique, so that a recreated topic can be distinguished from the deleted one."""
 
     name: str
     topic_id: uuid.UUID
@@ -66,8 +61,10 @@ class Topic:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises:
-    RequestRefused: INVALID_TOPIC, saying what is wrong.
+    """Checks a topic name.
+
+    Raises:
+        RequestRefused: INVALID_TOPIC with the reason.
     """
     if not name or name in (".", ".."):
         raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name!r} cannot be a topic name")
@@ -93,23 +90,22 @@ TopicsByName = Mapping[str, Topic]
 
 
 class TopicStore:
-    """The topics, the cluster's id, the leader epoch of this start. A change is written first, and then taken."""
+    """The topics, the cluster id and the leader epoch of this start. A change is written first and then applied."""
 
     def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic], leader_epoch: int = 0) -> None:
         self._path = path
         self.cluster_id = cluster_id
         self.leader_epoch = leader_epoch
-        self.had_epochs = leader_epoch > 0
         self._by_name = {topic.name: topic for topic in topics}
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
-        self.changes = 0  # how often topics came, grew, went or were configured since the start
+        self.changes = 0  # number of changes to topics since the start
 
     @classmethod
     def load(cls, directory: Path, new_cluster_id: str) -> TopicStore:
-        """Reads the store of a data directory, or makes an empty one.
+        """Loads the topics of a data directory, or creates an empty store.
 
         Raises:
-            CorruptFile: the file cannot be read, or it is missing beside partitions, which would be lost with it.
+            CorruptFile: the file is corrupt, or it is missing although partitions exist, which would be lost.
         """
         path = directory / FILE_NAME
         try:
@@ -124,11 +120,10 @@ class TopicStore:
         return cls(path, *_parse(path, document))
 
     def begin_leader_epoch(self, now_ms: int) -> None:
-        """Goes on to an epoch that no batch is of, neither here nor in a directory that this one may be an older copy
-        of.
+        """Starts a leader epoch that no batch has, neither in this directory nor in a newer copy of it.
 
         Raises:
-            OSError: it could not be written down.
+            OSError: the file could not be written.
         """
         clock = now_ms // 1000 - EPOCH_CLOCK_FROM_S
         self.leader_epoch = max(self.leader_epoch + 1, clock if clock < EPOCH_CLOCK_MAX else 0)
@@ -143,50 +138,52 @@ class TopicStore:
     def get(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
-    def existing(self, name: str) -> Topic:
-        """Raises:
-        RequestRefused: there is no such topic.
+    def require(self, name: str) -> Topic:
+        """Returns an existing topic.
+
+        Raises:
+            RequestRefused: the topic does not exist.
         """
         topic = self._by_name.get(name)
         if topic is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         return topic
 
     def names(self) -> Iterator[str]:
-        """Of the topics that are not the broker's own."""
+        """Yields the names of the topics that are not internal."""
         return (name for name in self._by_name if name not in INTERNAL_TOPICS)
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         return self._by_id.get(topic_id)
 
     def with_topics(self, topics: Iterable[Topic]) -> TopicsByName:
-        """All topics as they are with these added, or in place of those of the same names."""
+        """Returns all topics, with these added or replaced."""
         return self._by_name | {topic.name: topic for topic in topics}
 
     def without(self, name: str) -> TopicsByName:
-        """All topics but one."""
+        """Returns all topics except one."""
         return {topic.name: topic for topic in self if topic.name != name}
 
     def write(self, changed: TopicsByName) -> None:
-        """Forces to disk what the topics are to be. A thread may do it, one change after the other.
+        """Writes and fsyncs the topics. May run in a thread; writes must not overlap.
 
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the disk rejected the write.
         """
         try:
             self._write(changed)
         except OSError as error:
             raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
 
-    def take(self, changed: TopicsByName) -> None:
-        """Has the topics be what was written."""
+    def apply(self, changed: TopicsByName) -> None:
+        """Replaces the topics in memory by those that were written."""
         self._by_name = dict(changed)
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1
 
     def _write(self, by_name: TopicsByName) -> None:
         document = {
-            "format": FORMAT_WITH_TRANSACTIONS if TRANSACTIONS_TOPIC in by_name else FORMAT,
+            "format": FORMAT,
             "cluster_id": self.cluster_id,
             "leader_epoch": self.leader_epoch,
             "topics": [
@@ -204,9 +201,9 @@ class TopicStore:
 
 def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
     try:
-        if document["format"] not in FORMATS_READ:
-            raise CorruptFile(path, f"format {document['format']}; this version reads up to {FORMAT_WITH_TRANSACTIONS}")
-        epoch = int(document.get("leader_epoch", 0))
+        if document["format"] != FORMAT:
+            raise CorruptFile(path, f"format {document['format']}; this version reads format {FORMAT}")
+        epoch = int(document["leader_epoch"])
         if not 0 <= epoch <= EPOCH_ON_FILE_MAX:
             raise CorruptFile(path, f"leader epoch {epoch}; expected between 0 and {EPOCH_ON_FILE_MAX}")
         topics = [_topic(path, row) for row in document["topics"]]
@@ -219,14 +216,15 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
                 raise CorruptFile(path, f"two topics have the {what} {value}")
         return str(document["cluster_id"]), topics, epoch
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CorruptFile(path, f"a topic cannot be read: {error!r}") from error
+        raise CorruptFile(path, f"an entry cannot be parsed: {error!r}") from error
 
 
 def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
-    """
+    """Parses a topic with the checks of a request.
+
     Raises:
-        CorruptFile: no request could have made it. Its directories would lie elsewhere, or those of partitions that it
-            does not count would be taken for strays.
+        CorruptFile: a name or partition count that no request could have created. Directories would lie elsewhere, or
+            be mistaken for strays.
     """
     topic = Topic(
         str(row["name"]),
@@ -243,9 +241,10 @@ def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
 
 
 def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, str]:
-    """
+    """Parses a configuration with the checks of a request.
+
     Raises:
-        CorruptFile: what no request could have set, which would be met in the midst of the work of all topics.
+        CorruptFile: an entry that no request could have set; it would fail later, during work for all topics.
     """
     try:
         return {str(key): check_config(str(key), str(value)) for key, value in configs.items()}

@@ -1,2 +1,1 @@
-"""Looks at a data directory that no broker needs to serve: `dump` shows batches, `verify` checks all of it. Reads
-only."""
+"""Inspects a data directory without a running broker: dumps batches and verifies files."""

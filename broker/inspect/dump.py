@@ -1,4 +1,4 @@
-"""What a partition's log holds, batch by batch and, if wanted, record by record; beside a broker that runs, or not."""
+"""Dumps the batches, and optionally the records, of a partition's log. A broker may be running on the directory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.broker.inspect.walk import Damage, SegmentWalk, segment_files
-from headrace.broker.log.opened import BYTES_OPENED_MAX, opened
-from headrace.broker.log.scan import PlacedBatch
+from headrace.broker.log.decoding import DECODED_BYTES_MAX, decode_records
+from headrace.broker.log.scan import LocatedBatch
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, headers_of
 
-SETTLE_S = 0.1
-"""The end of the last segment may be a batch that a broker is just writing."""
+TAIL_RETRY_DELAY_S = 0.1
+"""Delay before the end of the last segment is read again: a broker may be writing a batch there."""
 MARKERS = {0: "abort", 1: "commit"}
 
 _CONTROL_KEY = struct.Struct(">hh")
@@ -23,7 +23,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """`value_bytes` is None of a record without a value, as a tombstone is."""
+    """`value_bytes` is None for a record without a value, such as a tombstone."""
 
     offset: int
     timestamp_ms: int
@@ -34,19 +34,20 @@ class DumpedRecord:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """`marker` is what a control batch says, "" for others; `unopened` why records are not shown, "" where they are."""
+    """`marker` is the type of a control batch, "" for others; `undecoded_reason` is why records are missing, "" if they
+    are not."""
 
     file: str
     position: int
     header: BatchHeader
     marker: str = ""
     records: tuple[DumpedRecord, ...] | None = None
-    unopened: str = ""
+    undecoded_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedDamage:
-    """Bytes of a file that are no batch of the log, which should go on there at `next_offset`."""
+    """Bytes of a file that are no batch of the log, which should continue at `next_offset`."""
 
     file: str
     position: int
@@ -59,7 +60,7 @@ Dumped = DumpedBatch | DumpedDamage
 
 
 def dump(directory: Path, start: int, end: int | None, *, with_records: bool) -> Iterator[Dumped]:
-    """The batches of a partition's directory that have offsets in [start, end), and the damage among them.
+    """Yields the batches of a partition's directory that overlap [start, end), and the damage between them.
 
     Raises:
         OSError: a file cannot be read.
@@ -70,13 +71,13 @@ def dump(directory: Path, start: int, end: int | None, *, with_records: bool) ->
             continue
         try:
             with SegmentWalk(segment) as walk:
-                yield from _segment(walk, start, end, with_records)
+                yield from _dump_segment(walk, start, end, with_records)
         except FileNotFoundError:
-            continue  # retention took it meanwhile
+            continue  # retention has deleted the file
 
 
-def _segment(walk: SegmentWalk, start: int, end: int | None, with_records: bool) -> Iterator[Dumped]:
-    for found in _settled(walk):
+def _dump_segment(walk: SegmentWalk, start: int, end: int | None, with_records: bool) -> Iterator[Dumped]:
+    for found in _retrying_tail(walk):
         if isinstance(found, Damage):
             if end is None or found.next_offset < end:
                 yield DumpedDamage(
@@ -86,39 +87,42 @@ def _segment(walk: SegmentWalk, start: int, end: int | None, with_records: bool)
         if end is not None and found.header.base_offset >= end:
             return
         if found.header.last_offset >= start:
-            yield _dumped(walk, found, start, end, with_records)
+            yield _dump_batch(walk, found, start, end, with_records)
 
 
-def _settled(walk: SegmentWalk) -> Iterator[PlacedBatch | Damage]:
-    """The batches, with a second look at the end of a segment that somebody may be writing to."""
+def _retrying_tail(walk: SegmentWalk) -> Iterator[LocatedBatch | Damage]:
+    """Yields the batches; reads the end of the last segment twice if it seems damaged, since a broker may be writing
+    it."""
     for found in walk.batches():
         if not isinstance(found, Damage) or found.end < walk.size or walk.segment.end is not None:
             yield found
             continue
-        time.sleep(SETTLE_S)
-        walk.grow()
+        time.sleep(TAIL_RETRY_DELAY_S)
+        walk.refresh_size()
         yield from walk.batches(found.position, found.next_offset)
         return
 
 
-def _dumped(walk: SegmentWalk, placed: PlacedBatch, start: int, end: int | None, with_records: bool) -> DumpedBatch:
-    header, file = placed.header, walk.segment.path.name
+def _dump_batch(
+    walk: SegmentWalk, located: LocatedBatch, start: int, end: int | None, with_records: bool
+) -> DumpedBatch:
+    header, file = located.header, walk.segment.path.name
     is_control = bool(header.attributes & CONTROL)
     if not (with_records or is_control):
-        return DumpedBatch(file, placed.position, header)
-    if header.size > BYTES_OPENED_MAX:
-        return DumpedBatch(file, placed.position, header, unopened=f"the batch has {header.size:,} bytes")
+        return DumpedBatch(file, located.position, header)
+    if header.size > DECODED_BYTES_MAX:
+        return DumpedBatch(file, located.position, header, undecoded_reason=f"the batch has {header.size:,} bytes")
     try:
-        found = opened(walk.bytes_of(placed))
+        found = decode_records(walk.bytes_of(located))
         records = tuple(
             DumpedRecord(offset, time_ms, key, None if value is None else len(value), _names(headers))
             for offset, time_ms, key, value, headers in found
             if start <= offset and (end is None or offset < end)
         )
     except (CorruptBatch, ValueError) as error:
-        return DumpedBatch(file, placed.position, header, unopened=str(error))
+        return DumpedBatch(file, located.position, header, undecoded_reason=str(error))
     marker = _marker(found[0][2]) if is_control and found else ""
-    return DumpedBatch(file, placed.position, header, marker, records if with_records else None)
+    return DumpedBatch(file, located.position, header, marker, records if with_records else None)
 
 
 def _names(headers: bytes) -> tuple[str, ...]:

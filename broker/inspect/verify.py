@@ -1,9 +1,9 @@
-"""Checks a data directory: every batch, and what indexes, checkpoints, epochs and producer states say of the batches.
+"""Verifies a data directory: every batch, and its indexes, checkpoints, epochs and producer snapshots.
 
-Nothing is written, and no broker may be at work on the directory. What a start would put right by itself, as it does
-after a crash, is a note; a finding is what was forced to disk and is not there, or a file that contradicts the log.
+Read-only; no broker may be running on the directory. A problem that a start repairs, as after a crash, is a note. A
+finding is fsynced data that is missing, or a file that contradicts the log.
 
-Memory does not grow with the logs: of a partition FINDINGS_MAX findings are kept, and one window of a file.
+Memory does not grow with the logs: at most FINDINGS_MAX findings per partition and one chunk of a file are held.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headrace.broker.data_directory import CLEAN_MARKER, STRAY_DIRECTORY, partit
 from headrace.broker.errors import CorruptFile
 from headrace.broker.inspect.walk import Damage, SegmentFile, SegmentWalk, segment_files
 from headrace.broker.log.checkpoints import CLEAN_TO, LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint
-from headrace.broker.log.damage import CORRUPT
 from headrace.broker.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, offset_entries, time_entries
 from headrace.broker.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from headrace.broker.log.leader_epochs import LeaderEpochs, read_leader_epochs
 from headrace.broker.log.producer_state import ProducerStates
+from headrace.broker.log.repair import CORRUPT
 from headrace.broker.log.segment import INDEX, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
 from headrace.broker.producer_ids import FILE_NAME as PRODUCER_IDS
-from headrace.broker.producer_ids import MADE_UP_FROM, read_producer_ids
+from headrace.broker.producer_ids import INVENTED_ID_MIN, read_producer_ids
 from headrace.broker.topic_config import is_compacted
 from headrace.broker.topics import FILE_NAME as TOPICS_FILE
 from headrace.broker.topics import Topic, TopicStore
@@ -31,12 +31,12 @@ from headrace.kafka_wire.record_batch import BatchHeader
 
 FINDINGS_MAX = 100
 INDEX_READ_BYTES = 48 * 1024
-"""Of an index at once; a multiple of the entries of both."""
+"""Read size for index files; a multiple of the entry sizes of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` is what was compared: directories, batches, offsets, indexes, checkpoints, epochs or producers."""
+    """`check` is the category: directories, batches, offsets, indexes, checkpoints, epochs or producers."""
 
     check: str
     where: str
@@ -45,8 +45,9 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Verified:
-    """One partition, or the directory around them, which has no batches. `more` findings beside those that are kept."""
+class PartitionReport:
+    """The result for one partition, or for the data directory itself, which has no batches. `omitted` counts the
+    findings beyond FINDINGS_MAX."""
 
     name: str
     segments: int = 0
@@ -57,22 +58,22 @@ class Verified:
     log_end_offset: int = 0
     largest_producer_id: int = -1
     findings: list[Finding] = field(default_factory=list)
-    more: int = 0
+    omitted: int = 0
 
     def add(self, check: str, where: str, message: str, *, is_note: bool = False) -> None:
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(check, where, message, is_note))
         else:
-            self.more += not is_note
+            self.omitted += not is_note
 
     @property
-    def is_sound(self) -> bool:
-        return not self.more and all(finding.is_note for finding in self.findings)
+    def is_intact(self) -> bool:
+        return not self.omitted and all(finding.is_note for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoints:
-    """What the files beside the partitions say. `is_clean`: the broker ended in an orderly way."""
+    """The contents of the checkpoint files. `is_clean`: the last broker shut down cleanly."""
 
     is_clean: bool
     recovery_points: Mapping[PartitionKey, int]
@@ -81,130 +82,133 @@ class _Checkpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Promised:
-    """What the log of one partition must hold: all below `forced_to` was forced to disk."""
+class _ExpectedLog:
+    """What a partition's log must contain: everything below `fsynced_to` was fsynced."""
 
     topic: Topic
-    forced_to: int
+    fsynced_to: int
     is_clean: bool
     log_start: int
     clean_to: int
-    has_epochs: bool
 
     @property
     def may_have_holes(self) -> bool:
-        """Compaction takes records, also out of the broker's own topics."""
+        """Compaction removes records, also from the broker's internal topics."""
         return self.topic.is_internal or is_compacted(self.topic.configs)
 
 
-def verify(directory: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[Verified]:
-    """First the directory, then its partitions one by one; at the end, what these tell of the directory is added to it.
+def verify(directory: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[PartitionReport]:
+    """Yields the report of the directory, then one per partition. Checks across partitions add to the directory's
+    report at the end.
 
     Args:
-        progress: is told which file is being read.
+        progress: called with the name of each file before it is read.
 
     Raises:
-        CorruptFile: there is no telling which topics there should be.
+        CorruptFile: the topics file is missing or corrupt.
     """
     if not (directory / TOPICS_FILE).exists():
-        raise CorruptFile(directory / TOPICS_FILE, "it is missing; expected the directory of a broker")
+        raise CorruptFile(directory / TOPICS_FILE, "it is missing; expected the data directory of a broker")
     topics = TopicStore.load(directory, "")
-    around = Verified(str(directory))
+    directory_report = PartitionReport(str(directory))
     checkpoints = _Checkpoints(
         (directory / CLEAN_MARKER).exists(),
-        *(_read(directory / name, around) for name in (RECOVERY_POINTS, LOG_STARTS, CLEAN_TO)),
+        *(_read(directory / name, directory_report) for name in (RECOVERY_POINTS, LOG_STARTS, CLEAN_TO)),
     )
     names = {f"{topic.name}-{index}" for topic in topics for index in range(topic.partitions)}
-    _check_directories(directory, names, around)
-    yield around
+    _check_directories(directory, names, directory_report)
+    yield directory_report
     largest_id = -1
     for topic in topics:
         for index in range(topic.partitions):
             key = (topic.name, index)
-            place = directory / f"{topic.name}-{index}"
-            promised = _Promised(
+            partition_path = directory / f"{topic.name}-{index}"
+            expected = _ExpectedLog(
                 topic,
                 checkpoints.recovery_points.get(key, 0),
                 checkpoints.is_clean,
                 checkpoints.log_starts.get(key, 0),
                 checkpoints.clean_to.get(key, 0),
-                topics.had_epochs,
             )
-            verified = Verified(place.name)
-            if place.is_dir():
-                _Checking(place, promised, verified, progress).run()
+            report = PartitionReport(partition_path.name)
+            if partition_path.is_dir():
+                _PartitionCheck(partition_path, expected, report, progress).run()
             else:
-                verified.add("directories", place.name, "the partition's directory is missing")
-            largest_id = max(largest_id, verified.largest_producer_id)
-            yield verified
-    _check_producer_ids(directory / PRODUCER_IDS, largest_id, around)
+                report.add("directories", partition_path.name, "the partition's directory is missing")
+            largest_id = max(largest_id, report.largest_producer_id)
+            yield report
+    _check_producer_ids(directory / PRODUCER_IDS, largest_id, directory_report)
 
 
-def _read(path: Path, around: Verified) -> Mapping[PartitionKey, int]:
+def _read(path: Path, directory_report: PartitionReport) -> Mapping[PartitionKey, int]:
     try:
         return read_checkpoint(path)
     except CorruptFile as error:
-        around.add("checkpoints", path.name, str(error))
+        directory_report.add("checkpoints", path.name, str(error))
         return {}
 
 
-def _check_directories(directory: Path, wanted: set[str], around: Verified) -> None:
+def _check_directories(directory: Path, wanted: set[str], directory_report: PartitionReport) -> None:
     for entry in sorted(directory.iterdir()):
         if entry.is_dir() and STRAY_DIRECTORY in entry.name:
-            around.add("directories", entry.name, "was put aside, since no topic has it", is_note=True)
+            directory_report.add("directories", entry.name, "was renamed, since it belongs to no topic", is_note=True)
     for entry in partition_directories(directory):
         if entry.name not in wanted and STRAY_DIRECTORY not in entry.name:
-            around.add("directories", entry.name, "belongs to no topic; a start puts it aside", is_note=True)
+            directory_report.add("directories", entry.name, "belongs to no topic; a start renames it", is_note=True)
 
 
-def _check_producer_ids(path: Path, largest_id: int, around: Verified) -> None:
+def _check_producer_ids(path: Path, largest_id: int, directory_report: PartitionReport) -> None:
     try:
         following = read_producer_ids(path)
     except CorruptFile as error:
-        around.add("producers", path.name, str(error))
+        directory_report.add("producers", path.name, str(error))
         return
     if following is None and largest_id >= 0:
-        around.add("producers", path.name, f"it is missing, and producer {largest_id} wrote into the logs")
+        directory_report.add("producers", path.name, f"it is missing, but producer {largest_id} wrote to the logs")
     if following is not None and following <= largest_id:
-        around.add("producers", path.name, f"it says {following}, and producer {largest_id} wrote into the logs")
+        directory_report.add(
+            "producers", path.name, f"it contains {following}, but producer {largest_id} wrote to the logs"
+        )
 
 
-class _Checking:
-    """One partition's check; `verified` gets what is found."""
+class _PartitionCheck:
+    """Checks one partition; the findings go to `report`."""
 
     def __init__(
-        self, directory: Path, promised: _Promised, verified: Verified, progress: Callable[[str], None]
+        self, directory: Path, expected: _ExpectedLog, report: PartitionReport, progress: Callable[[str], None]
     ) -> None:
-        self._directory, self._promised, self._verified = directory, promised, verified
+        self._directory, self._expected, self._report = directory, expected, report
         self._progress = progress
         self._epochs: LeaderEpochs | None = None
-        self._is_cut = False  # here a start would cut the log
-        self._misdated = 0
+        self._is_cut = False  # a start would truncate the log here
+        self._wrong_epoch_count = 0
         self._producers_end_at: set[int] = set()
 
     def run(self) -> None:
-        verified, promised = self._verified, self._promised
+        report, expected = self._report, self._expected
         segments = segment_files(self._directory)
         first = segments[0].base_offset if segments else 0
-        verified.segments, verified.log_end_offset = len(segments), first
-        verified.log_start_offset = max(first, promised.log_start)
+        report.segments, report.log_end_offset = len(segments), first
+        report.log_start_offset = max(first, expected.log_start)
         self._epochs = read_leader_epochs(self._directory)
         self._read_snapshot(first)
         for segment in segments:
             if self._is_cut:
                 break
-            self._segment(segment)
+            self._check_segment(segment)
         self._check_end()
         for path in sorted(self._directory.iterdir()):
             if path.name.endswith(CORRUPT):
-                verified.add("directories", path.name, "was set aside by an earlier start", is_note=True)
+                report.add(
+                    "directories", path.name, "was saved by an earlier start that repaired the log", is_note=True
+                )
 
     def _add(self, check: str, where: str, message: str, *, is_note: bool = False) -> None:
-        self._verified.add(check, where, message, is_note=is_note)
+        self._report.add(check, where, message, is_note=is_note)
 
     # Batches
 
-    def _segment(self, segment: SegmentFile) -> None:
+    def _check_segment(self, segment: SegmentFile) -> None:
         self._progress(f"{self._directory.name}/{segment.path.name}")
         try:
             self._read_segment(segment)
@@ -212,8 +216,8 @@ class _Checking:
             self._add("batches", segment.path.name, f"cannot be read: {error.strerror or error}")
 
     def _read_segment(self, segment: SegmentFile) -> None:
-        verified, due = self._verified, segment.base_offset
-        self._check_end_of_segment(segment.path.name, verified.log_end_offset, due)
+        report, expected_offset = self._report, segment.base_offset
+        self._check_end_of_segment(segment.path.name, report.log_end_offset, expected_offset)
         indexes = (_OffsetIndexCheck(segment), _TimeIndexCheck(segment))
         is_damaged = False
         with SegmentWalk(segment) as walk:
@@ -223,78 +227,80 @@ class _Checking:
                     if self._damage(segment, found, walk.size):
                         break
                     continue
-                self._check_gap(f"{segment.path.name} position {found.position}", due, found.header.base_offset)
+                self._check_gap(
+                    f"{segment.path.name} position {found.position}", expected_offset, found.header.base_offset
+                )
                 self._note_batch(segment, found.header)
                 for index in indexes:
                     index.add(found.position, found.header)
-                due = found.header.last_offset + 1
-            verified.log_end_offset = due
-            is_written = segment.end is not None or (self._promised.is_clean and walk.size > 0)
+                expected_offset = found.header.last_offset + 1
+            report.log_end_offset = expected_offset
+            is_written = segment.end is not None or (self._expected.is_clean and walk.size > 0)
         if is_written and not is_damaged:
             for index in indexes:
                 if fault := index.end():
                     self._add("indexes", index.path.name, fault)
 
     def _damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
-        """Takes note of damage; returns whether a start would cut the log there."""
+        """Records damage; returns whether a start would truncate the log there."""
         where = f"{segment.path.name} position {found.position}"
-        if self._promised.is_clean or found.next_offset < self._promised.forced_to:
+        if self._expected.is_clean or found.next_offset < self._expected.fsynced_to:
             self._add(
                 "batches",
                 where,
                 f"{found.reason}; {found.end - found.position:,} bytes are no batches, "
-                f"from offset {found.next_offset} on",
+                f"after offset {found.next_offset - 1}",
             )
             return False
         self._is_cut = True
         self._add(
             "batches",
             where,
-            f"{found.reason}; this was not forced to disk, and a start cuts the log at offset {found.next_offset}, "
+            f"{found.reason}; this was not fsynced, and a start truncates the log at offset {found.next_offset}, "
             f"with {size - found.position:,} bytes of this file",
             is_note=True,
         )
         return True
 
-    def _check_end_of_segment(self, where: str, due: int, found: int) -> None:
-        """Compaction, too, lets a segment end where the next one begins."""
-        if found <= due:
+    def _check_end_of_segment(self, where: str, expected_offset: int, found: int) -> None:
+        """Checks that the previous segment ends where this one begins, which also holds after compaction."""
+        if found <= expected_offset:
             return
-        if self._promised.is_clean or due < self._promised.forced_to:
-            self._add("offsets", where, f"offsets [{due}, {found}) are missing before it")
+        if self._expected.is_clean or expected_offset < self._expected.fsynced_to:
+            self._add("offsets", where, f"offsets [{expected_offset}, {found}) are missing before it")
         else:
             self._is_cut = True
-            message = f"offsets [{due}, {found}) are missing before it; this was not forced to disk, and a start cuts"
-            self._add("offsets", where, f"{message} the log at offset {due}", is_note=True)
+            message = f"offsets [{expected_offset}, {found}) are missing before it; this was not fsynced, and a start"
+            self._add("offsets", where, f"{message} truncates the log at offset {expected_offset}", is_note=True)
 
-    def _check_gap(self, where: str, due: int, found: int) -> None:
-        # What was set aside leaves holes too.
-        if found > due and not self._promised.may_have_holes:
+    def _check_gap(self, where: str, expected_offset: int, found: int) -> None:
+        # Repaired logs have gaps too.
+        if found > expected_offset and not self._expected.may_have_holes:
             is_known = any(path.name.endswith(CORRUPT) for path in self._directory.iterdir())
-            self._add("offsets", where, f"offsets [{due}, {found}) are missing", is_note=is_known)
+            self._add("offsets", where, f"offsets [{expected_offset}, {found}) are missing", is_note=is_known)
 
     def _note_batch(self, segment: SegmentFile, header: BatchHeader) -> None:
-        verified = self._verified
-        verified.batches += 1
-        verified.records += header.record_count
-        verified.size_bytes += header.size
-        if header.producer_id < MADE_UP_FROM:
-            verified.largest_producer_id = max(verified.largest_producer_id, header.producer_id)
+        report = self._report
+        report.batches += 1
+        report.records += header.record_count
+        report.size_bytes += header.size
+        if header.producer_id < INVENTED_ID_MIN:
+            report.largest_producer_id = max(report.largest_producer_id, header.producer_id)
         self._producers_end_at.discard(header.last_offset)
-        is_promised = self._promised.is_clean or header.base_offset < self._promised.forced_to
-        if not (self._promised.has_epochs and is_promised and header.base_offset >= self._promised.log_start):
+        is_promised = self._expected.is_clean or header.base_offset < self._expected.fsynced_to
+        if not (is_promised and header.base_offset >= self._expected.log_start):
             return
         if self._epochs is not None and self._epochs.at(header.base_offset) != header.leader_epoch:
-            self._misdated += 1
-            if self._misdated == 1:
+            self._wrong_epoch_count += 1
+            if self._wrong_epoch_count == 1:
                 self._add(
                     "epochs",
                     f"{segment.path.name} offset {header.base_offset}",
-                    f"the batch is of leader epoch {header.leader_epoch}, {EPOCHS_FILE} says "
+                    f"the batch has leader epoch {header.leader_epoch}, {EPOCHS_FILE} has "
                     f"{self._epochs.at(header.base_offset)}",
                 )
 
-    # What else says something of them
+    # Snapshots, checkpoints and epochs
 
     def _read_snapshot(self, first: int) -> None:
         offsets = base_offsets(self._directory, SNAPSHOT)
@@ -303,38 +309,36 @@ class _Checking:
         path = segment_path(self._directory, offsets[-1], SNAPSHOT)
         states = ProducerStates.from_snapshot(path.read_bytes())
         if states is None:
-            self._add("producers", path.name, "it cannot be read; a start takes what the log says instead")
-        elif not self._promised.may_have_holes:
+            self._add("producers", path.name, "it cannot be read; a start rebuilds it from the log")
+        elif not self._expected.may_have_holes:
             self._producers_end_at = {offset for offset in states.last_offsets() if first <= offset < offsets[-1]}
 
     def _check_end(self) -> None:
-        verified, promised = self._verified, self._promised
-        end = verified.log_end_offset
-        if end < promised.forced_to or (promised.is_clean and end > promised.forced_to):
+        report, expected = self._report, self._expected
+        end = report.log_end_offset
+        if end < expected.fsynced_to or (expected.is_clean and end > expected.fsynced_to):
             self._add(
                 "checkpoints",
                 RECOVERY_POINTS,
-                f"the log ends at offset {end}, and was forced to disk up to {promised.forced_to}",
+                f"the log ends at offset {end}, but was fsynced up to {expected.fsynced_to}",
             )
-        for file, offset in ((LOG_STARTS, promised.log_start), (CLEAN_TO, promised.clean_to)):
-            if offset > end and end >= promised.forced_to:
-                self._add("checkpoints", file, f"offset {offset}, and the log ends at {end}", is_note=self._is_cut)
-        if self._epochs is None and promised.has_epochs and verified.batches:
-            self._add("epochs", EPOCHS_FILE, "it is missing or cannot be read; a start takes what the batches say")
-        if self._misdated > 1:
-            self._add("epochs", EPOCHS_FILE, f"{self._misdated:,} batches are of another epoch than it says")
+        for file, offset in ((LOG_STARTS, expected.log_start), (CLEAN_TO, expected.clean_to)):
+            if offset > end and end >= expected.fsynced_to:
+                self._add("checkpoints", file, f"offset {offset}, but the log ends at {end}", is_note=self._is_cut)
+        if self._epochs is None and report.batches:
+            self._add("epochs", EPOCHS_FILE, "it is missing or cannot be read; a start rebuilds it from the batches")
+        if self._wrong_epoch_count > 1:
+            self._add("epochs", EPOCHS_FILE, f"{self._wrong_epoch_count:,} batches have a different epoch")
         missing = sorted(offset for offset in self._producers_end_at if offset < end)
         if missing:
-            self._add(
-                "producers", SNAPSHOT, f"{len(missing):,} batches it knows of are not in the log, first {missing[0]}"
-            )
+            self._add("producers", SNAPSHOT, f"{len(missing):,} of its batches are not in the log, first {missing[0]}")
 
 
 EntriesOf = Callable[[bytes], Iterator[tuple[int, int]]]
 
 
 class _IndexCheck:
-    """Compares the entries of an index file with the batches that go by; `fault` is the first that does not fit."""
+    """Compares the entries of an index file with the batches of the log; `fault` is the first mismatch."""
 
     def __init__(self, segment: SegmentFile, suffix: str, entry_bytes: int, entries_of: EntriesOf) -> None:
         self._base = segment.base_offset
@@ -352,13 +356,13 @@ class _IndexCheck:
                     if whole < len(content):
                         self.fault = self.fault or f"it ends with {len(content) - whole} bytes that are no entry"
         except FileNotFoundError:
-            self.fault = "it is missing; a start makes it anew"
+            self.fault = "it is missing; a start rebuilds it"
 
     def _next(self) -> None:
         self.pending = next(self._entries, None)
 
-    def _wrong(self, message: str) -> None:
-        self.fault = self.fault or f"{message}; a start makes it anew where it looks"
+    def _set_fault(self, message: str) -> None:
+        self.fault = self.fault or f"{message}; a start that reads this entry rebuilds the index"
         self._next()
 
     def add(self, position: int, header: BatchHeader) -> None:
@@ -378,11 +382,13 @@ class _OffsetIndexCheck(_IndexCheck):
             if at == position and self._base + offset == header.last_offset:
                 self._next()
             else:
-                self._wrong(f"offset {self._base + offset} at position {at}, where no batch with it begins")
+                self._set_fault(
+                    f"offset {self._base + offset} at position {at}, where no batch with this offset begins"
+                )
 
     def end(self) -> str:
         if self.pending is not None:
-            self._wrong(f"position {self.pending[1]}, behind the last batch")
+            self._set_fault(f"position {self.pending[1]}, after the last batch")
         return self.fault
 
 
@@ -401,11 +407,13 @@ class _TimeIndexCheck(_IndexCheck):
             if self.pending == (header.max_timestamp, last):
                 self._next()
             else:
-                self._wrong(f"timestamp {self.pending[0]} at offset {self._base + self.pending[1]}, which has another")
+                self._set_fault(
+                    f"timestamp {self.pending[0]} at offset {self._base + self.pending[1]}, which has another timestamp"
+                )
 
     def end(self) -> str:
         if self.pending is not None:
-            self._wrong(f"offset {self._base + self.pending[1]}, behind the last batch")
+            self._set_fault(f"offset {self._base + self.pending[1]}, after the last batch")
         elif self._last != self._largest and not self.fault:
-            self._wrong("its last entry is not the largest timestamp")
+            self._set_fault("its last entry is not the largest timestamp")
         return self.fault

@@ -1,8 +1,8 @@
-"""The batches of a partition's files, whatever state these are in: nothing is mended, locked or written.
+"""Reads the batches of a partition's files in any condition. Nothing is repaired, locked or written.
 
-A broker may be at work on the files: a segment that retention removed ends the walk of it, and one that compaction
-replaced is read to its end as it was. No file is mapped into memory, since one that is cut meanwhile would end the
-process; at most CHUNK_BYTES of one are held.
+A broker may be running on the files: a segment that retention deletes ends the iteration, and one that compaction
+replaces is read to its end in its old state. Files are not memory-mapped, since truncation by the broker would kill the
+process; at most CHUNK_BYTES of a file are held.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from headrace.broker.log.scan import PLAUSIBLE_START, PlacedBatch
+from headrace.broker.log.scan import PLAUSIBLE_START, LocatedBatch
 from headrace.broker.log.segment import LOG, base_offsets, segment_path
 from headrace.kafka_wire.record_batch import (
     CRC_FROM,
@@ -32,7 +32,7 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One `.log` file; `end` is the base offset of the next one, None for the last."""
+    """A `.log` file; `end` is the base offset of the next one, None for the last."""
 
     path: Path
     base_offset: int
@@ -40,7 +40,7 @@ class SegmentFile:
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end) of a file that begin no batch that belongs there; the log should go on at `next_offset`."""
+    """Bytes [position, end) of a file that are no valid batch; the log should continue at `next_offset`."""
 
     position: int
     end: int
@@ -58,7 +58,7 @@ def segment_files(directory: Path) -> list[SegmentFile]:
 
 
 class SegmentWalk:
-    """One pass over a segment's bytes, as many as the file has when it begins. Closed by `with`.
+    """One pass over a segment, up to its size when the pass begins. Use it in a `with` statement.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -76,30 +76,30 @@ class SegmentWalk:
     def __exit__(self, *exc_info: object) -> None:
         os.close(self._fd)
 
-    def grow(self) -> None:
-        """Takes note of what was appended since."""
+    def refresh_size(self) -> None:
+        """Includes the bytes that were appended since."""
         self.size = os.fstat(self._fd).st_size
         self._chunk = memoryview(b"")
 
-    def batches(self, position: int = 0, next_offset: int | None = None) -> Iterator[PlacedBatch | Damage]:
-        """Every intact batch with ascending offsets, and what lies between them; offsets may be missing."""
-        due = self.segment.base_offset if next_offset is None else next_offset
+    def batches(self, position: int = 0, next_offset: int | None = None) -> Iterator[LocatedBatch | Damage]:
+        """Yields intact batches with ascending offsets, possibly with gaps, and the damage between them."""
+        expected_offset = self.segment.base_offset if next_offset is None else next_offset
         while position < self.size:
-            found = self._look(position, due)
+            found = self._read_intact_header(position, expected_offset)
             if isinstance(found, str):
-                end = self._next_intact(position + 1, due)
-                yield Damage(position, end, due, found)
+                end = self._next_intact(position + 1, expected_offset)
+                yield Damage(position, end, expected_offset, found)
                 position = end
                 continue
-            yield PlacedBatch(position, found)
+            yield LocatedBatch(position, found)
             position += found.size
-            due = found.last_offset + 1
+            expected_offset = found.last_offset + 1
 
-    def bytes_of(self, placed: PlacedBatch) -> bytes:
-        return os.pread(self._fd, placed.header.size, placed.position)
+    def bytes_of(self, located: LocatedBatch) -> bytes:
+        return os.pread(self._fd, located.header.size, located.position)
 
-    def _look(self, position: int, due: int) -> BatchHeader | str:
-        """The header of an intact batch that belongs here, or why there is none."""
+    def _read_intact_header(self, position: int, expected_offset: int) -> BatchHeader | str:
+        """Returns the header of an intact batch that belongs here, or the reason why there is none."""
         header = self._header(position)
         if header is None:
             return "the header is cut off"
@@ -109,17 +109,17 @@ class SegmentWalk:
             return "the batch is cut off"
         if not self._has_valid_crc(position, header):
             return "the batch fails its CRC"
-        if header.base_offset < due or header.last_offset_delta < 0:
-            return f"offset {header.base_offset} where {due} was due"
+        if header.base_offset < expected_offset or header.last_offset_delta < 0:
+            return f"expected offset {expected_offset}, found {header.base_offset}"
         end = self.segment.end
         if end is not None and header.last_offset >= end:
-            return f"offset {header.last_offset} in a segment that ends before {end}"
-        if header.base_offset > due and self._is_overtaken(position, header):
-            # No CRC covers the base offset; of the two that contradict each other the later one is believed.
-            return f"offset {header.base_offset} where {due} was due"
+            return f"offset {header.last_offset} in a segment that must end before {end}"
+        if header.base_offset > expected_offset and self._is_contradicted_by_next(position, header):
+            # The CRC does not cover the base offset; of two contradictory ones the later is trusted.
+            return f"expected offset {expected_offset}, found {header.base_offset}"
         return header
 
-    def _is_overtaken(self, position: int, header: BatchHeader) -> bool:
+    def _is_contradicted_by_next(self, position: int, header: BatchHeader) -> bool:
         following = self._header(position + header.size)
         return (
             following is not None
@@ -129,14 +129,14 @@ class SegmentWalk:
             and self._has_valid_crc(position + header.size, following)
         )
 
-    def _next_intact(self, position: int, due: int) -> int:
-        """Where the next batch begins that belongs into this log; the end of the file without one."""
+    def _next_intact(self, position: int, expected_offset: int) -> int:
+        """Returns the position of the next batch that belongs to this log; the end of the file if there is none."""
         while position < self.size:
             chunk = self._bytes(position, CHUNK_BYTES)
             for match in PLAUSIBLE_START.finditer(chunk):
-                if not isinstance(self._look(position + match.start(), due), str):
+                if not isinstance(self._read_intact_header(position + match.start(), expected_offset), str):
                     return position + match.start()
-            # A start may lie across the end of the chunk.
+            # A batch may begin at the end of this chunk.
             position += max(len(chunk) - HEADER_BYTES, 1)
         return self.size
 
@@ -157,7 +157,7 @@ class SegmentWalk:
         return crc == header.crc
 
     def _bytes(self, position: int, count: int) -> memoryview:
-        """At most this many bytes from there on, out of the chunk where it has them."""
+        """Returns up to `count` bytes at a position, from the chunk if it holds them."""
         at = position - self._chunk_at
         if not (at >= 0 and at + count <= len(self._chunk)):
             self._chunk = memoryview(os.pread(self._fd, max(CHUNK_BYTES, count), position))

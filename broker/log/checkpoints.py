@@ -1,6 +1,6 @@
-"""Kafka's checkpoint files: one offset per partition of the whole data directory.
+"""Kafka's checkpoint files: one offset per partition of the data directory.
 
-Text: a line with the version 0, a line with the count, then a line `topic partition offset` each.
+Text format: a line with the version 0, a line with the row count, then one line `topic partition offset` per partition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
-    """Returns what was written; nothing when there is no such file.
+    """Returns the offsets in the file; empty if the file does not exist.
 
     Raises:
         CorruptFile: the file is not a checkpoint.
@@ -34,7 +34,7 @@ def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError as error:
-        raise CorruptFile(path, "it is not text") from error
+        raise CorruptFile(path, "it is not UTF-8 text") from error
     try:
         if int(lines[0]) != 0:
             raise CorruptFile(path, f"version {lines[0]}; expected 0")

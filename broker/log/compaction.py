@@ -1,20 +1,20 @@
-"""Compaction of closed segments: of each key the newest record stays, at the offset that it has.
+"""Compaction of closed segments: keeps the newest record of each key, at its original offset.
 
-What is decided and written here may run in a thread, since nobody writes to a closed segment;
-`PartitionLog.put_in_place` then takes the new files into the log. Rules, as Kafka's:
+The functions here may run in a thread, since closed segments are never written to; `PartitionLog.replace_segments` then
+installs the new files. The rules are Kafka's:
 
-- Offsets and order never change. A batch keeps its place, its producer and its codec; one without a record left goes,
-  but for the last one of a segment, which says where it ends, and the last ones of each idempotent producer.
-- A record without a value (a tombstone) takes the older ones of its key with it. It stays itself for
-  `delete.retention.ms` after it was met here first, so that whoever reads from the start sees it; until when is
-  stamped into its batch (attribute bit 6, in place of the base timestamp, KIP-534).
-- A record without a key is taken out, and so is all that was aborted. The marker of a transaction goes as a tombstone
-  does once nothing is left of that; nothing is touched from where a transaction is still open.
+- Offsets and order never change. A batch retains its base offset, producer and codec. A batch without remaining records
+  is removed, except the last one of a segment, which marks the segment's end, and the last ones of each idempotent
+  producer.
+- A record without a value (a tombstone) removes older records of its key. It stays for `delete.retention.ms` after
+  compaction first met it, so that consumers reading from the start see it. The deadline is stored in its batch
+  (attribute bit 6, in place of the base timestamp, KIP-534).
+- Records without a key and aborted records are removed. A transaction's marker is removed like a tombstone once none of
+  its records are left. Nothing is compacted from the first open transaction on.
 
-Several small segments become one. Files: `<base>.log.cleaned` while it is written, which the next start removes, and
-`<base>.log.swap` from when it stands for several segments until those are gone, which the next start finishes.
-`begin_replacing` and `take_place` change names at once; between them and afterwards a thread has time to force them,
-and to take away what was replaced.
+Several small segments are merged into one. Files: `<base>.log.cleaned` is being written, and the next start deletes it.
+`<base>.log.swap` replaces several segments until their files are deleted; the next start completes an unfinished swap.
+`stage_swap` and `install_swap` only rename files; the fsyncs and deletions between and after them run in a thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.broker.log.files import FULL, sync_directory, write_fully
-from headrace.broker.log.opened import opened
-from headrace.broker.log.scan import PlacedBatch, SegmentFacts
+from headrace.broker.log.decoding import decode_records
+from headrace.broker.log.files import DISK_FULL_ERRNOS, sync_directory, write_fully
+from headrace.broker.log.scan import LocatedBatch, SegmentFacts
 from headrace.broker.log.segment import (
     DELETED,
     INDEX_SUFFIXES,
@@ -38,11 +38,11 @@ from headrace.broker.log.segment import (
     SEGMENT_SUFFIXES,
     ClosedSegment,
     base_offsets,
-    put_away,
+    rename_to_deleted,
     segment_path,
     walk_file,
 )
-from headrace.broker.log.transactions import Outcomes
+from headrace.broker.log.transactions import TransactionOutcomes
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     CONTROL,
@@ -56,110 +56,114 @@ from headrace.kafka_wire.record_batch import (
 
 CLEANED, SWAP = ".cleaned", ".swap"
 KEYS_MAX = 500_000
-"""Of one pass, some 70 MB; what lies behind the last of them is for the next one."""
+"""Keys per pass, about 70 MB. Offsets after the last of them wait for the next pass."""
 KEY_BYTES = 16
-"""A longer key is known by its hash."""
-SPAN_MAX = (1 << 31) - 1
-"""Offsets that one segment's indexes can tell."""
+"""Longer keys are represented by a hash."""
+OFFSET_SPAN_MAX = (1 << 31) - 1
+"""The range of offsets that a segment's index entries can represent."""
 BURST_S = 0.002
-"""Of work in a thread, after which it rests as long: the event loop wants the interpreter too."""
+"""Work time after which a thread sleeps equally long, so that the event loop gets the interpreter."""
 WRITE_BYTES = 1024 * 1024
 
-Newest = Mapping[bytes, int]
-"""Of each key, in short, the newest record's offset."""
+NewestOffsets = Mapping[bytes, int]
+"""Newest offset by key digest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The newest records of all keys in [start, end) of a log."""
+class OffsetMap:
+    """The newest offset of each key in [start, end) of a log."""
 
-    newest: Newest
+    newest: NewestOffsets
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What stays beside the newest record of each key.
+class CleaningRules:
+    """Which records compaction retains besides the newest of each key.
 
     Args:
-        tombstones_until_ms: how long those stay that are met for the first time.
-        now_ms: those that were to stay until before this go.
-        kept_ends: the last offsets of batches that stay, emptied if need be: idempotent producers' last ones.
+        tombstones_until_ms: deadline given to tombstones that are met for the first time.
+        now_ms: tombstones with an earlier deadline are removed.
+        retained_last_offsets: last offsets of batches that stay even without records: the last ones of idempotent
+            producers.
     """
 
     tombstones_until_ms: int
     now_ms: int
-    kept_ends: AbstractSet[int]
+    retained_last_offsets: AbstractSet[int]
 
 
-class Interrupted(Exception):
-    """Nobody wants the log compacted any more."""
+class CompactionCancelled(Exception):
+    """The log no longer needs compaction: its topic was deleted, or the broker is stopping."""
 
 
-class NotReplaced(OSError):
-    """There was no space to put what was written in its place; the log is as before."""
+class NoSpaceForSwap(OSError):
+    """The disk is too full to install the compacted file; the log is unchanged."""
 
 
-class StillStanding(OSError):
-    """The name by which a start knows what was written of a group is there: there was no space to remove files."""
+class SwapPending(OSError):
+    """The `.swap` file still exists because the disk was too full to delete files."""
 
 
-class Pace:
-    """Makes a thread rest for as long as it worked, and end when it is wanted no more."""
+class DutyCycle:
+    """Throttles a thread to half of the time, and ends its work when it is no longer needed."""
 
     def __init__(
         self,
-        is_wanted: Callable[[], bool] = lambda: True,
+        should_continue: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._is_wanted, self._clock, self._rest = is_wanted, clock, rest
+        self._should_continue, self._clock, self._rest = should_continue, clock, rest
         self._since_s = clock()
 
-    def keep(self) -> None:
-        """
+    def pause_if_due(self) -> None:
+        """Sleeps if the thread has worked for BURST_S.
+
         Raises:
-            Interrupted: it is wanted no more.
+            CompactionCancelled: the work is no longer needed.
         """
-        if not self._is_wanted():
-            raise Interrupted
+        if not self._should_continue():
+            raise CompactionCancelled
         worked_s = self._clock() - self._since_s
         if worked_s >= BURST_S:
             self._rest(worked_s)
             self._since_s = self._clock()
 
 
-def newest_records(segments: Sequence[ClosedSegment], start: int, outcomes: Outcomes, pace: Pace) -> Found:
-    """Reads which records of [start, the segments' end) are the newest of their keys, KEYS_MAX of them at most.
+def build_offset_map(
+    segments: Sequence[ClosedSegment], start: int, outcomes: TransactionOutcomes, duty_cycle: DutyCycle
+) -> OffsetMap:
+    """Finds the newest offset of each key from `start` to the end of the segments, for at most KEYS_MAX keys.
 
     Raises:
-        CorruptBatch: a batch cannot be opened.
+        CorruptBatch: a batch cannot be decoded.
         OSError: a segment cannot be read.
     """
     newest: dict[bytes, int] = {}
     for segment in segments:
         if segment.next_offset <= start:
             continue
-        for placed, batch in _batches(segment):
-            header = placed.header
+        for located, batch in _batches(segment):
+            header = located.header
             if header.last_offset < start or header.attributes & CONTROL or outcomes.is_aborted(header):
                 continue
             if len(newest) >= KEYS_MAX:
-                return Found(newest, header.base_offset)
-            for offset, _, key, _, _ in opened(batch, is_our_own=True):
+                return OffsetMap(newest, header.base_offset)
+            for offset, _, key, _, _ in decode_records(batch, is_own_batch=True):
                 if key is not None and offset >= start:
-                    newest[_short(key)] = offset
-            pace.keep()
-    return Found(newest, segments[-1].next_offset)
+                    newest[_key_digest(key)] = offset
+            duty_cycle.pause_if_due()
+    return OffsetMap(newest, segments[-1].next_offset)
 
 
-def in_groups(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterator[tuple[ClosedSegment, ...]]:
-    """Segments that become one each: as many as fit one by size and by offsets."""
+def group_segments(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterator[tuple[ClosedSegment, ...]]:
+    """Yields groups of adjacent segments that fit into one segment by size and by offsets."""
     group: list[ClosedSegment] = []
     for segment in segments:
         is_full = bool(group) and (
             sum(each.size for each in group) + segment.size > bytes_max
-            or segment.next_offset - group[0].base_offset > SPAN_MAX
+            or segment.next_offset - group[0].base_offset > OFFSET_SPAN_MAX
         )
         if is_full:
             yield tuple(group)
@@ -169,37 +173,41 @@ def in_groups(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterator[tup
         yield tuple(group)
 
 
-def write_cleaned(
-    group: Sequence[ClosedSegment], found: Found, rules: Rules, outcomes: Outcomes, pace: Pace
+def write_cleaned_segment(
+    group: Sequence[ClosedSegment],
+    offset_map: OffsetMap,
+    rules: CleaningRules,
+    outcomes: TransactionOutcomes,
+    duty_cycle: DutyCycle,
 ) -> SegmentFacts | None:
-    """Writes and forces to disk what stays of a group; returns what is in it, None where nothing would change.
+    """Writes and fsyncs the compacted file of a group; returns its facts, or None if compaction would change nothing.
 
     Args:
-        outcomes: the same for all groups of a log, one after the other from its start on.
+        outcomes: one object for all groups of a log, which are passed in order from the start of the log.
 
     Raises:
-        CorruptBatch: a batch cannot be opened.
-        OSError: it could not be read or written.
+        CorruptBatch: a batch cannot be decoded.
+        OSError: a file could not be read or written.
     """
     first = group[0]
     facts = SegmentFacts(first.base_offset, first.base_offset)
-    path = _cleaned(first)
+    path = _cleaned_path(first)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         is_changed, pieces, written = len(group) > 1, [], 0
         for segment in group:
-            for placed, batch in _batches(segment):
-                is_last = segment is group[-1] and placed.position + placed.header.size == segment.size
-                kept = cleaned_batch(batch, placed.header, found, rules, outcomes, must_stay=is_last)
-                is_changed = is_changed or kept is not batch
-                if kept is not None:
-                    outcomes.keep(placed.header)
-                    facts.add(read_batch_header(kept), kept)
-                    pieces.append(kept)
+            for located, batch in _batches(segment):
+                is_last = segment is group[-1] and located.position + located.header.size == segment.size
+                retained = clean_batch(batch, located.header, offset_map, rules, outcomes, must_retain=is_last)
+                is_changed = is_changed or retained is not batch
+                if retained is not None:
+                    outcomes.note_retained(located.header)
+                    facts.add(read_batch_header(retained), retained)
+                    pieces.append(retained)
                 if facts.size - written >= WRITE_BYTES:
                     write_fully(fd, [b"".join(pieces)], written)
                     pieces, written = [], facts.size
-                pace.keep()
+                duty_cycle.pause_if_due()
         if not is_changed:
             path.unlink()
             return None
@@ -211,173 +219,183 @@ def write_cleaned(
     return facts
 
 
-def cleaned_batch(
-    batch: bytes, header: BatchHeader, found: Found, rules: Rules, outcomes: Outcomes, *, must_stay: bool
+def clean_batch(
+    batch: bytes,
+    header: BatchHeader,
+    offset_map: OffsetMap,
+    rules: CleaningRules,
+    outcomes: TransactionOutcomes,
+    *,
+    must_retain: bool,
 ) -> bytes | None:
-    """What stays of a batch: the very same object where all of it does, None where nothing.
+    """Returns the compacted batch: the same object if it is unchanged, None if nothing is left of it.
 
     Raises:
-        CorruptBatch: it cannot be opened.
+        CorruptBatch: the batch cannot be decoded.
     """
     if header.attributes & CONTROL:
-        must_stay = must_stay or header.last_offset >= found.end
-        return batch if outcomes.is_needed(header) or must_stay else _cleaned_marker(batch, header, rules)
-    if header.last_offset >= found.end:
+        must_retain = must_retain or header.last_offset >= offset_map.end
+        return batch if outcomes.needs_marker(header) or must_retain else _cleaned_marker(batch, header, rules)
+    if header.last_offset >= offset_map.end:
         return batch
-    must_stay = must_stay or header.last_offset in rules.kept_ends
-    records = opened(batch, is_our_own=True)
+    must_retain = must_retain or header.last_offset in rules.retained_last_offsets
+    records = decode_records(batch, is_own_batch=True)
     has_horizon = bool(header.attributes & DELETE_HORIZON)
-    keeps_tombstones = not has_horizon or header.base_timestamp >= rules.now_ms
+    retains_tombstones = not has_horizon or header.base_timestamp >= rules.now_ms
     is_aborted = outcomes.is_aborted(header)
-    kept = [record for record in records if not is_aborted and _stays(record, found.newest, keeps_tombstones)]
-    if not kept:
-        return (batch if not records else rebuilt_batch(header, ())) if must_stay else None
-    if not has_horizon and any(value is None for _, _, _, value, _ in kept):
-        return rebuilt_batch(header, kept, delete_horizon_ms=rules.tombstones_until_ms)
-    return batch if len(kept) == len(records) else rebuilt_batch(header, kept)
+    retained = [
+        record for record in records if not is_aborted and _is_retained(record, offset_map.newest, retains_tombstones)
+    ]
+    if not retained:
+        return (batch if not records else rebuilt_batch(header, ())) if must_retain else None
+    if not has_horizon and any(value is None for _, _, _, value, _ in retained):
+        return rebuilt_batch(header, retained, delete_horizon_ms=rules.tombstones_until_ms)
+    return batch if len(retained) == len(records) else rebuilt_batch(header, retained)
 
 
-def _cleaned_marker(batch: bytes, header: BatchHeader, rules: Rules) -> bytes | None:
-    """Of a marker whose transaction has nothing left: whoever is reading that just now still meets it."""
+def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
+    """Handles the marker of a transaction without remaining records: it stays until its deadline for consumers that are
+    reading the transaction."""
     if header.attributes & DELETE_HORIZON:
         return batch if header.base_timestamp >= rules.now_ms else None
-    return rebuilt_batch(header, opened(batch, is_our_own=True), delete_horizon_ms=rules.tombstones_until_ms)
+    return rebuilt_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
 
 
-def _stays(record: Record, newest: Newest, keeps_tombstones: bool) -> bool:
+def _is_retained(record: Record, newest: NewestOffsets, retains_tombstones: bool) -> bool:
     offset, _, key, value, _ = record
-    if key is None or newest.get(_short(key), -1) > offset:
+    if key is None or newest.get(_key_digest(key), -1) > offset:
         return False
-    return value is not None or keeps_tombstones
+    return value is not None or retains_tombstones
 
 
-def _short(key: bytes) -> bytes:
-    """At most one byte longer than KEY_BYTES, so that no key is taken for another one's hash."""
+def _key_digest(key: bytes) -> bytes:
+    """Returns short keys unchanged and the digest of longer ones, one byte longer than KEY_BYTES: a key never equals a
+    digest."""
     return key if len(key) <= KEY_BYTES else hashlib.blake2b(key, digest_size=KEY_BYTES + 1).digest()
 
 
-def _batches(segment: ClosedSegment) -> Iterator[tuple[PlacedBatch, bytes]]:
+def _batches(segment: ClosedSegment) -> Iterator[tuple[LocatedBatch, bytes]]:
     fd = os.open(segment.path(), os.O_RDONLY)
     try:
-        for placed in walk_file(fd, 0, segment.size):
-            batch = os.pread(fd, placed.header.size, placed.position)
-            if not has_valid_crc(memoryview(batch), placed.header):
-                # Written anew it would have a checksum that is right.
-                raise CorruptBatch(f"offset {placed.header.base_offset}: the batch fails its CRC")
-            yield placed, batch
+        for located in walk_file(fd, 0, segment.size):
+            batch = os.pread(fd, located.header.size, located.position)
+            if not has_valid_crc(memoryview(batch), located.header):
+                # A rewritten batch would get a valid checksum and hide the corruption.
+                raise CorruptBatch(f"offset {located.header.base_offset}: the batch fails its CRC")
+            yield located, batch
     finally:
         os.close(fd)
 
 
-def _cleaned(first: ClosedSegment) -> Path:
+def _cleaned_path(first: ClosedSegment) -> Path:
     path = first.path(LOG)
     return path.with_name(path.name + CLEANED)
 
 
-def discard(group: Sequence[ClosedSegment]) -> None:
-    """Removes what was written of a group that is not as it was any more."""
-    _cleaned(group[0]).unlink(missing_ok=True)
+def discard_cleaned(group: Sequence[ClosedSegment]) -> None:
+    """Deletes the compacted file of a group that has changed since."""
+    _cleaned_path(group[0]).unlink(missing_ok=True)
 
 
-def begin_replacing(group: Sequence[ClosedSegment]) -> None:
-    """Gives what was written of several segments the name by which a start knows it.
+def stage_swap(group: Sequence[ClosedSegment]) -> None:
+    """Renames the compacted file of several segments to `.swap`, the name that a start recognizes.
 
     Raises:
-        OSError: the files are as before.
+        OSError: the files are unchanged.
     """
     if len(group) > 1:
-        _cleaned(group[0]).rename(_standing(group[0]))
+        _cleaned_path(group[0]).rename(_swap_path(group[0]))
 
 
-def force_begun(group: Sequence[ClosedSegment]) -> None:
-    """Forces that name, before the others lose theirs.
+def fsync_staged_swap(group: Sequence[ClosedSegment]) -> None:
+    """Makes the `.swap` name durable before the replaced segments lose theirs.
 
     Raises:
-        OSError: nothing is certain, and the log must not change any more.
+        OSError: the state on disk is unknown; the log must not change any more.
     """
     if len(group) > 1:
         sync_directory(group[0].directory)
 
 
-def take_place(group: Sequence[ClosedSegment]) -> None:
-    """Gives what was written of a group the name of the first, whose indexes are gone afterwards.
+def install_swap(group: Sequence[ClosedSegment]) -> None:
+    """Gives the compacted file the name of the group's first segment and deletes that segment's indexes.
 
     Raises:
-        OSError: the log is as before, but for these; see `take_back`.
+        OSError: the log is unchanged except for the indexes; call `abort_swap`.
     """
     first = group[0]
     if len(group) > 1:
-        _take_place(_standing(first), first.base_offset)
+        _link_into_place(_swap_path(first), first.base_offset)
     else:
         _remove_indexes(first.directory, first.base_offset)
-        _cleaned(first).replace(first.path(LOG))
+        _cleaned_path(first).replace(first.path(LOG))
 
 
-def take_back(group: Sequence[ClosedSegment]) -> None:
-    """Removes what could not be put in the place of a group, and has no start put it there later.
+def abort_swap(group: Sequence[ClosedSegment]) -> None:
+    """Deletes a compacted file that could not be installed, so that no start installs it later.
 
     Raises:
-        StillStanding: until this is done none of the group must be dropped.
-        OSError: nothing is certain, and the log must not change any more.
+        SwapPending: no segment of the group may be dropped until a retry succeeds.
+        OSError: the state on disk is unknown; the log must not change any more.
     """
-    with _still_standing():
-        discard(group)
-        _standing(group[0]).unlink(missing_ok=True)
+    with _raising_swap_pending():
+        discard_cleaned(group)
+        _swap_path(group[0]).unlink(missing_ok=True)
     sync_directory(group[0].directory)
 
 
-def end_replacing(group: Sequence[ClosedSegment]) -> list[Path]:
-    """Takes the other segments of a group away, forces the names, and then removes the one that a start would finish.
+def complete_swap(group: Sequence[ClosedSegment]) -> list[Path]:
+    """Renames the replaced segments' files to `.deleted`, fsyncs the directory, and then deletes the `.swap` file.
 
-    At every moment, and whatever of this and of `take_place` is on disk, a start finds either all of the group or what
-    was written. Should the name come back, it holds what is there; before anything else is named or dropped its end is
-    forced.
+    At every moment, and with any subset of these renames on disk, a start finds either all old segments or the
+    compacted file. If the `.swap` name reappears after a power failure, it has the same content as the installed file;
+    its deletion is made durable before any other rename or drop.
 
     Returns:
-        What those files were renamed to, or may have been: to be unlinked.
+        The names that the files have, or may have, after the renames; the caller deletes them.
 
     Raises:
-        StillStanding: until this is done what is in the place of the group must not be dropped.
-        OSError: nothing is certain, and the log must not change any more.
+        SwapPending: the installed segment may not be dropped until a retry succeeds.
+        OSError: the state on disk is unknown; the log must not change any more.
     """
     first, *others = group
     paths = [segment.path(suffix) for segment in others for suffix in SEGMENT_SUFFIXES]
-    with _still_standing():
+    with _raising_swap_pending():
         for path in paths:
-            put_away(path)
+            rename_to_deleted(path)
     sync_directory(first.directory)
     if others:
-        with _still_standing():
-            _standing(first).unlink()
+        with _raising_swap_pending():
+            _swap_path(first).unlink()
     return [path.with_name(path.name + DELETED) for path in paths]
 
 
 @contextlib.contextmanager
-def _still_standing() -> Iterator[None]:
+def _raising_swap_pending() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRNOS:
             raise
-        raise StillStanding(error.errno, error.strerror) from error
+        raise SwapPending(error.errno, error.strerror) from error
 
 
-def _standing(first: ClosedSegment) -> Path:
+def _swap_path(first: ClosedSegment) -> Path:
     path = first.path(LOG)
     return path.with_name(path.name + SWAP)
 
 
-def _take_place(standing: Path, base: int) -> None:
-    """Gives a file that stands for several segments the name of the first besides its own."""
-    path = segment_path(standing.parent, base, LOG)
+def _link_into_place(swap_path: Path, base: int) -> None:
+    """Links a `.swap` file to the name of the first segment as well."""
+    path = segment_path(swap_path.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
     link.unlink(missing_ok=True)
-    os.link(standing, link)
+    os.link(swap_path, link)
     try:
-        _remove_indexes(standing.parent, base)
+        _remove_indexes(swap_path.parent, base)
         link.replace(path)
     finally:
-        # A rename between two names of one file, as a start may meet them, leaves both (POSIX).
+        # Renaming between two names of the same file, as after a crash, leaves both (POSIX).
         link.unlink(missing_ok=True)
 
 
@@ -386,28 +404,28 @@ def _remove_indexes(directory: Path, base: int) -> None:
         segment_path(directory, base, suffix).unlink(missing_ok=True)
 
 
-def finish_replacing(directory: Path) -> None:
-    """Finishes at the start what a crash cut short: files that are not whole go, those that stand for others do."""
+def recover_swaps(directory: Path) -> None:
+    """Completes interrupted swaps at a start: deletes `.cleaned` files and installs `.swap` files."""
     for path in sorted(directory.iterdir()):
         if path.name.endswith(LOG + CLEANED):
             path.unlink()
         elif path.name.endswith(LOG + SWAP):
-            _finish(directory, path)
+            _recover_swap(directory, path)
 
 
-def _finish(directory: Path, path: Path) -> None:
+def _recover_swap(directory: Path, path: Path) -> None:
     base = int(path.name[:20])
     end = base
     fd = os.open(path, os.O_RDONLY)
     try:
-        for placed in walk_file(fd, 0, os.fstat(fd).st_size):
-            end = placed.header.last_offset + 1
+        for located in walk_file(fd, 0, os.fstat(fd).st_size):
+            end = located.header.last_offset + 1
     finally:
         os.close(fd)
     for other in base_offsets(directory):
         if base < other < end:
             for suffix in SEGMENT_SUFFIXES:
                 segment_path(directory, other, suffix).unlink(missing_ok=True)
-    _take_place(path, base)
+    _link_into_place(path, base)
     sync_directory(directory)
-    path.unlink()  # should it come back, see `end_replacing`
+    path.unlink()  # the name may reappear after a power failure; see `complete_swap`

@@ -1,4 +1,5 @@
-"""Files that survive a crash whole, a bounded set of open ones, and reads that do not wait for a disk."""
+"""File primitives of the log: crash-safe replacement, an LRU cache of open files, and reads that never block on the
+disk."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from contextvars import ContextVar
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 SLICE_BYTES_MIN = 32 * 1024
-"""Less of a file is read at once: to send it by itself would cost more than to copy it."""
-LOOKED_AT_BYTES = 128 * 1024
-"""The kernel reads that much ahead, so what is read of a file is cached in pieces of about this size."""
-READ_AHEAD_WHOLE_BYTES = 4 * 1024 * 1024
-"""A file of no more is read whole when some of it is waited for: an index, in which a search jumps about."""
-HELD_SHARE = 2
-"""One in so many open files may be held for what is still to be sent from it; beyond it bytes are read at once. The
-others are for whoever writes and reads meanwhile."""
+"""Smaller reads are copied at once: a `sendfile` call would cost more than the copy."""
+READ_AHEAD_BYTES = 128 * 1024
+"""Size of the kernel's read-ahead, so file content enters the page cache in pieces of about this size."""
+READ_AHEAD_FILE_BYTES_MAX = 4 * 1024 * 1024
+"""Files up to this size, such as indexes, are read ahead completely, because a binary search touches many positions."""
+HELD_FILES_DIVISOR = 2
+"""At most 1/HELD_FILES_DIVISOR of the open files may be held by unsent slices; beyond that, bytes are copied at once.
+The other descriptors stay available for reading and writing."""
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes created, renamed and removed names of a directory durable."""
+    """Makes created, renamed and removed names in a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -33,7 +34,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file: after a crash it holds the old content or the new, never a mixture."""
+    """Replaces a file atomically: after a crash it holds either the old or the new content."""
     temporary = path.with_name(path.name + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -46,15 +47,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position: int) -> None:
-    """Writes all pieces, one after the other, from `position` on.
+    """Writes all pieces in order, starting at `position`.
 
     Raises:
-        OSError: part of it may have been written.
+        OSError: a part of the pieces may have been written.
     """
     total = sum(map(len, pieces))
     written = os.pwritev(fd, pieces, position)
     while written < total:
-        # A signal or a nearly full disk ends a write early; the next call finishes it or says why it cannot.
+        # A signal or a nearly full disk can end a write early; the next call completes it or raises the reason.
         rest = memoryview(b"".join(pieces))[written:]
         count = os.pwrite(fd, rest, position + written)
         if count == 0:
@@ -63,7 +64,7 @@ def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position:
 
 
 def sync_file(path: Path) -> None:
-    """Forces a file's bytes to disk, through a descriptor of its own: safe beside whoever writes it."""
+    """Fsyncs a file through a separate descriptor, so that it can be written to at the same time."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(fd)
@@ -72,7 +73,7 @@ def sync_file(path: Path) -> None:
 
 
 class OpenFile:
-    """A descriptor that is closed when nobody has it any more."""
+    """A file descriptor that is closed when the last reference to it is dropped."""
 
     __slots__ = ("__weakref__", "fd")
 
@@ -81,10 +82,10 @@ class OpenFile:
 
     @classmethod
     def at(cls, path: Path) -> OpenFile:
-        """For reading and writing; made where there is none.
+        """Opens a file for reading and writing, and creates it if it is missing.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         return cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
 
@@ -93,8 +94,8 @@ class OpenFile:
             os.close(self.fd)
 
 
-class _Held:
-    """Keeps a file open for all that is still to be read from it."""
+class _SharedFile:
+    """Holds a file open while any slice of it is unread."""
 
     __slots__ = ("__weakref__", "file")
 
@@ -103,55 +104,57 @@ class _Held:
 
 
 class NotCached(Exception):
-    """What was to be read is not in memory, and whoever reads has said not to wait for the disk."""
+    """The requested bytes are not in the page cache, and the caller must not block on the disk."""
 
     def __init__(self, path: str, position: int) -> None:
         super().__init__(f"{path}: position {position} is not cached")
-        # No descriptor, of which there are only so many: the file may be closed before a thread comes to it.
+        # The path, not the descriptor, is stored: descriptors are limited, and the file may be closed before a thread
+        # reads it.
         self._path, self._position = path, position
 
     def read_ahead(self) -> None:
-        """Waits until it can be read at once, and what lies around it. For a thread.
+        """Blocks until the bytes and the read-ahead window around them are cached. Call it in a thread.
 
-        What cannot be read, or is not there any more, is met by whoever reads it next.
+        Errors are ignored: the next read of the file raises them.
         """
         with contextlib.suppress(OSError):
             fd = os.open(self._path, os.O_RDONLY)
             try:
                 size = os.fstat(fd).st_size
-                if size <= READ_AHEAD_WHOLE_BYTES:
+                if size <= READ_AHEAD_FILE_BYTES_MAX:
                     _read_ahead(fd, 0, size)
                 else:
-                    _read_ahead(fd, self._position, LOOKED_AT_BYTES)
+                    _read_ahead(fd, self._position, READ_AHEAD_BYTES)
             finally:
                 os.close(fd)
 
 
-_is_without_waiting: ContextVar[bool] = ContextVar("_is_without_waiting", default=False)
+_reads_are_nonblocking: ContextVar[bool] = ContextVar("_reads_are_nonblocking", default=False)
 
 
 @contextlib.contextmanager
-def without_waiting(is_so: bool = True) -> Iterator[None]:
-    """Within it `read_at` raises `NotCached` rather than wait for the disk, while all others would wait too. What a
-    thread or another task does meanwhile is not within it.
+def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
+    """Makes `read_at` raise `NotCached` inside the block instead of blocking the event loop on the disk.
+
+    Threads and other tasks are not affected.
 
     Args:
-        is_so: False: within it the disk is waited for again.
+        enabled: False restores blocking reads inside the block.
     """
-    token = _is_without_waiting.set(is_so)
+    token = _reads_are_nonblocking.set(enabled)
     try:
         yield
     finally:
-        _is_without_waiting.reset(token)
+        _reads_are_nonblocking.reset(token)
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
-    """So many bytes of a file, fewer where it ends before.
+    """Reads `size` bytes at `position`; fewer at the end of the file.
 
     Raises:
-        NotCached: only `without_waiting`.
+        NotCached: only inside `nonblocking_reads`.
     """
-    if not _is_without_waiting.get():
+    if not _reads_are_nonblocking.get():
         return os.pread(fd, size, position)
     content, count = bytearray(size), 0
     try:
@@ -160,7 +163,7 @@ def read_at(fd: int, size: int, position: int) -> bytes:
             return bytes(memoryview(content)[:count])
     except BlockingIOError:
         pass
-    except OSError:  # a file system that does not tell, or a disk that fails
+    except OSError:  # the file system does not support RWF_NOWAIT, or the disk failed
         return os.pread(fd, size, position)
     try:
         path = str(Path(f"/proc/self/fd/{fd}").readlink())
@@ -170,27 +173,28 @@ def read_at(fd: int, size: int, position: int) -> bytes:
 
 
 def _read_ahead(fd: int, start: int, size: int) -> None:
-    buffer = bytearray(LOOKED_AT_BYTES)
-    for position in range(start, start + size, LOOKED_AT_BYTES):
+    buffer = bytearray(READ_AHEAD_BYTES)
+    for position in range(start, start + size, READ_AHEAD_BYTES):
         os.preadv(fd, [buffer], position)
 
 
 class FileSlice:
-    """Bytes of a file that are still to be read or sent; what the log has there does not change any more.
+    """A range of a log file that is yet to be read or sent. The log never changes these bytes.
 
-    It holds the file open, so that its bytes stay what they are when the file is renamed, removed or closed by others.
+    The slice holds the file open, so its bytes stay readable after the file is renamed, deleted or evicted from the
+    cache.
     """
 
-    __slots__ = ("_held", "_looked_to", "position", "size")
+    __slots__ = ("_probed_to", "_shared", "position", "size")
 
-    def __init__(self, held: _Held, position: int, size: int) -> None:
-        self._held = held
-        self._looked_to = position
+    def __init__(self, shared: _SharedFile, position: int, size: int) -> None:
+        self._shared = shared
+        self._probed_to = position
         self.position, self.size = position, size
 
     @property
     def _fd(self) -> int:
-        return self._held.file.fd
+        return self._shared.file.fd
 
     def __len__(self) -> int:
         return self.size
@@ -199,37 +203,40 @@ class FileSlice:
         return os.pread(self._fd, self.size, self.position)
 
     def is_cached(self, byte_count: int) -> bool:
-        """Can that many bytes be read without waiting for the disk? As far as a look here and there tells, and once
-        only: what is not cached is to be read ahead then."""
+        """Returns whether `byte_count` bytes can be read without blocking on the disk.
+
+        It probes one byte per read-ahead window, and each window only once: after False, call `read_ahead`.
+        """
         end = self.position + min(byte_count, self.size)
-        while self._looked_to < end:
-            position = self._looked_to
-            self._looked_to += LOOKED_AT_BYTES
+        while self._probed_to < end:
+            position = self._probed_to
+            self._probed_to += READ_AHEAD_BYTES
             try:
                 os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
             except BlockingIOError:
-                self._looked_to = end
+                self._probed_to = end
                 return False
-            except OSError:  # a file system that does not tell
-                self._looked_to = self.position + self.size
+            except OSError:  # the file system does not support RWF_NOWAIT
+                self._probed_to = self.position + self.size
         return True
 
     def read_ahead(self, byte_count: int) -> None:
-        """Waits until that many bytes can be read at once. For a thread."""
+        """Blocks until `byte_count` bytes are cached. Call it in a thread."""
         _read_ahead(self._fd, self.position, min(byte_count, self.size))
 
     def take(self, byte_count: int) -> bytes:
-        """Reads that many bytes, fewer where the file ends before, and has them no longer."""
+        """Reads up to `byte_count` bytes and removes them from the slice."""
         taken = os.pread(self._fd, min(byte_count, self.size), self.position)
         self._skip(len(taken))
         return taken
 
     def send(self, socket_fd: int, byte_count: int) -> int:
-        """Sends that many bytes, fewer where the socket takes no more now, and has them no longer; returns how many.
+        """Sends up to `byte_count` bytes, as many as the socket accepts, and removes them from the slice; returns the
+        count.
 
         Raises:
-            BlockingIOError: the socket takes nothing now.
-            OSError: the client is gone, or the file cannot be read.
+            BlockingIOError: the socket's buffer is full.
+            OSError: the client disconnected, or the file cannot be read.
         """
         sent = os.sendfile(socket_fd, self._fd, self.position, min(byte_count, self.size))
         self._skip(sent)
@@ -241,47 +248,48 @@ class FileSlice:
 
 
 class OpenFiles:
-    """Files for reading and writing, at most `files_max` open at once, with those that are still to be sent from; the
-    one not used longest is closed.
+    """A cache of files opened for reading and writing, with at most `files_max` open files, including those held by
+    slices.
 
-    Ten thousand partitions are mostly idle, and a process may hold only so many files. Not for use by threads.
+    The least recently used file is closed first: most of ten thousand partitions are idle, and a process has a limited
+    number of descriptors. Not thread-safe.
     """
 
     def __init__(self, files_max: int) -> None:
         self._files_max = files_max
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
-        self._held: WeakValueDictionary[int, _Held] = (
+        self._shared: WeakValueDictionary[int, _SharedFile] = (
             WeakValueDictionary()
-        )  # by descriptor; also of files that are open
+        )  # by descriptor; includes files that are still in `_files`
 
     def fd(self, path: Path) -> int:
         return self._open(path).fd
 
     def slice(self, path: Path, position: int, size: int) -> FileSlice | bytes:
-        """So many bytes of the file; read at once where they are few, or where too many files are held open already."""
+        """Returns a slice of the file, or the bytes themselves if they are few or too many files are held by slices."""
         file = self._open(path)
         if size < SLICE_BYTES_MIN:
             return read_at(file.fd, size, position)
-        held = self._held.get(file.fd)
-        if held is None:
-            if len(self._held) >= self._files_max // HELD_SHARE:
+        shared = self._shared.get(file.fd)
+        if shared is None:
+            if len(self._shared) >= self._files_max // HELD_FILES_DIVISOR:
                 return read_at(file.fd, size, position)
-            held = self._held[file.fd] = _Held(file)
-        return FileSlice(held, position, size)
+            shared = self._shared[file.fd] = _SharedFile(file)
+        return FileSlice(shared, position, size)
 
     def _open(self, path: Path) -> OpenFile:
         found = self._files.get(path)
         if found is not None:
             self._files.move_to_end(path)
             return found
-        # What is held stays open when it is closed here.
-        while self._files and len(self._files) + len(self._held) >= self._files_max:
+        # A file that a slice holds stays open when it is removed here.
+        while self._files and len(self._files) + len(self._shared) >= self._files_max:
             self._files.popitem(last=False)
         file = self._files[path] = OpenFile.at(path)
         return file
 
     def forget(self, path: Path) -> None:
-        """Closes the file if it is open; call it before the file is renamed or removed."""
+        """Closes the file if it is open. Call this before the file is renamed or deleted."""
         self._files.pop(path, None)
 
     def close(self) -> None:

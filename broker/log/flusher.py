@@ -1,9 +1,9 @@
-"""Forces appended batches to disk, away from the event loop.
+"""Fsyncs appended batches in threads, outside the event loop.
 
-`force` is a group commit: while one round of fdatasync runs in a thread, all that ask meanwhile wait for the next
-round together, so the cost of the disk is shared by whoever produces at the same time. After a failed fdatasync the
-system may have thrown the dirty pages away and a second call may lie, so nothing can be promised any more:
-`on_failure` must stop the broker.
+`flush` is a group commit: while one round of fdatasync runs, all further requests wait for the next round, so that
+concurrent producers share the cost. After a failed fdatasync the kernel may have dropped the dirty pages and the next
+call may succeed without writing them. Durability can then no longer be guaranteed, so `on_failure` must stop the
+broker.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from headrace.broker.counts import Histogram
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.files import sync_file
 from headrace.broker.log.partition_log import FlushJob, PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.request_counts import Histogram
 
 logger = logging.getLogger(__name__)
 
 SYNC_THREADS = 8
-"""Files forced at once."""
+"""Files fsynced in parallel."""
 
 
 class Flusher:
-    """Keeps the set of logs with unforced batches. `seconds` is how long the disk took, each time."""
+    """Tracks logs with dirty files and fsyncs them. `seconds` is a histogram of fsync durations."""
 
     def __init__(self, executor: Executor, on_failure: Callable[[OSError], None]) -> None:
         self._executor = executor
@@ -39,16 +39,16 @@ class Flusher:
         self._failed = False
         self.seconds = Histogram()
 
-    def note(self, log: PartitionLog) -> None:
-        """Remembers that the log has unforced batches."""
+    def mark_dirty(self, log: PartitionLog) -> None:
+        """Adds a log to those that the next periodic flush covers."""
         self._dirty.add(log)
 
-    def forget(self, log: PartitionLog) -> None:
-        """Drops a log that is being deleted; whoever waits for it is told by the next round."""
+    def discard(self, log: PartitionLog) -> None:
+        """Removes a log that is being deleted; requests waiting for it complete in the next round."""
         self._dirty.discard(log)
 
-    def force(self, log: PartitionLog) -> asyncio.Future[None]:
-        """A future that is done when everything appended to the log so far is on disk."""
+    def flush(self, log: PartitionLog) -> asyncio.Future[None]:
+        """Returns a future that completes when everything appended to the log so far is durable."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failed:
             waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
@@ -59,12 +59,12 @@ class Flusher:
         return waiter
 
     async def flush_dirty(self) -> None:
-        """Forces every log that was noted since the last call."""
+        """Fsyncs every log marked dirty since the last call."""
         await self._flush_noted(lambda log: log.flush_job() if log.needs_flush else None)
 
     async def flush_closed_segments(self) -> None:
-        """Forces the closed segments of every log that was noted since the last call."""
-        await self._flush_noted(lambda log: log.flush_job(closed_only=True) if log.has_unforced_segments else None)
+        """Fsyncs the closed segments of every log marked dirty since the last call."""
+        await self._flush_noted(lambda log: log.flush_job(closed_only=True) if log.has_dirty_segments else None)
 
     async def _flush_noted(self, job_of: Callable[[PartitionLog], FlushJob | None]) -> None:
         noted, self._dirty = self._dirty, set()
@@ -72,7 +72,7 @@ class Flusher:
             jobs = ((log, job_of(log)) for log in noted)
             await self._flush([(log, job) for log, job in jobs if job is not None])
         except Exception:
-            # Nobody may note them again, as of a topic to which nothing more is sent.
+            # Mark them dirty again: a topic without further writes would never be flushed.
             self._dirty |= noted
             raise
 
@@ -83,8 +83,8 @@ class Flusher:
             try:
                 await self._flush([(log, log.flush_job()) for log in {log for log, _ in waiting}])
             except Exception as error:
-                # A mistake of ours must not keep those waiting who come later, so the rounds go on.
-                logger.exception("nothing forced for waiters=%d", len(waiting))
+                # A bug here must not block later requests, so the rounds continue.
+                logger.exception("flush failed waiters=%d", len(waiting))
                 unforeseen = error
             for _, waiter in waiting:
                 if waiter.done():
@@ -110,16 +110,16 @@ class Flusher:
             log.flushed(job)
 
     def fail(self, error: OSError) -> None:
-        """Nothing can be promised any more: whoever waits is told, and the broker ends."""
+        """Fails all waiting requests and stops the broker: durability can no longer be guaranteed."""
         logger.critical("disk failed error=%s", error)
         self._failed = True
         self._on_failure(error)
 
-    async def sync_names(self, directory: Path) -> None:
-        """Forces the names in a directory; in one that is gone there are none.
+    async def sync_directory(self, directory: Path) -> None:
+        """Makes the names in a directory durable. A deleted directory is ignored.
 
         Raises:
-            OSError: they could not be forced; the broker ends.
+            OSError: the fsync failed; the broker stops.
         """
         try:
             await self.sync([directory])
@@ -128,10 +128,10 @@ class Flusher:
             raise
 
     async def sync(self, paths: Sequence[Path]) -> None:
-        """Forces files to disk, several at once: a file system commits what waits together.
+        """Fsyncs files in several threads: a file system commits concurrent fsyncs together.
 
         Raises:
-            OSError: one of them could not be forced.
+            OSError: one of the fsyncs failed.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -141,7 +141,7 @@ class Flusher:
 
 
 def sync_files(paths: Sequence[Path]) -> None:
-    """Forces files to disk. One that is gone belonged to a deleted topic or segment."""
+    """Fsyncs files. Missing files are ignored: they belonged to a deleted topic or segment."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             sync_file(path)

@@ -1,13 +1,16 @@
-"""Sparse indexes of one segment, in Kafka's file layout.
+"""Sparse indexes of one segment, in Kafka's file format.
 
-Offset index (`.index`): 8-byte entries, relative offset i32 and file position i32, one per INTERVAL_BYTES of log; the
-offset is the last of the batch that begins at the position. Time index (`.timeindex`): 12-byte entries, largest
-timestamp so far i64 and relative offset i32 of the batch that has it; the last entry has the segment's largest
-timestamp. Both ascend. The active segment's are kept in memory and written when it is flushed or closed; those of
-closed segments are searched in their files, so that memory does not grow with the log.
+Offset index (`.index`): 8-byte entries, relative offset i32 and file position i32, one per INTERVAL_BYTES of log. The
+offset is the last one of the batch at that position.
 
-Indexes only speed things up: whatever is taken from one is compared with the batch it tells of, and they are rebuilt
-from the log whenever they do not fit it.
+Time index (`.timeindex`): 12-byte entries, largest timestamp so far i64 and relative offset i32 of the batch that has
+it. The last entry holds the segment's largest timestamp.
+
+Both ascend. The indexes of the active segment are in memory and written when it is flushed or closed. Those of closed
+segments are searched on disk, so that memory does not grow with the log.
+
+Indexes only accelerate reads: every entry is compared with the batch it points to, and an index that does not match is
+rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -28,23 +31,23 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = _OFFSET_ENTRY.size, _TIME_ENTRY.size
 offset_entries, time_entries = _OFFSET_ENTRY.iter_unpack, _TIME_ENTRY.iter_unpack
-"""The entries of a part of a file, which must be whole."""
+"""Iterate over the entries of complete entry bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeEntry:
     timestamp_ms: int
-    offset: int  # relative to the segment's base
+    offset: int  # relative to the segment's base offset
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntry:
-    offset: int  # relative to the segment's base
+    offset: int  # relative to the segment's base offset
     position: int
 
 
 class OffsetIndex:
-    """Where to start reading for an offset; offsets are relative to the segment's base."""
+    """Maps offsets to file positions at which to start reading. Offsets are relative to the segment's base offset."""
 
     __slots__ = ("_offsets", "_positions")
 
@@ -60,12 +63,12 @@ class OffsetIndex:
         self._positions.append(position)
 
     def floor(self, offset: int) -> OffsetEntry | None:
-        """The last entry at or below `offset`; None, for the whole segment, without one."""
+        """Returns the last entry at or below `offset`; None means that the segment must be read from its start."""
         at = bisect_right(self._offsets, offset)
         return OffsetEntry(self._offsets[at - 1], self._positions[at - 1]) if at else None
 
     def first_from(self, position: int) -> OffsetEntry | None:
-        """The first entry of a batch at or behind a position; None without one."""
+        """Returns the first entry at or after a file position, None if there is none."""
         at = bisect_left(self._positions, position)
         return OffsetEntry(self._offsets[at], self._positions[at]) if at < len(self._positions) else None
 
@@ -78,7 +81,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes, log_bytes: int) -> OffsetIndex | None:
-        """Reads a file's content; None when it cannot be an index of a log of `log_bytes`."""
+        """Parses the content of an index file; None if it cannot be an index of a log of `log_bytes` bytes."""
         if len(content) % _OFFSET_ENTRY.size:
             return None
         index = cls()
@@ -92,7 +95,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From which offset on timestamps at or above a given one can be found."""
+    """Maps timestamps to the offset from which later timestamps can be found."""
 
     __slots__ = ("_offsets", "_timestamps")
 
@@ -104,13 +107,13 @@ class TimeIndex:
         return len(self._offsets)
 
     def add(self, entry: TimeEntry) -> None:
-        """Adds an entry unless the largest timestamp is already known."""
+        """Adds an entry, unless its timestamp is not larger than the last one."""
         if not self._timestamps or entry.timestamp_ms > self._timestamps[-1]:
             self._timestamps.append(entry.timestamp_ms)
             self._offsets.append(entry.offset)
 
     def below(self, timestamp_ms: int) -> TimeEntry | None:
-        """The last entry below `timestamp_ms`; None, for the whole segment, without one."""
+        """Returns the last entry below `timestamp_ms`; None means that the segment must be read from its start."""
         at = bisect_left(self._timestamps, timestamp_ms)
         return TimeEntry(self._timestamps[at - 1], self._offsets[at - 1]) if at else None
 
@@ -123,7 +126,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> TimeIndex | None:
-        """Reads a file's content; None when it cannot be a time index."""
+        """Parses the content of an index file; None if it cannot be a time index."""
         if len(content) % _TIME_ENTRY.size:
             return None
         index = cls()
@@ -136,19 +139,19 @@ class TimeIndex:
 
 
 def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
-    """The last entry at or below `offset` of a closed segment's file; None, for the whole segment, without one."""
+    """`OffsetIndex.floor` on the index file of a closed segment."""
     found = _floor_in_file(path, _OFFSET_ENTRY, offset)
     return OffsetEntry(*found) if found is not None else None
 
 
 def floor_position_in_file(path: Path, offset: int) -> int:
-    """As `floor_entry_in_file`, and 0, for the whole segment, without an entry."""
+    """Returns the position of `floor_entry_in_file`, 0 if there is no entry."""
     found = floor_entry_in_file(path, offset)
     return found.position if found is not None else 0
 
 
 def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
-    """`OffsetIndex.first_from` on the file of a closed segment; None also when there is no such file."""
+    """`OffsetIndex.first_from` on the index file of a closed segment; None also if the file is missing."""
     try:
         entries = _FileEntries(path, _OFFSET_ENTRY)
     except FileNotFoundError:
@@ -159,13 +162,13 @@ def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
 
 
 def time_below_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
-    """`TimeIndex.below` on the file of a closed segment; None also when there is no such file."""
+    """`TimeIndex.below` on the index file of a closed segment; None also if the file is missing."""
     found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms - 1)
     return TimeEntry(*found) if found is not None else None
 
 
 def last_time_entry_in_file(path: Path) -> TimeEntry | None:
-    """The segment's largest timestamp; None when there is no such file or it is empty."""
+    """Returns the entry with the segment's largest timestamp; None if the file is missing or empty."""
     try:
         entries = _FileEntries(path, _TIME_ENTRY)
     except FileNotFoundError:
@@ -175,7 +178,7 @@ def last_time_entry_in_file(path: Path) -> TimeEntry | None:
 
 
 class _FileEntries:
-    """The entries of an index file, read one by one: a search looks at some twenty of a quarter of a million."""
+    """Reads single entries of an index file: a binary search reads about twenty of a quarter of a million."""
 
     def __init__(self, path: Path, entry: struct.Struct) -> None:
         self._entry = entry

@@ -1,13 +1,11 @@
-"""The leader epochs of a partition's batches: which began at which offset.
+"""Leader epochs of a partition's batches and the offsets at which they begin (KIP-101).
 
-A broker begins a new epoch at every start, and stamps it on the batches that it appends. So whoever has read a log can
-ask whether it is still the same: a data directory that was put back from an older copy, or a log that lost its end with
-the power, goes on under another epoch (KIP-101).
+A broker starts a new epoch at every start and stamps it on the batches it appends. Clients use epochs to detect that a
+log has changed: one restored from an older copy, or truncated after a power failure, continues under a different epoch.
 
-File `leader-epoch-checkpoint` in the partition's directory, as Kafka's: a line with the version 0, a line with the
-count,
-then a line `epoch offset` each. It is written before the first batch of an epoch and forced to disk with it. Where it
-is missing or damaged the whole log is read, and what is behind it is taken from the batches.
+File `leader-epoch-checkpoint` in the partition's directory, as in Kafka: a line with the version 0, a line with the row
+count, then one line `epoch offset` per epoch. It is written before the first batch of an epoch and fsynced with it. If
+it is missing or corrupt, the whole log is read; if it lacks the newest epochs, they are added from the batches.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from pathlib import Path
 
 FILE_NAME = "leader-epoch-checkpoint"
 FIRST_EPOCH = 0
-"""Of what was appended before epochs were counted."""
+"""Lower bound of the epochs of a log whose epoch file is missing."""
 
 
 class LeaderEpochs:
-    """Epochs and their first offsets, both ascending; the last one goes on to the end of the log."""
+    """Epochs and their start offsets, both ascending. The last epoch extends to the end of the log."""
 
     def __init__(self, starts: Iterable[tuple[int, int]] = ()) -> None:
         self._starts = list(starts)
@@ -32,7 +30,7 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The epoch of the last batch, -1 in a log that never had one."""
+        """The epoch of the last batch, -1 if the log never had one."""
         return self._starts[-1][0] if self._starts else -1
 
     @property
@@ -40,7 +38,7 @@ class LeaderEpochs:
         return self._starts[-1][1] if self._starts else 0
 
     def at(self, offset: int) -> int:
-        """The epoch that an offset is of; before the first one, the first."""
+        """Returns the epoch of an offset; offsets before the first epoch belong to the first."""
         if not self._starts:
             return -1
         return self._starts[max(bisect_right(self._starts, offset, key=lambda one: one[1]) - 1, 0)][0]
@@ -49,18 +47,18 @@ class LeaderEpochs:
         self._starts.append((epoch, offset))
 
     def cut(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Forgets epochs of which nothing is left: of what was truncated, and of what retention let go."""
+        """Removes epochs that have no offsets left after truncation or retention."""
         kept = [one for one in self._starts if one[1] < log_end_offset]
         gone = max(sum(start <= log_start_offset for _, start in kept) - 1, 0)
         self._starts = kept[gone:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """The newest epoch that is not above this one, and where it ended; None when all are above it, or none is."""
+        """Returns the newest epoch up to `epoch` and its end offset; None if there is none."""
         following = [start for one, start in self._starts if one > epoch]
         found = [one for one, _ in self._starts if one <= epoch]
         if found:
             return found[-1], following[0] if following else log_end_offset
-        # As Kafka answers: of an epoch that retention took, all was before what is left.
+        # As in Kafka: for an epoch that retention removed, the end is where the next epoch begins.
         return (epoch, following[0]) if following else None
 
     def to_bytes(self) -> bytes:
@@ -68,10 +66,10 @@ class LeaderEpochs:
         return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
     def write(self, directory: Path) -> Path:
-        """Replaces the file; forcing it to disk is the caller's.
+        """Replaces the file without fsyncing it.
 
         Raises:
-            OSError: it could not be written; the one before is as it was.
+            OSError: the write failed; the previous file is unchanged.
         """
         path = directory / FILE_NAME
         temporary = path.with_name(FILE_NAME + ".tmp")
@@ -80,12 +78,12 @@ class LeaderEpochs:
 
 
 def read_leader_epochs(directory: Path) -> LeaderEpochs | None:
-    """What the file says; None where there is none, or a crash damaged it."""
+    """Reads the file; None if it is missing or corrupt."""
     try:
         lines = (directory / FILE_NAME).read_bytes().decode("ascii").split("\n")
         rows = [tuple(map(int, line.split(" "))) for line in lines[2:] if line]
         starts = [(epoch, offset) for epoch, offset in rows]
-        # Without its last line's end a number may be cut off and still be one.
+        # A number may be truncated and still parse; the final newline proves that it is complete.
         is_whole = lines[-1] == "" and (int(lines[0]), int(lines[1])) == (0, len(starts))
         if is_whole and starts and starts == sorted(set(starts)):
             return LeaderEpochs(starts)

@@ -1,17 +1,15 @@
-"""Idempotent producers of one partition: which batch comes next, which one is a repetition (KIP-98).
+"""State of the idempotent producers of one partition: detects retries and gaps in sequence numbers (KIP-98).
 
-A producer's last five batches are known, which is as many as clients may have in flight, so that any of them may come
-again and be answered with its offset. What was stored before those is answered with DUPLICATE_SEQUENCE_NUMBER, which
-clients take for stored. `run` says how far back that is known: nothing is taken for stored that was never seen here.
+The last five batches of a producer are known, as many as a client may have in flight, so a retry of any of them gets
+its original offset. A retry of an earlier batch gets DUPLICATE_SEQUENCE_NUMBER, which clients treat as stored. `run`
+limits how far back that response is given: a batch that this broker never stored is never reported as a duplicate.
 
-Transactions that are open in the partition are known by their producers too: one begins with its first batch here and
-ends with its marker. As long as one is open its producer is not forgotten.
+The partition's open transactions are tracked too. A transaction begins with its first batch in the partition and ends
+with its marker. A producer with an open transaction does not expire.
 
-Snapshot layout: version i16 = 3, CRC-32C u32 of the rest, count i32, then per producer: producerId i64, epoch i16,
-timestamp i64, run i32, number of batches i8, and per batch, oldest first: lastSequence i32, lastOffset i64,
-offsetDelta i32; then the open transactions in the order of their first offsets: producerId i64, epoch i16,
-firstOffset i64. Version 2 had no transactions, version 1 is Kafka's, with the last batch alone: read, and not written
-any more.
+Snapshot format: version i16 = 1, CRC-32C u32 of the rest, count i32, then per producer: producerId i64, epoch i16,
+timestamp i64, run i32, number of batches i8, and per batch, oldest first: lastSequence i32, lastOffset i64, offsetDelta
+i32; then the open transactions by first offset: producerId i64, epoch i16, firstOffset i64.
 """
 
 from __future__ import annotations
@@ -31,19 +29,17 @@ from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 WINDOW_BATCHES = 5
 EXPIRATION_MS = 86_400_000
-"""A producer silent for a day is forgotten: Kafka's `producer.id.expiration.ms`."""
+"""A producer expires after a day without batches: Kafka's `producer.id.expiration.ms`."""
 SEQUENCE_MODULUS = 1 << 31
 
 RUN_MAX = SEQUENCE_MODULUS // 2
-"""Of sequence numbers: as many ahead are told from as many behind."""
+"""Half of the sequence number space, so that numbers ahead can be distinguished from numbers behind."""
 
 _START = struct.Struct(">hIi")
 _PRODUCER = struct.Struct(">qhqib")
 _BATCH = struct.Struct(">iqi")
 _OPEN = struct.Struct(">qhq")
-_VERSION, _WITHOUT_TRANSACTIONS = 3, 2
-_KAFKAS_ENTRY = struct.Struct(">qhiqiqiq")
-_KAFKAS_VERSION = 1
+_VERSION = 1
 
 
 class AppendedBatch(NamedTuple):
@@ -55,7 +51,7 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """`run` sequence numbers, up to the last one, were stored one after another."""
+    """State of one producer. `run` counts the sequence numbers, up to the last one, that were stored without a gap."""
 
     epoch: int
     seen_at_ms: int
@@ -64,7 +60,7 @@ class Producer:
 
     @property
     def next_sequence(self) -> int:
-        """0 where the epoch has just begun, by the marker of the one before."""
+        """The next expected sequence number; 0 if a marker has just started a new epoch."""
         return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if self.batches else 0
 
     def add(self, batch: AppendedBatch) -> None:
@@ -75,12 +71,13 @@ class Producer:
 
 
 def last_sequence(header: BatchHeader) -> int:
-    """Sequence numbers wrap from 2**31 - 1 to 0."""
+    """Returns the sequence number of the batch's last record; numbers wrap from 2**31 - 1 to 0."""
     return (header.base_sequence + header.last_offset_delta) % SEQUENCE_MODULUS
 
 
 class ProducerStates:
-    """All producers with an id that wrote to one partition; `open` transactions are in the order they began in."""
+    """Producers that wrote to one partition, by id. `open` holds the open transactions in the order of their first
+    offsets."""
 
     __slots__ = ("_producers", "open")
 
@@ -91,11 +88,12 @@ class ProducerStates:
     def __iter__(self) -> Iterator[tuple[int, Producer]]:
         return iter(self._producers.items())
 
-    def first_open(self, but: int | None = None) -> int | None:
-        """Where the oldest open transaction begins, leaving out that of one producer; None without one."""
-        if not self.open:  # as mostly, and every fetch of a partition asks
+    def first_open(self, excluding: int | None = None) -> int | None:
+        """Returns the first offset of the oldest open transaction, optionally excluding one producer's; None if there
+        is none."""
+        if not self.open:  # the common case, on every fetch
             return None
-        return next((one.first_offset for producer_id, one in self.open.items() if producer_id != but), None)
+        return next((one.first_offset for producer_id, one in self.open.items() if producer_id != excluding), None)
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -104,10 +102,10 @@ class ProducerStates:
         """Checks a batch that is about to be appended.
 
         Returns:
-            The base offset it was given before, when it is a repetition; None when it is to be appended.
+            The original base offset if the batch is a retry, None if it is to be appended.
 
         Raises:
-            RequestRefused: the producer was fenced, its sequence has a hole, or what it sent was stored long before.
+            RequestRefused: the producer is fenced, the sequence has a gap, or the batch was stored long before.
         """
         if header.producer_id < 0:
             return None
@@ -116,11 +114,11 @@ class ProducerStates:
         if header.producer_id in self.open and not header.attributes & TRANSACTIONAL:
             raise RequestRefused(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction, which this is no part of",
+                f"producer {header.producer_id} has an open transaction, and the batch is not transactional",
             )
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            # Nothing is known, as after retention removed all it wrote: any sequence is accepted.
+            # An unknown producer, for example after retention removed all its batches: any sequence is accepted.
             return None
         if header.producer_epoch < producer.epoch:
             raise RequestRefused(
@@ -146,7 +144,7 @@ class ProducerStates:
         raise _out_of_order(header, expected)
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Takes note of a batch that was appended at `base_offset`."""
+        """Updates the state for a batch that was appended at `base_offset`."""
         if header.producer_id < 0:
             return
         if header.attributes & CONTROL:
@@ -155,7 +153,7 @@ class ProducerStates:
         if header.attributes & TRANSACTIONAL and header.producer_id not in self.open:
             self.open[header.producer_id] = OpenTransaction(header.producer_epoch, base_offset)
         if header.base_sequence < 0:
-            # The broker's own, of the offsets that a transaction commits.
+            # Written by the broker: the offset commits of a transaction have no sequence numbers.
             return
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
@@ -168,16 +166,16 @@ class ProducerStates:
         self.open.pop(marker.producer_id, None)
         producer = self._producers.get(marker.producer_id)
         if producer is not None and marker.producer_epoch > producer.epoch:
-            # The transaction was ended for a producer that is not heard any more.
+            # The broker ended the transaction and fenced the producer.
             self._producers[marker.producer_id] = Producer(marker.producer_epoch, now_ms)
 
     def ids(self) -> Iterator[int]:
-        """Of all producers that are known, some of them twice."""
+        """Yields the ids of all known producers; some appear twice."""
         yield from self._producers
         yield from self.open
 
     def last_offsets(self) -> frozenset[int]:
-        """Where the known batches of all producers end."""
+        """Returns the last offset of every known batch."""
         return frozenset(batch.last_offset for producer in self._producers.values() for batch in producer.batches)
 
     def expire(self, now_ms: int) -> None:
@@ -201,15 +199,15 @@ class ProducerStates:
 
     @classmethod
     def from_snapshot(cls, content: bytes) -> ProducerStates | None:
-        """Reads a snapshot; None when it is damaged, so that an older one or the log itself is used."""
+        """Parses a snapshot; None if it is corrupt, so that the caller uses an older one or the log."""
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)
-        if version not in (_KAFKAS_VERSION, _WITHOUT_TRANSACTIONS, _VERSION) or crc32c(content[6:]) != crc:
+        if version != _VERSION or crc32c(content[6:]) != crc:
             return None
         states, at = cls(), _START.size
         for _ in range(count):
-            at = states._read_kafkas(content, at) if version == _KAFKAS_VERSION else states._read(content, at)
+            at = states._read(content, at)
         for producer_id, epoch, first_offset in _OPEN.iter_unpack(content[at:]):
             states.open[producer_id] = OpenTransaction(epoch, first_offset)
         return states
@@ -222,12 +220,6 @@ class ProducerStates:
         for sequence, offset, delta in _BATCH.iter_unpack(content[at:end]):
             producer.batches.append(_appended(sequence, offset, delta))
         return end
-
-    def _read_kafkas(self, content: bytes, at: int) -> int:
-        producer_id, epoch, sequence, offset, delta, seen_at_ms, _, _ = _KAFKAS_ENTRY.unpack_from(content, at)
-        producer = self._producers[producer_id] = Producer(epoch, seen_at_ms)
-        producer.add(_appended(sequence, offset, delta))
-        return at + _KAFKAS_ENTRY.size
 
 
 def _appended(last_sequence: int, last_offset: int, delta: int) -> AppendedBatch:

@@ -1,4 +1,4 @@
-"""Which segments retention lets go: a decision over values."""
+"""Decides which segments have expired, as a pure function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ def expired_segments(
     log_start_offset: int,
     high_watermark: int,
 ) -> int:
-    """How many of the oldest closed segments go.
+    """Returns how many of the oldest closed segments can be deleted.
 
-    Only from the head, and only whole: a segment goes when its largest timestamp is older than `retention_ms`, when
-    the log without it still has `retention_bytes`, or when it lies below the log start. UNLIMITED switches a bound
-    off.
+    Segments expire in order from the oldest: when their largest timestamp is older than `retention_ms`, when the log
+    without them still has `retention_bytes`, or when they lie below the log start offset. UNLIMITED disables a limit.
     """
     count = 0
     for segment in closed:

@@ -1,4 +1,4 @@
-"""Walks the batches of a segment's bytes: what recovery trusts, and what rebuilds the indexes."""
+"""Scans the batches of a segment: finds its valid prefix for recovery, and collects the facts for its indexes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from headrace.kafka_wire.record_batch import (
 )
 
 PLAUSIBLE_START = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
-"""Where a batch may begin: a base offset below 2**48, and the version where it belongs."""
+"""Matches possible starts of a batch: a base offset below 2**48, and version 2 at the right position."""
 
 
-class PlacedBatch(NamedTuple):
+class LocatedBatch(NamedTuple):
     position: int
     header: BatchHeader
 
 
 @dataclass(slots=True)
 class SegmentFacts:
-    """What is known of a segment's content; grows with every batch.
+    """Facts about a segment's content, updated with every batch.
 
-    `next_offset` follows the last record; `size` is in bytes; `largest` has the largest timestamp with the last
-    offset of the first batch that has it, None while the segment is empty. `aborted` are the transactions whose abort
-    markers it has, in their order.
+    `next_offset` follows the last record; `size` is in bytes. `largest` is the largest timestamp with the last offset
+    of the first batch that has it, None for an empty segment. `aborted` lists the transactions whose abort markers are
+    in the segment, in order.
     """
 
     base_offset: int
@@ -47,14 +47,14 @@ class SegmentFacts:
     _unindexed_bytes: int = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """Takes note of a batch that stands at position `size`; of all but markers the bytes are not looked at."""
+        """Adds a batch at position `size`. The bytes are used only if the batch is a marker."""
         aborted = aborted_by(header, batch)
         if aborted is not None:
             self.aborted.append(aborted)
         self.add_plain(header.last_offset, header.max_timestamp, header.size)
 
     def add_plain(self, last_offset: int, max_timestamp_ms: int, size: int) -> None:
-        """As `add`, of a batch that is no marker and takes `size` bytes."""
+        """Like `add`, for a batch of `size` bytes that is not a marker."""
         last = last_offset - self.base_offset
         if self.largest is None or max_timestamp_ms > self.largest.timestamp_ms:
             self.largest = TimeEntry(max_timestamp_ms, last)
@@ -67,63 +67,64 @@ class SegmentFacts:
         self.next_offset = last_offset + 1
 
     def complete_time_index(self) -> None:
-        """Lets the time index end with the largest timestamp, as files of it must."""
+        """Ends the time index with the largest timestamp, as its file format requires."""
         if self.largest is not None:
             self.time_index.add(self.largest)
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What a scan may take for granted of a segment.
+class ScanExpectations:
+    """What a scan may assume about a segment.
 
     Args:
-        epochs: what the log's file of them says; grows where a crash left the file behind the batches.
-        newest_epoch: no batch can be of a newer one.
-        forced_to: batches below this offset have been forced to disk: their headers tell where they end.
-        end: the base offset of the next segment, None in the last one.
-        may_have_holes: offsets may be missing between batches above `forced_to` too. Compaction leaves such holes, but
-            only below: elsewhere a hole is a loss, or the base offset, which no CRC covers, is wrong.
-        checks_forced: batches below `forced_to` must pass their CRC, too.
+        epochs: the log's epochs as read from file; epochs that the file lacks after a crash are added.
+        newest_epoch: no batch can have a newer epoch.
+        fsynced_to: batches below this offset were fsynced, so their headers give their ends.
+        end: base offset of the next segment, None for the last one.
+        may_have_holes: offsets may be missing above `fsynced_to` too. Compaction leaves gaps only below it; elsewhere a
+            gap means data loss, or a wrong base offset, which the CRC does not cover.
+        verifies_fsynced: batches below `fsynced_to` must pass their CRC too.
     """
 
     epochs: LeaderEpochs
     newest_epoch: int
-    forced_to: int = 0
+    fsynced_to: int = 0
     end: int | None = None
     may_have_holes: bool = False
-    checks_forced: bool = False
+    verifies_fsynced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """The valid prefix of a segment's bytes; `fault` says why it ends before the bytes do, "" when it does not."""
+class ScanResult:
+    """The valid prefix of a segment; `fault` is the reason why it ends early, "" if it does not."""
 
     facts: SegmentFacts
     fault: str
 
 
-def scan_segment(view: memoryview, base_offset: int, expected: Expected) -> Scan:
-    """Reads batches from the front as long as each is whole, intact and continues the offsets."""
+def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations) -> ScanResult:
+    """Reads batches from the start while each is complete, intact and continues the offsets."""
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
         fault = _fault(view, facts.size, facts.next_offset, expected)
         if fault:
-            return Scan(facts, fault)
+            return ScanResult(facts, fault)
         header = read_batch_header(view, facts.size)
         note_epoch(header, expected)
         facts.add(header, view[facts.size : facts.size + header.size])
-    return Scan(facts, "")
+    return ScanResult(facts, "")
 
 
-def note_epoch(header: BatchHeader, expected: Expected) -> None:
-    """Takes note of an epoch that began. One that does not fit is no CRC's business, and no reason to lose a batch."""
+def note_epoch(header: BatchHeader, expected: ScanExpectations) -> None:
+    """Records the start of an epoch. The CRC does not cover the epoch, so an implausible one is ignored and costs no
+    batch."""
     epochs, epoch = expected.epochs, header.leader_epoch
     is_newer = epochs.at(header.base_offset) < epoch <= expected.newest_epoch
     if is_newer and header.base_offset >= epochs.latest_start:
         epochs.begin(epoch, header.base_offset)
 
 
-def _fault(view: memoryview, at: int, next_offset: int, expected: Expected) -> str:
+def _fault(view: memoryview, at: int, next_offset: int, expected: ScanExpectations) -> str:
     rest = len(view) - at
     if rest < HEADER_BYTES:
         return "the header is cut off"
@@ -133,21 +134,21 @@ def _fault(view: memoryview, at: int, next_offset: int, expected: Expected) -> s
     if not HEADER_BYTES - LENGTH_OVERHEAD <= header.batch_length <= rest - LENGTH_OVERHEAD:
         return "the batch is cut off"
     # The CRC does not cover the base offset.
-    is_forced = header.base_offset < expected.forced_to
-    if (expected.checks_forced or not is_forced) and not has_valid_crc(view[at : at + header.size], header):
+    is_forced = header.base_offset < expected.fsynced_to
+    if (expected.verifies_fsynced or not is_forced) and not has_valid_crc(view[at : at + header.size], header):
         return "the batch fails its CRC"
     if header.base_offset < next_offset or header.last_offset_delta < 0:
-        return f"offset {header.base_offset} where {next_offset} was due"
+        return f"expected offset {next_offset}, found {header.base_offset}"
     if header.base_offset > next_offset and not (is_forced or expected.may_have_holes):
-        return f"offset {header.base_offset} where {next_offset} was due"
-    end = expected.forced_to if is_forced else expected.end
+        return f"expected offset {next_offset}, found {header.base_offset}"
+    end = expected.fsynced_to if is_forced else expected.end
     if end is not None and header.last_offset >= end:
-        return f"offset {header.last_offset} in a batch that ends before {end}"
+        return f"offset {header.last_offset} in a batch that must end before {end}"
     return ""
 
 
-def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[PlacedBatch]:
-    """Every intact batch in damaged bytes, with ascending offsets in [next_offset, end)."""
+def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[LocatedBatch]:
+    """Yields every intact batch in damaged bytes, with ascending offsets in [next_offset, end)."""
     position = 0
     while position + HEADER_BYTES <= len(view):
         header = read_batch_header(view, position)
@@ -160,7 +161,7 @@ def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Itera
             and has_valid_crc(view[position : position + header.size], header)
             and not _is_misplaced(view, position, header)
         ):
-            yield PlacedBatch(position, header)
+            yield LocatedBatch(position, header)
             position += header.size
             next_offset = header.last_offset + 1
             continue
@@ -171,7 +172,8 @@ def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Itera
 
 
 def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
-    """Does an intact batch follow that begins below this one's end? Of the two base offsets its is believed."""
+    """Returns whether an intact batch follows that begins below this batch's end. In that case the following base
+    offset is trusted."""
     at = position + header.size
     if at + HEADER_BYTES > len(view):
         return False
@@ -184,12 +186,12 @@ def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
     )
 
 
-def walk_batches(view: memoryview, position: int = 0) -> Iterator[PlacedBatch]:
-    """The batches from `position` on, of bytes that are known to be valid; a partial batch at the end is left out."""
+def walk_batches(view: memoryview, position: int = 0) -> Iterator[LocatedBatch]:
+    """Yields the batches of valid bytes from `position` on; an incomplete batch at the end is skipped."""
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = read_batch_header(view, position)
         if header.size < HEADER_BYTES or position + header.size > end:
             return
-        yield PlacedBatch(position, header)
+        yield LocatedBatch(position, header)
         position += header.size

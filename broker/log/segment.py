@@ -1,4 +1,4 @@
-"""The names and files of one segment. A segment is named by its base offset, in 20 digits."""
+"""File names and file access of one segment. A segment is named by its base offset, in 20 digits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.broker.log.files import read_at
 from headrace.broker.log.index import TimeEntry
-from headrace.broker.log.scan import PlacedBatch, SegmentFacts, walk_batches
+from headrace.broker.log.scan import LocatedBatch, SegmentFacts, walk_batches
 from headrace.broker.log.transactions import (
     AbortedBlock,
     AbortedTransaction,
@@ -36,7 +36,7 @@ TXN_INDEX = ".txnindex"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
 FIRST_CHUNK_BYTES, CHUNK_BYTES = 4 * 1024, 64 * 1024
-"""Read at once when headers are walked: some hundred small batches, or a few large ones' headers."""
+"""Read sizes for header scans: about a hundred small batches, or the headers of a few large ones."""
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -44,7 +44,7 @@ def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
-    """The base offsets of the files with this suffix, ascending; other files are none of ours."""
+    """Returns the base offsets of the files with this suffix, ascending; files with other names are ignored."""
     names = (path.name for path in directory.iterdir())
     return sorted(
         int(name[: -len(suffix)])
@@ -55,9 +55,9 @@ def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """A segment that is no longer written; offsets [base_offset, next_offset), `size` in bytes.
+    """A segment that is no longer appended to, with offsets [base_offset, next_offset) and `size` bytes.
 
-    `aborted` is what is known of its `.txnindex`.
+    `aborted` summarizes the blocks of its `.txnindex`.
     """
 
     directory: Path
@@ -69,7 +69,7 @@ class ClosedSegment:
 
     @classmethod
     def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
-        """Of what is known of its content; it ends with its last batch where nothing else is said."""
+        """Creates it from the facts about its content; it ends after its last batch unless `next_offset` is given."""
         end = facts.next_offset if next_offset is None else next_offset
         return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
@@ -78,7 +78,8 @@ class ClosedSegment:
 
     @property
     def timestamp_ms(self) -> int:
-        """What time retention goes by: the largest record timestamp, else when the file was last written."""
+        """The time that retention uses: the largest record timestamp, or the file's modification time if no record has
+        one."""
         if self.largest is not None and self.largest.timestamp_ms >= 0:
             return self.largest.timestamp_ms
         try:
@@ -87,8 +88,8 @@ class ClosedSegment:
             return 0
 
 
-def put_away(path: Path) -> list[Path]:
-    """Renames a file that is to go, or on a full disk, where a longer name may find no space, removes it at once."""
+def rename_to_deleted(path: Path) -> list[Path]:
+    """Renames a file for deletion. If the disk is too full for the longer name, deletes it immediately."""
     if not path.exists():
         return []
     try:
@@ -99,7 +100,7 @@ def put_away(path: Path) -> list[Path]:
 
 
 def write_indexes(directory: Path, facts: SegmentFacts) -> None:
-    """Writes the indexes of a segment; forcing them to disk is the caller's."""
+    """Writes the indexes of a segment without fsyncing them."""
     facts.complete_time_index()
     contents = (
         (INDEX, facts.index.to_bytes()),
@@ -110,25 +111,26 @@ def write_indexes(directory: Path, facts: SegmentFacts) -> None:
         segment_path(directory, facts.base_offset, suffix).write_bytes(content)
 
 
-def facts_of(directory: Path, base_offset: int, size: int) -> SegmentFacts:
-    """What the headers of a segment's batches say of it. May be called by a thread of its own."""
+def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
+    """Builds the facts of a segment from its batch headers. Safe to call in a thread."""
     facts = SegmentFacts(base_offset, base_offset)
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
-        for placed in walk_file(fd, 0, size):
-            facts.add(placed.header, _if_marker(fd, placed))
+        for located in walk_file(fd, 0, size):
+            facts.add(located.header, _marker_bytes(fd, located))
     finally:
         os.close(fd)
     return facts
 
 
-def _if_marker(fd: int, placed: PlacedBatch) -> bytes:
-    """The bytes of a batch of control, nothing of others."""
-    return read_at(fd, placed.header.size, placed.position) if placed.header.attributes & CONTROL else b""
+def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
+    """Returns the bytes of a control batch, empty bytes for others."""
+    return read_at(fd, located.header.size, located.position) if located.header.attributes & CONTROL else b""
 
 
 def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
-    """The transactions whose abort markers a segment has; without a good index all its headers are read for it."""
+    """Returns the transactions whose abort markers are in the segment; reads all headers if the index is missing or
+    corrupt."""
     try:
         known = from_index(segment_path(directory, base_offset, TXN_INDEX).read_bytes(), size)
     except FileNotFoundError:
@@ -137,10 +139,10 @@ def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTran
 
 
 def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[AbortedTransaction]:
-    """Of a closed segment's aborted transactions those that have something in [start, end).
+    """Returns the aborted transactions of a closed segment that overlap [start, end).
 
     Raises:
-        NotCached: only `without_waiting`.
+        NotCached: only inside `nonblocking_reads`.
     """
     found = None
     with contextlib.suppress(FileNotFoundError):
@@ -156,44 +158,44 @@ def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[Aborte
 
 
 def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
-    """Reads a segment for them, and makes its index anew."""
+    """Finds the aborted transactions by reading the segment's markers, and rebuilds its index."""
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
-        markers = (aborted_by(placed.header, _if_marker(fd, placed)) for placed in walk_file(fd, 0, size))
+        markers = (aborted_by(located.header, _marker_bytes(fd, located)) for located in walk_file(fd, 0, size))
         found = [one for one in markers if one is not None]
     finally:
         os.close(fd)
-    # On a full disk it is read again.
+    # If the disk is full, the segment is read again next time.
     with contextlib.suppress(OSError):
         segment_path(directory, base_offset, TXN_INDEX).write_bytes(to_index(found, size))
     return found
 
 
 def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
-    """What stands for a header at a position of a log file of `size` bytes; None where there is no room for one."""
+    """Reads the header at a position of a log file of `size` bytes; None if no header fits there."""
     if not 0 <= position <= size - HEADER_BYTES:
         return None
     return read_batch_header(read_at(fd, HEADER_BYTES, position))
 
 
 def is_in_log(path: Path, base_offset: int, size: int, position: int, entry: TimeEntry) -> bool:
-    """Is there a batch, from a position on, that ends at the entry's offset and has its timestamp?"""
+    """Returns whether a batch at or after `position` ends at the entry's offset and has its timestamp."""
     if not 0 <= position < size:
         return False
     fd = os.open(path, os.O_RDONLY)
     try:
-        for placed in walk_file(fd, position, size):
-            last = placed.header.last_offset - base_offset
-            if placed.header.magic != MAGIC or last >= entry.offset:
-                return last == entry.offset and placed.header.max_timestamp == entry.timestamp_ms
+        for located in walk_file(fd, position, size):
+            last = located.header.last_offset - base_offset
+            if located.header.magic != MAGIC or last >= entry.offset:
+                return last == entry.offset and located.header.max_timestamp == entry.timestamp_ms
     finally:
         os.close(fd)
     return False
 
 
-def ends_at(path: Path, size: int, position: int, next_offset: int, largest: TimeEntry) -> bool:
-    """Is the last batch of a closed segment whole, as far as its header tells, and the one before `next_offset`? And is
-    none from the position on later than the largest timestamp that is known?"""
+def ends_with(path: Path, size: int, position: int, next_offset: int, largest: TimeEntry) -> bool:
+    """Returns whether a closed segment ends with a complete batch just before `next_offset`, and no batch from
+    `position` on has a later timestamp than `largest`."""
     fd = os.open(path, os.O_RDONLY)
     try:
         last = None
@@ -205,25 +207,25 @@ def ends_at(path: Path, size: int, position: int, next_offset: int, largest: Tim
     return last is not None and last.header.last_offset + 1 == next_offset and last.position + last.header.size == size
 
 
-def walk_file(fd: int, position: int, end: int) -> Iterator[PlacedBatch]:
-    """The batches of an open log file from `position` to `end`; only their headers are read, in chunks.
+def walk_file(fd: int, position: int, end: int) -> Iterator[LocatedBatch]:
+    """Yields the batches of an open log file from `position` to `end`. Only headers are read, in chunks.
 
-    The first chunk is small, since one batch is often all that is wanted.
+    The first chunk is small, since callers often need only one batch.
     """
     chunk_bytes = FIRST_CHUNK_BYTES
     while position + HEADER_BYTES <= end:
         chunk = read_at(fd, min(chunk_bytes, end - position), position)
         chunk_bytes = min(2 * chunk_bytes, CHUNK_BYTES)
         consumed = 0
-        for placed in walk_batches(memoryview(chunk)):
-            yield PlacedBatch(position + placed.position, placed.header)
-            consumed = placed.position + placed.header.size
+        for located in walk_batches(memoryview(chunk)):
+            yield LocatedBatch(position + located.position, located.header)
+            consumed = located.position + located.header.size
         if consumed + HEADER_BYTES <= len(chunk):
-            # The batch does not fit the chunk, but its header does.
+            # The batch does not fit into the chunk, but its header does.
             header = read_batch_header(chunk, consumed)
             if header.batch_length < HEADER_BYTES - LENGTH_OVERHEAD:
                 return
-            yield PlacedBatch(position + consumed, header)
+            yield LocatedBatch(position + consumed, header)
             consumed += header.size
         if consumed == 0:
             return

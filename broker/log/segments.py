@@ -1,9 +1,9 @@
-"""The segments of one log in a row, the last of which is appended to, and where in their files an offset is.
+"""The segments of one log, and the file positions of its offsets. The last segment is the active one.
 
-Segments are contiguous or ascend with holes, never overlap. What an index says is compared with the batch that it tells
-of; one that says what is not so is made anew.
+Segments are contiguous or ascend with gaps, and never overlap. Each index entry is compared with the batch it points
+to, and a wrong index is rebuilt.
 
-Not for use by threads.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from headrace.broker.log.index import (
     floor_entry_in_file,
     floor_position_in_file,
 )
-from headrace.broker.log.scan import PlacedBatch, SegmentFacts
+from headrace.broker.log.scan import LocatedBatch, SegmentFacts
 from headrace.broker.log.segment import (
     INDEX,
     INDEX_SUFFIXES,
     LOG,
     ClosedSegment,
     aborted_in_part,
-    facts_of,
     header_at,
-    put_away,
+    read_facts,
+    rename_to_deleted,
     segment_path,
     walk_file,
     write_indexes,
@@ -43,10 +43,10 @@ from headrace.kafka_wire.record_batch import MAGIC, BatchHeader
 logger = logging.getLogger(__name__)
 
 
-class Bound(NamedTuple):
-    """How far a reader may read: to `offset`, which is at `position` of the segment that begins at `base_offset`.
+class ReadBound(NamedTuple):
+    """The end of the readable log: `offset`, at `position` in the segment with base offset `base_offset`.
 
-    Where that has been compacted, made a part of another one or dropped since, it was readable to its end and is.
+    If that segment has since been compacted, merged or dropped, all of it was readable and remains so.
     """
 
     offset: int
@@ -55,12 +55,13 @@ class Bound(NamedTuple):
 
 
 class Segments:
-    """
+    """The segments of a log and its index lookups.
+
     Args:
-        note_unforced: takes note of files that were written and are not forced to disk.
+        mark_dirty: records files that were written and not fsynced.
     """
 
-    __slots__ = ("_files", "_note_unforced", "_path", "_path_base", "active", "closed", "directory")
+    __slots__ = ("_files", "_mark_dirty", "_path", "_path_base", "active", "closed", "directory")
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class Segments:
         files: OpenFiles,
         closed: list[ClosedSegment],
         active: SegmentFacts,
-        note_unforced: Callable[..., None],
+        mark_dirty: Callable[..., None],
     ) -> None:
         self.directory, self.closed, self.active = directory, closed, active
-        self._files, self._note_unforced = files, note_unforced
+        self._files, self._mark_dirty = files, mark_dirty
         self._path_base, self._path = -1, directory
 
     @property
@@ -80,11 +81,11 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all record batches, as stored."""
+        """Stored bytes of all record batches."""
         return sum(segment.size for segment in self.closed) + self.active.size
 
     def log_path(self, base: int) -> Path:
-        """Of a segment. It is kept for the next call, since to make one takes longer than to write to its file."""
+        """Returns the path of a segment. The last one is cached: creating a path takes longer than a write."""
         if base != self._path_base:
             self._path_base, self._path = base, segment_path(self.directory, base, LOG)
         return self._path
@@ -95,47 +96,47 @@ class Segments:
     # Reading
 
     def read(
-        self, offset: int, bytes_max: int, bound: Bound, *, whole_first: bool
+        self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
-        """The batches from the one that holds `offset` on, and in which segment and at which position of it they end.
+        """Returns the batches from the one that contains `offset` on, and the segment and position where they end.
 
         See `PartitionLog.read`.
         """
         if offset >= bound.offset:
             return b"", 0, 0
-        for base, end, position in self._places(offset, bound):
-            for placed in walk_file(self.log_fd(base), position, end):
-                if placed.header.last_offset >= offset:
-                    size = placed.header.size
-                    if size > bytes_max and not whole_first:
+        for base, end, position in self._read_ranges(offset, bound):
+            for located in walk_file(self.log_fd(base), position, end):
+                if located.header.last_offset >= offset:
+                    size = located.header.size
+                    if size > bytes_max and not min_one_batch:
                         return b"", 0, 0
-                    size = min(max(size, bytes_max), end - placed.position)
-                    records = self._files.slice(self.log_path(base), placed.position, size)
-                    return records, base, placed.position + len(records)
+                    size = min(max(size, bytes_max), end - located.position)
+                    records = self._files.slice(self.log_path(base), located.position, size)
+                    return records, base, located.position + len(records)
         return b"", 0, 0
 
-    def place_of(self, offset: int, bound: Bound) -> tuple[int, int]:
-        """The segment, and the position in it, of the batch that holds an offset; those of the bound when none does."""
-        for base, placed in self.placed_batches(offset, bound):
-            return base, placed.position
+    def position_of(self, offset: int, bound: ReadBound) -> tuple[int, int]:
+        """Returns the segment and position of the batch that contains an offset; the bound's if there is none."""
+        for base, located in self.located_batches(offset, bound):
+            return base, located.position
         return bound.base_offset, bound.position
 
-    def placed_batches(self, offset: int, bound: Bound) -> Iterator[tuple[int, PlacedBatch]]:
-        """The batches from the one that holds `offset` on: of each the segment that it is in, and where.
+    def located_batches(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, LocatedBatch]]:
+        """Yields the segment and location of each batch, starting with the one that contains `offset`.
 
-        The log must stay as it is meanwhile.
+        The log must not change during iteration.
         """
-        for base, end, position in self._places(offset, bound):
-            for placed in walk_file(self.log_fd(base), position, end):
-                if placed.header.last_offset >= offset:
-                    yield base, placed
+        for base, end, position in self._read_ranges(offset, bound):
+            for located in walk_file(self.log_fd(base), position, end):
+                if located.header.last_offset >= offset:
+                    yield base, located
 
-    def batch_at(self, offset: int, bound: Bound) -> BatchHeader | None:
-        """The batch that holds an offset, or the next one; None behind the last."""
-        return next((placed.header for _, placed in self.placed_batches(offset, bound)), None)
+    def batch_at(self, offset: int, bound: ReadBound) -> BatchHeader | None:
+        """Returns the header of the batch that contains an offset, or of the next one; None after the last."""
+        return next((located.header for _, located in self.located_batches(offset, bound)), None)
 
-    def epochs(self, start: int, bound: Bound) -> Iterator[tuple[int, int]]:
-        """The leader epochs of the batches from an offset on, and where each begins; they ascend with the offsets."""
+    def epochs(self, start: int, bound: ReadBound) -> Iterator[tuple[int, int]]:
+        """Yields the leader epochs of the batches from an offset on, and their start offsets; both ascend."""
         first = self.batch_at(start, bound)
         while first is not None:
             epoch = first.leader_epoch
@@ -144,153 +145,154 @@ class Segments:
             later = bisect_left(rest, True, key=partial(self._is_later, epoch, bound))
             first = self.batch_at(rest.start + later, bound)
 
-    def _is_later(self, epoch: int, bound: Bound, offset: int) -> bool:
+    def _is_later(self, epoch: int, bound: ReadBound, offset: int) -> bool:
         header = self.batch_at(offset, bound)
         return header is None or header.leader_epoch > epoch
 
-    def content(self, base: int, placed: PlacedBatch) -> bytes | FileSlice:
-        """A batch of a segment, which stays what it is whatever becomes of the segment."""
-        return self._files.slice(self.log_path(base), placed.position, placed.header.size)
+    def content(self, base: int, located: LocatedBatch) -> bytes | FileSlice:
+        """Returns a batch that stays readable even if its segment is deleted."""
+        return self._files.slice(self.log_path(base), located.position, located.header.size)
 
-    def bytes_of(self, base: int, placed: PlacedBatch) -> bytes:
-        return read_at(self.log_fd(base), placed.header.size, placed.position)
+    def bytes_of(self, base: int, located: LocatedBatch) -> bytes:
+        return read_at(self.log_fd(base), located.header.size, located.position)
 
     def offset_at(self, base: int, position: int) -> int:
-        """An offset that nothing before this position of a segment reaches, close behind it where an index tells."""
+        """Returns an upper bound of the offsets before a position of a segment; the index makes it close."""
         if base == self.active.base_offset:
             entry, size, end = self.active.index.first_from(position), self.active.size, self.active.next_offset
         else:
-            segment = self.closed[self._at(base)]
+            segment = self.closed[self._closed_index(base)]
             entry, size, end = first_entry_in_file(segment.path(INDEX), position), segment.size, segment.next_offset
-        return base + entry.offset if entry is not None and self._is_true(base, size, entry) else end
+        return base + entry.offset if entry is not None and self._entry_matches(base, size, entry) else end
 
-    def bytes_behind(self, bound: Bound) -> int:
-        """Of all batches behind a bound, in segments that are still there."""
+    def bytes_behind(self, bound: ReadBound) -> int:
+        """Returns the number of bytes after a bound, in segments that still exist."""
         if bound.base_offset == self.active.base_offset:
             return self.active.size - bound.position
         rest = self.closed[bisect_left(self.closed, bound.base_offset, key=lambda segment: segment.base_offset) :]
-        sizes = (segment.size - _readable(segment.base_offset, segment.size, bound) for segment in rest)
+        sizes = (segment.size - _readable_bytes(segment.base_offset, segment.size, bound) for segment in rest)
         return self.active.size + sum(sizes)
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The transactions that were aborted and have something in [start, end)."""
+        """Returns the aborted transactions that overlap [start, end)."""
         found: list[AbortedTransaction] = []
-        for segment in self.closed[max(self._at(start), 0) :]:
+        for segment in self.closed[max(self._closed_index(start), 0) :]:
             if segment.aborted:
                 found += aborted_in_part(segment, start, end)
         found += overlapping(self.active.aborted, start, end)
         return found
 
-    def _at(self, offset: int) -> int:
-        """Which of the closed segments is the last that begins at or before an offset; -1: none does."""
+    def _closed_index(self, offset: int) -> int:
+        """Returns the index in `closed` of the last segment that begins at or before an offset, -1 if there is none."""
         return bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1
 
-    def _places(self, offset: int, bound: Bound) -> Iterator[tuple[int, int, int]]:
-        """(segment base, readable bytes, position to start at) of the segments from the one that may hold `offset`."""
-        for segment in self.closed[max(self._at(offset), 0) :]:
+    def _read_ranges(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, int, int]]:
+        """Yields (base offset, readable bytes, start position) for the segments that may contain `offset` or later
+        ones."""
+        for segment in self.closed[max(self._closed_index(offset), 0) :]:
             if segment.next_offset > offset:
                 position = self._position(segment, max(offset - segment.base_offset, 0))
-                yield segment.base_offset, _readable(segment.base_offset, segment.size, bound), position
+                yield segment.base_offset, _readable_bytes(segment.base_offset, segment.size, bound), position
         active = self.active
         position = self.position_in_active(max(offset - active.base_offset, 0))
-        yield active.base_offset, _readable(active.base_offset, active.size, bound), position
+        yield active.base_offset, _readable_bytes(active.base_offset, active.size, bound), position
 
     # Indexes
 
     def _position(self, segment: ClosedSegment, relative: int) -> int:
-        """From where on to read a closed segment for an offset."""
+        """Returns the position at which to start reading a closed segment for an offset."""
         entry = floor_entry_in_file(segment.path(INDEX), relative)
         if entry is None:
             return 0
-        if self._is_true(segment.base_offset, segment.size, entry):
+        if self._entry_matches(segment.base_offset, segment.size, entry):
             return entry.position
         self.rebuild_indexes(segment)
         return floor_position_in_file(segment.path(INDEX), relative)
 
     def position_in_active(self, relative: int) -> int:
-        """As `_position`, in the last segment, whose indexes were a file when the broker started."""
+        """Like `_position`, for the active segment. Its indexes were loaded from files and may be wrong."""
         entry = self.active.index.floor(relative)
-        if entry is not None and not self._is_true(self.active.base_offset, self.active.size, entry):
+        if entry is not None and not self._entry_matches(self.active.base_offset, self.active.size, entry):
             self.rebuild_active_indexes()
             entry = self.active.index.floor(relative)
         return entry.position if entry is not None else 0
 
-    def _is_true(self, base: int, size: int, entry: OffsetEntry) -> bool:
-        """Does the batch that an index tells of begin there, and end with that offset?"""
+    def _entry_matches(self, base: int, size: int, entry: OffsetEntry) -> bool:
+        """Returns whether the batch of an index entry begins at its position and ends with its offset."""
         found = header_at(self.log_fd(base), entry.position, size)
         return found is not None and found.magic == MAGIC and found.last_offset - base == entry.offset
 
     def rebuild_indexes(self, segment: ClosedSegment) -> None:
-        """Makes the indexes of a closed segment anew from its batches.
+        """Rebuilds the indexes of a closed segment from its batches.
 
         Raises:
-            OSError: they could not be written.
+            OSError: the indexes could not be written.
         """
-        facts = facts_of(self.directory, segment.base_offset, segment.size)
+        facts = read_facts(self.directory, segment.base_offset, segment.size)
         write_indexes(self.directory, facts)
-        self._note_unforced(*(segment.path(suffix) for suffix in INDEX_SUFFIXES))
+        self._mark_dirty(*(segment.path(suffix) for suffix in INDEX_SUFFIXES))
         at = self.closed.index(segment)
         self.closed[at] = ClosedSegment.of(self.directory, facts, segment.next_offset)
         logger.warning("indexes rebuilt directory=%s segment=%d", self.directory.name, segment.base_offset)
 
     def rebuild_active_indexes(self) -> None:
-        """As `rebuild_indexes`, of the last segment: they are written when it is closed."""
-        facts = facts_of(self.directory, self.active.base_offset, self.active.size)
+        """Rebuilds the indexes of the active segment in memory; they are written when it is closed."""
+        facts = read_facts(self.directory, self.active.base_offset, self.active.size)
         self.active.index, self.active.time_index = facts.index, facts.time_index
         logger.warning("indexes rebuilt directory=%s segment=%d", self.directory.name, self.active.base_offset)
 
     # Changes
 
-    def begin_new(self) -> None:
-        """Takes the active segment for closed, its indexes being written, and begins a new, empty one.
+    def start_segment(self) -> None:
+        """Closes the active segment, whose indexes the caller has written, and starts a new one.
 
         Raises:
-            OSError: the new one's file could not be made; everything is as before.
+            OSError: the new file could not be created; nothing has changed.
         """
         active = self.active
-        # The file must be there before retention may remove the others: it alone then tells where the log ends.
+        # The new file must exist before retention may delete the others: then only its name gives the log end offset.
         self._files.fd(segment_path(self.directory, active.next_offset, LOG))
         self.closed.append(ClosedSegment.of(self.directory, active))
         self._files.forget(segment_path(self.directory, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
 
-    def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Has one closed segment stand for neighbouring ones; its files are in their place."""
-        # By where it begins: a reader may have made its indexes anew, and another object of it.
-        at = self._at(group[0].base_offset)
+    def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
+        """Replaces adjacent closed segments by one whose files are installed already."""
+        # Find it by base offset: a reader may have rebuilt its indexes and replaced the object.
+        at = self._closed_index(group[0].base_offset)
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]
 
-    def take_out(self, count: int) -> list[Path]:
-        """Takes the oldest closed ones out of the log; returns their renamed files, to be unlinked.
+    def drop_oldest(self, count: int) -> list[Path]:
+        """Removes the oldest closed segments; returns their renamed files, which the caller deletes.
 
         Raises:
-            OSError: one of them could not be renamed nor removed; it and those behind it are as they were.
+            OSError: a segment could be neither renamed nor deleted; it and later ones are unchanged.
         """
         renamed: list[Path] = []
         for segment in self.closed[:count]:
             if renamed:
-                # The oldest first, also where the power fails: a hole between segments would be taken for a loss.
+                # Delete in order, also on a power failure: a gap between segments would be treated as data loss.
                 sync_directory(self.directory)
             self._files.forget(segment.path())
-            renamed += put_away(segment.path())
+            renamed += rename_to_deleted(segment.path())
             self.closed = self.closed[1:]
             for suffix in INDEX_SUFFIXES:
-                # Without its log it means nothing to anybody.
+                # An index without its log is harmless.
                 with contextlib.suppress(OSError):
-                    renamed += put_away(segment.path(suffix))
+                    renamed += rename_to_deleted(segment.path(suffix))
         return renamed
 
-    def forget_files(self, segments: Sequence[ClosedSegment]) -> None:
-        """Closes what is open of closed segments, before their files are renamed."""
+    def close_files(self, segments: Sequence[ClosedSegment]) -> None:
+        """Closes the files of closed segments before they are renamed."""
         for segment in segments:
             self._files.forget(segment.path())
 
-    def forget_active_file(self) -> None:
+    def close_active_file(self) -> None:
         self._files.forget(segment_path(self.directory, self.active.base_offset, LOG))
 
 
-def _readable(base_offset: int, size: int, bound: Bound) -> int:
-    """How many bytes of a segment lie before a bound."""
+def _readable_bytes(base_offset: int, size: int, bound: ReadBound) -> int:
+    """Returns how many bytes of a segment lie before a bound."""
     if base_offset == bound.base_offset:
         return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0

@@ -1,16 +1,15 @@
-"""Transactions in the log of one partition: how they end, and which of them were aborted (KIP-98).
+"""Transaction markers and aborted transactions in the log of one partition (KIP-98).
 
 A transaction ends with a marker, a control batch of its producer with one record: key version i16 = 0 and type i16 (0
-abort, 1 commit), value version i16 = 0 and coordinator epoch i32 = 0. A header `offsets` on that record says where the
-transaction began here and up to where everything was decided once it had ended (two i64), so that each segment tells by
-itself which transactions it ends: readers of Kafka's own records do not look at headers of markers.
+abort, 1 commit), value version i16 = 0 and coordinator epoch i32 = 0. Its record has a header `offsets` with two i64:
+the transaction's first offset in the partition and the last stable offset after it ended. So each segment is enough to
+determine the transactions that end in it; Kafka clients ignore headers of markers.
 
-`.txnindex` of a segment, as Kafka's, has one entry per abort that it has the marker of: version i16 = 0, producerId
-i64, firstOffset i64, lastOffset i64 (the marker's), lastStableOffset i64; then, unlike Kafka's, of how many bytes of
-log it tells (i64), and the CRC-32C u32 of all that. Without an entry what was aborted would be shown, so a file that is
-missing, damaged or of another log is made anew from the markers. It is looked at as a whole when the log is opened;
-from then on it is known of each block of its entries where they lie and what their checksum is, so that readers need
-no more of the file than the blocks that tell of what they read.
+`.txnindex` of a segment, as in Kafka, has one entry per abort marker: version i16 = 0, producerId i64, firstOffset i64,
+lastOffset i64 (the marker's), lastStableOffset i64. Unlike Kafka's, it ends with the number of log bytes it covers
+(i64) and the CRC-32C u32 of all that. A missing entry would expose aborted records, so a file that is missing, corrupt
+or does not match the log is rebuilt from the markers. The complete file is verified when the log is opened. From then
+on the position and checksum of each block of entries are in memory, and readers load only the blocks they need.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from headrace.broker.log.opened import opened
+from headrace.broker.log.decoding import decode_records
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     CONTROL,
@@ -42,14 +41,14 @@ _VALUE = struct.Struct(">hi")
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_NAME = "offsets"
 BLOCK_ENTRIES = 512
-"""Of a `.txnindex` that are read together: 17 KB."""
+"""Entries of a `.txnindex` that are read together: 17 KB."""
 _ENTRY = struct.Struct(">hqqqq")
 _LOG_BYTES = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 
 
 class OpenTransaction(NamedTuple):
-    """One that has not ended; `first_offset` is of its first batch in the partition."""
+    """A transaction that has not ended; `first_offset` is that of its first batch in the partition."""
 
     epoch: int
     first_offset: int
@@ -58,7 +57,7 @@ class OpenTransaction(NamedTuple):
 class AbortedTransaction(NamedTuple):
     """Offsets [first_offset, last_offset] of the producer were aborted; the last one is the marker.
 
-    Before `last_stable_offset` everything was decided when this one ended: what ends later begins there or behind it.
+    All transactions before `last_stable_offset` had ended when this one did: those that end later begin at or after it.
     """
 
     producer_id: int
@@ -68,10 +67,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedBlock(NamedTuple):
-    """What is known of some entries of a `.txnindex` that follow each other, without reading them.
+    """Summary of a block of consecutive `.txnindex` entries.
 
-    The transactions lie in [first_offset, last_offset]; `last_stable_offset` and `last_offset` are those of the last
-    one. `crc` is of the entries' bytes.
+    The transactions lie in [first_offset, last_offset]. `last_stable_offset` and `last_offset` are those of the last
+    entry. `crc` covers the entries' bytes.
     """
 
     entries: int
@@ -84,10 +83,10 @@ class AbortedBlock(NamedTuple):
 def end_marker(
     producer_id: int, epoch: int, *, is_commit: bool, first_offset: int, last_stable_offset: int, now_ms: int
 ) -> bytes:
-    """The control batch that ends a transaction, at base offset 0."""
+    """Returns the control batch that ends a transaction, with base offset 0."""
     offsets = _OFFSETS.pack(first_offset, last_stable_offset)
     name = _OFFSETS_NAME.encode()
-    # Counts and lengths below 64 are one byte each, twice the number.
+    # Counts and lengths below 64 are one byte each: twice the number.
     headers = bytes((2, 2 * len(name))) + name + bytes((2 * len(offsets),)) + offsets
     header = BatchHeader(
         base_offset=0,
@@ -109,13 +108,13 @@ def end_marker(
 
 
 def is_commit(batch: bytes) -> bool:
-    """Whether a marker says that its transaction counts. One that says nothing, which none of ours does, does not."""
+    """Returns whether a marker is a commit. A marker without a type, which this broker never writes, is not."""
     return _type_of(batch) == COMMIT
 
 
 def _type_of(batch: bytes) -> int | None:
     try:
-        for _, _, key, _, _ in opened(batch, is_our_own=True):
+        for _, _, key, _, _ in decode_records(batch, is_own_batch=True):
             if key is not None and len(key) >= _KEY.size:
                 return int(_KEY.unpack_from(key)[1])
     except CorruptBatch:
@@ -124,18 +123,18 @@ def _type_of(batch: bytes) -> int | None:
 
 
 def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> AbortedTransaction | None:
-    """The transaction that a batch is the abort marker of, None for any other batch.
+    """Returns the transaction that an abort marker ends, None for any other batch.
 
     Args:
-        header: as the batch is stored.
-        batch: all of its bytes, which are looked at only if it is one of control; none: it is none that counts.
+        header: the header of the stored batch.
+        batch: its bytes, used only for a control batch; empty if the batch is not one.
     """
     if not header.attributes & CONTROL or not batch:
         return None
     raw = bytes(batch)
     if _type_of(raw) != ABORT:
         return None
-    ((_, _, _, _, headers),) = opened(raw, is_our_own=True)
+    ((_, _, _, _, headers),) = decode_records(raw, is_own_batch=True)
     for name, value in headers_of(headers):
         if name == _OFFSETS_NAME and value is not None and len(value) == _OFFSETS.size:
             first_offset, last_stable_offset = _OFFSETS.unpack(value)
@@ -157,7 +156,7 @@ def _unpacked(content: bytes | memoryview) -> list[AbortedTransaction]:
 
 
 def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | None:
-    """Reads a file's content; None when it is not what was written of a log of so many bytes."""
+    """Parses an index file; None if it is corrupt or was written for a log of another size."""
     entries_end = len(content) - _LOG_BYTES.size - _CRC.size
     if entries_end < 0 or entries_end % _ENTRY.size:
         return None
@@ -168,7 +167,7 @@ def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | Non
 
 
 def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]:
-    """The blocks of the file that `to_index` makes of these entries, which are in the order of their markers."""
+    """Returns the blocks of the file that `to_index` writes for these entries, which are in marker order."""
     blocks = []
     for at in range(0, len(entries), BLOCK_ENTRIES):
         some = entries[at : at + BLOCK_ENTRIES]
@@ -182,11 +181,11 @@ def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]
 def aborted_between(
     blocks: Sequence[AbortedBlock], start: int, end: int, read: Callable[[int, int], bytes]
 ) -> list[AbortedTransaction] | None:
-    """The transactions of a `.txnindex` that have something in [start, end); None where it is not what it was.
+    """Returns the transactions of a `.txnindex` that overlap [start, end); None if the file has changed.
 
     Args:
-        blocks: of the file.
-        read: so many bytes of the file, from a position on.
+        blocks: the blocks of the file.
+        read: returns a number of bytes of the file from a position on.
     """
     found: list[AbortedTransaction] = []
     for number in range(bisect_left(blocks, start, key=lambda block: block.last_offset), len(blocks)):
@@ -202,7 +201,7 @@ def aborted_between(
 
 
 def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> Iterator[AbortedTransaction]:
-    """Those that have something in [start, end), of entries in the order of their markers."""
+    """Yields the entries that overlap [start, end); `entries` are in marker order."""
     for entry in entries[bisect_left(entries, start, key=lambda one: one.last_offset) :]:
         if entry.first_offset < end:
             yield entry
@@ -210,11 +209,11 @@ def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> 
             return
 
 
-class Outcomes:
-    """What compaction has to know of transactions, while it goes through a log from its start on.
+class TransactionOutcomes:
+    """The transaction state that compaction needs while it reads a log from its start.
 
     Args:
-        aborted: all that have something in what is gone through, where everything is decided.
+        aborted: the aborted transactions that overlap the compacted range, which contains no open transaction.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
@@ -224,20 +223,20 @@ class Outcomes:
         self._with_data: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Was a batch, which is no marker, aborted?"""
+        """Returns whether a data batch was aborted."""
         if not header.attributes & TRANSACTIONAL:
             return False
         ends = self._aborted.get(header.producer_id, [])
         at = bisect_left(ends, header.base_offset, key=lambda one: one.last_offset)
         return at < len(ends) and ends[at].first_offset <= header.base_offset
 
-    def keep(self, header: BatchHeader) -> None:
-        """Takes note of a batch that stays, if only its header: its transaction needs its marker."""
+    def note_retained(self, header: BatchHeader) -> None:
+        """Records that a batch stays, even without records: its transaction then needs its marker."""
         if header.attributes & TRANSACTIONAL and not header.attributes & CONTROL:
             self._with_data.add(header.producer_id)
 
-    def is_needed(self, marker: BatchHeader) -> bool:
-        """Is something left of the transaction that a marker ends? Each marker is asked about once, in order."""
+    def needs_marker(self, marker: BatchHeader) -> bool:
+        """Returns whether anything is left of the transaction that a marker ends. Call it once per marker, in order."""
         if marker.producer_id not in self._with_data:
             return False
         self._with_data.discard(marker.producer_id)

@@ -19,7 +19,7 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers import fetch, list_offsets
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import files
-from headrace.broker.log.files import NotCached, read_at, without_waiting
+from headrace.broker.log.files import NotCached, nonblocking_reads, read_at
 from headrace.broker.log.segment import TXN_INDEX
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
@@ -125,7 +125,7 @@ async def asked(
     topics = (FetchTopic("t", uuid.UUID(int=0), wanted),)
     request = FetchRequest(wait_ms, least, 1 << 30, int(committed), 0, -1, topics)
     answer = fetch.handle(RequestContext(node, 12, "test", "127.0.0.1"), request)
-    if not isinstance(answer, fetch.FetchAnswer):
+    if not isinstance(answer, fetch.FetchResult):
         answer = await answer
     return answer.topics[0].partitions
 
@@ -207,7 +207,7 @@ def test_what_is_in_memory_is_answered_at_once(tmp_path: Path, disk: Disk) -> No
                 (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, 17, 10_000),)),),
             ),
         )
-        assert isinstance(answer, fetch.FetchAnswer)
+        assert isinstance(answer, fetch.FetchResult)
 
     with_topic(tmp_path, 1, work)
 
@@ -241,7 +241,7 @@ def test_others_are_served_while_a_disk_is_waited_for(
 def test_of_many_cold_partitions_each_is_read_after_some_fetches(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partitions = 3 * fetch.READ_AHEAD_AT_ONCE
+    partitions = 3 * fetch.READ_AHEAD_PARTITIONS_MAX
     read_once = fetch._read
     cold: list[int] = []
 
@@ -259,10 +259,10 @@ def test_of_many_cold_partitions_each_is_read_after_some_fetches(
             found = await asked(node, *[20] * partitions, least=1 << 20)
             assert [one.high_watermark for one in found] == [BATCHES] * partitions
             new = {one.partition for one in found if one.records} - read
-            assert len(new) >= min(fetch.READ_AHEAD_AT_ONCE, partitions - len(read))
+            assert len(new) >= min(fetch.READ_AHEAD_PARTITIONS_MAX, partitions - len(read))
             read |= new
         assert len(read) == partitions
-        assert max(cold) == fetch.READ_AHEAD_AT_ONCE
+        assert max(cold) == fetch.READ_AHEAD_PARTITIONS_MAX
         assert not disk.waits
 
     with_topic(tmp_path, partitions, work, **{"segment.bytes": "50000"})
@@ -298,7 +298,7 @@ def test_waiting_for_the_disk_takes_no_descriptors(tmp_path: Path, disk: Disk, m
         read_ahead(each)
 
     monkeypatch.setattr(NotCached, "read_ahead", slow)
-    partitions = fetch.READ_AHEAD_AT_ONCE
+    partitions = fetch.READ_AHEAD_PARTITIONS_MAX
 
     async def work(node: BrokerNode) -> None:
         await asked(node, *[20] * partitions)
@@ -344,7 +344,7 @@ def test_nothing_comes_unnoticed_while_a_poll_begins_to_wait(tmp_path: Path) -> 
         answer = fetch.handle(
             RequestContext(node, 12, "test", "127.0.0.1"), FetchRequest(300_000, 1, 1 << 30, 0, 0, -1, wanted)
         )
-        assert not isinstance(answer, fetch.FetchAnswer)
+        assert not isinstance(answer, fetch.FetchResult)
         append(node.log("t", 0), batch(b"in the same turn of the loop"))
         assert (await answer).topics[0].partitions[0].records
         assert not node.log("t", 0).waiters
@@ -416,14 +416,14 @@ async def looked_up(node: BrokerNode, timestamps_ms: Sequence[int]) -> tuple[boo
 def test_offsets_by_time_are_found_without_waiting_in_the_loop(
     tmp_path: Path, disk: Disk, configs: dict[str, str]
 ) -> None:
-    partitions = list_offsets.READ_AHEAD_AT_ONCE + 8
+    partitions = list_offsets.READ_AHEAD_PARTITIONS_MAX + 8
     times_ms = [NOW_MS + 37, list_offsets.EARLIEST, NOW_MS + 3, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 1000]
     times_ms += [NOW_MS + number for number in range(partitions - len(times_ms))]
     expected = [(NOW_MS + 37, 37), (-1, 0), (NOW_MS + 3, 3), (NOW_MS + BATCHES - 1, BATCHES - 1), (-1, -1)]
     expected += [(NOW_MS + number, number) for number in range(partitions - len(expected))]
 
     async def work(node: BrokerNode) -> None:
-        few = list_offsets.BY_TIME_AT_ONCE
+        few = list_offsets.TIME_SEARCHES_BEFORE_YIELD
         assert await looked_up(node, times_ms[:few]) == (False, expected[:few])
         disk.evict()
         assert await looked_up(node, times_ms) == (True, expected)
@@ -441,12 +441,12 @@ def test_offsets_by_time_are_found_without_waiting_in_the_loop(
 def test_a_large_file_is_read_ahead_where_it_was_asked_for(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "READ_AHEAD_WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "READ_AHEAD_FILE_BYTES_MAX", 1 << 20)
     path = tmp_path / "large"
     path.write_bytes(os.urandom(2 << 20))
     fd = os.open(path, os.O_RDONLY)
     disk.evict()
-    with without_waiting():
+    with nonblocking_reads():
         for position in (1_500_000, 10):
             with pytest.raises(NotCached) as cold:
                 read_at(fd, 100, position)
@@ -469,6 +469,6 @@ def test_where_the_system_does_not_tell_it_is_read(tmp_path: Path, monkeypatch: 
     path = tmp_path / "file"
     path.write_bytes(b"content")
     fd = os.open(path, os.O_RDONLY)
-    with without_waiting():
+    with nonblocking_reads():
         assert read_at(fd, 100, 3) == b"tent"
     os.close(fd)

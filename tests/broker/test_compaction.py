@@ -23,12 +23,12 @@ from headrace.broker.handlers import produce
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import compaction
 from headrace.broker.log.checkpoints import CLEAN_TO, RECOVERY_POINTS, read_checkpoint, write_checkpoint
-from headrace.broker.log.compaction import Interrupted, Pace, Rules
+from headrace.broker.log.compaction import CleaningRules, CompactionCancelled, DutyCycle
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.log.index import TimeEntry
-from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
-from headrace.broker.log.transactions import Outcomes
+from headrace.broker.log.transactions import TransactionOutcomes
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -42,8 +42,8 @@ from support.broker.broker_samples import (
     contents,
     find_timestamp,
     keyed_batch,
-    opened,
-    put_in_place,
+    open_sample_log,
+    replace_segments,
     with_attributes,
 )
 from support.examples import examples
@@ -54,9 +54,9 @@ DAY_MS = 86_400_000
 Kept = list[tuple[int, bytes | None, bytes | None]]
 
 
-def unpaced() -> Pace:
+def unthrottled() -> DutyCycle:
     """Compaction at full speed, without rests."""
-    return Pace(rest=lambda rest_s: None)
+    return DutyCycle(rest=lambda rest_s: None)
 
 
 def kept(log: PartitionLog) -> Kept:
@@ -64,7 +64,7 @@ def kept(log: PartitionLog) -> Kept:
     return [
         (offset, key, value)
         for _, raw in log.batches(log.log_start_offset)
-        for offset, _, key, value, _ in records_of(raw)
+        for offset, _, key, value, _ in decode_records(raw)
     ]
 
 
@@ -73,18 +73,18 @@ def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLi
     segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
     if not segments:
         return start
-    outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
-    found = compaction.newest_records(segments, start, outcomes, unpaced())
-    rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
-    for group in compaction.in_groups(segments, limits.segment_bytes_max):
-        facts = compaction.write_cleaned(group, found, rules, outcomes, unpaced())
+    outcomes = TransactionOutcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
+    found = compaction.build_offset_map(segments, start, outcomes, unthrottled())
+    rules = CleaningRules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
+    for group in compaction.group_segments(segments, limits.segment_bytes_max):
+        facts = compaction.write_cleaned_segment(group, found, rules, outcomes, unthrottled())
         if facts is not None:
-            put_in_place(log, group, facts)
+            replace_segments(log, group, facts)
     return found.end
 
 
 def filled(directory: Path, count: int, keys: int = 5, codec: int = 0) -> PartitionLog:
-    log = opened(directory, limits=SMALL).log
+    log = open_sample_log(directory, limits=SMALL).log
     for number in range(count):
         append(log, keyed_batch((b"k%d" % (number % keys), b"value %d" % number), codec=codec))
     return log
@@ -105,15 +105,15 @@ def test_epochs_end_where_they_did_when_their_batches_are_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for leader_epoch in (5, 7, 8, 9):
-        log = opened(tmp_path, limits=SMALL, leader_epoch=leader_epoch).log
+        log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=leader_epoch).log
         for _ in range(3 if leader_epoch == 8 else 12):
             append(log, keyed_batch((b"key", b"value")))
         log.close()
-    log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
+    log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
     before = {epoch: log.epoch_end(epoch) for epoch in range(4, 13)}
     assert before[6] == (5, 12) and before[7] == (7, 24) and before[8] == (8, 27)
     clean(log)
-    assert {placed.header.last_offset for placed, _ in log.batches(0)}.isdisjoint([11, 12, 23, 26, 27])
+    assert {located.header.last_offset for located, _ in log.batches(0)}.isdisjoint([11, 12, 23, 26, 27])
     assert {epoch: log.epoch_end(epoch) for epoch in range(4, 13)} == before
     assert not caplog.records
 
@@ -134,7 +134,7 @@ def test_one_segment_is_read_without_the_indexes_of_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New ones may fail to be written, as on a full disk; the old ones tell of places that are not there any more."""
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     for number in range(40):
         append(log, keyed_batch((b"k%d" % (number % 5), b"v" * 2000)))
     log.roll(NOW_MS)
@@ -146,12 +146,12 @@ def test_one_segment_is_read_without_the_indexes_of_what_it_was(
     monkeypatch.setattr("headrace.broker.log.partition_log.write_indexes", fails)
     clean(log)
     assert not log.closed[0].path(INDEX).exists() and not log.closed[0].path(TIME_INDEX).exists()
-    assert [placed.header.base_offset for placed, _ in log.batches(37)] == [37, 38, 39]
+    assert [located.header.base_offset for located, _ in log.batches(37)] == [37, 38, 39]
 
 
 def test_a_log_that_ends_with_what_was_compacted_is_read_to_its_end_and_no_further(tmp_path: Path) -> None:
     """As one whose last segment was closed for its age, and to which nothing has been added since."""
-    log = opened(tmp_path, limits=LogLimits(forced_reads_only=True)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(fsynced_reads_only=True)).log
     woken: list[int] = []
     log.waiters.add(woken.append)
     for number in range(20):
@@ -163,8 +163,8 @@ def test_a_log_that_ends_with_what_was_compacted_is_read_to_its_end_and_no_furth
     assert log.size < size / 3
     for offset in (0, 17, 19):
         for records in (
-            log.read(offset, size, whole_first=True),
-            log.read_committed(offset, size, whole_first=True)[0],
+            log.read(offset, size, min_one_batch=True),
+            log.read_committed(offset, size, min_one_batch=True)[0],
         ):
             assert 20_000 < len(records) == len(bytes(records)) <= log.size
     append(log, batch(b"one more"))
@@ -187,24 +187,24 @@ def test_segments_are_one_as_far_as_they_fit() -> None:
     def sizes(*groups: tuple[ClosedSegment, ...]) -> list[list[int]]:
         return [[segment.size for segment in group] for group in groups]
 
-    assert sizes(*compaction.in_groups(segments(50, 50, 1, 200, 10), 100)) == [[50, 50], [1], [200], [10]]
-    wide = segments(1, 1, 1, span=compaction.SPAN_MAX // 2)
-    assert sizes(*compaction.in_groups(wide, 100)) == [[1, 1], [1]]
-    assert sizes(*compaction.in_groups([], 100)) == []
+    assert sizes(*compaction.group_segments(segments(50, 50, 1, 200, 10), 100)) == [[50, 50], [1], [200], [10]]
+    wide = segments(1, 1, 1, span=compaction.OFFSET_SPAN_MAX // 2)
+    assert sizes(*compaction.group_segments(wide, 100)) == [[1, 1], [1]]
+    assert sizes(*compaction.group_segments([], 100)) == []
 
 
 def test_a_tombstone_takes_its_key_with_it_and_stays_for_its_time(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, keyed_batch((b"gone", b"value"), (b"other", b"value")))
     append(log, keyed_batch((b"gone", None)))
     for number in range(8):
         append(log, keyed_batch((b"filler", b"value %d" % number)))
     end = clean(log)
     assert kept(log)[:2] == [(1, b"other", b"value"), (2, b"gone", None)]
-    [stamped] = [placed.header for placed, _ in log.batches(0) if placed.header.base_offset == 2]
+    [stamped] = [located.header for located, _ in log.batches(0) if located.header.base_offset == 2]
     assert stamped.attributes & DELETE_HORIZON and stamped.base_timestamp == NOW_MS + DAY_MS
     # The record's own time is as it was, and the time is not begun anew.
-    assert next(iter(records_of(next(raw for _, raw in log.batches(2)))))[1] == NOW_MS
+    assert next(iter(decode_records(next(raw for _, raw in log.batches(2)))))[1] == NOW_MS
     end = clean(log, end, NOW_MS + DAY_MS)
     assert (2, b"gone", None) in kept(log)
     clean(log, end, NOW_MS + DAY_MS + 1)
@@ -212,7 +212,7 @@ def test_a_tombstone_takes_its_key_with_it_and_stays_for_its_time(tmp_path: Path
 
 
 def test_a_key_that_comes_again_after_its_tombstone_stays(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     for value in (b"first", None, b"second"):
         append(log, keyed_batch((b"k", value)))
     for number in range(8):
@@ -222,7 +222,7 @@ def test_a_key_that_comes_again_after_its_tombstone_stays(tmp_path: Path) -> Non
 
 
 def test_records_without_a_key_go(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, keyed_batch((None, b"lost"), (b"k", b"stays")))
     for number in range(8):
         append(log, keyed_batch((b"filler", b"value %d" % number)))
@@ -231,7 +231,7 @@ def test_records_without_a_key_go(tmp_path: Path) -> None:
 
 
 def test_what_does_not_change_is_not_written_again(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     for number in range(3):
         append(log, keyed_batch((b"k%d" % number, b"v" * 250)))
     before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
@@ -240,7 +240,7 @@ def test_what_does_not_change_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_long_keys_are_told_apart(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     keys = [b"k" * 100, b"k" * 101, b"k" * 16, b"k" * 17]
     for round_ in range(3):
         for key in keys:
@@ -290,24 +290,24 @@ def test_a_batch_is_compressed_as_it_was_and_read_by_an_independent_client(codec
 
 def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path) -> None:
     limits = LogLimits(segment_bytes_max=60_000)
-    log = opened(tmp_path, limits=limits).log
+    log = open_sample_log(tmp_path, limits=limits).log
     for number in range(3000):
         key = b"hot" if number % 3 else b"k%d" % number
         append(log, keyed_batch((key, b"value %d" % number), timestamp_ms=NOW_MS + number))
     clean(log, limits=limits)
     expected = kept(log)
     for at in (0, 1, 299, 300, 301, 1500, 2999):
-        raw = log.read(at, 1, whole_first=True)
+        raw = log.read(at, 1, min_one_batch=True)
         assert read_batch_header(raw).base_offset == min(offset for offset, _, _ in expected if offset >= at)
         found = find_timestamp(log, NOW_MS + at)
         assert found is not None and found.offset == min(offset for offset, _, _ in expected if offset >= at)
     log.close()
-    again = opened(tmp_path, limits=limits, is_clean=True).log
+    again = open_sample_log(tmp_path, limits=limits, is_clean=True).log
     assert kept(again) == expected
 
 
 def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     for sequence in range(6):
         append(log, keyed_batch((b"k", b"%d" % sequence), producer_id=4, sequence=sequence))
     for number in range(20):
@@ -317,7 +317,7 @@ def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(t
     assert len(kept(log)) == 1
     for base in base_offsets(tmp_path, SNAPSHOT):
         segment_path(tmp_path, base, SNAPSHOT).unlink()
-    again = opened(tmp_path, limits=SMALL, recovery_point=log.log_end_offset).log
+    again = open_sample_log(tmp_path, limits=SMALL, recovery_point=log.log_end_offset).log
     for sequence in range(1, 6):
         assert append(again, keyed_batch((b"k", b"again"), producer_id=4, sequence=sequence)) == sequence
     assert append(again, keyed_batch((b"k", b"next"), producer_id=4, sequence=6)) == 26
@@ -329,7 +329,7 @@ def test_any_history_keeps_the_newest_of_each_key(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
-    log, start, now_ms = opened(directory, limits=SMALL).log, 0, NOW_MS
+    log, start, now_ms = open_sample_log(directory, limits=SMALL).log, 0, NOW_MS
     written: dict[int, tuple[bytes, bytes | None]] = {}
     values = itertools.count()
     keys = st.sampled_from([b"a", b"b", b"c", b"d" * 40])
@@ -346,7 +346,7 @@ def test_any_history_keeps_the_newest_of_each_key(
                 now_ms += DAY_MS // 2
             case "reopen":
                 end = log.log_end_offset
-                log = opened(directory, limits=SMALL, recovery_point=end).log
+                log = open_sample_log(directory, limits=SMALL, recovery_point=end).log
                 assert log.log_end_offset == end
         found = kept(log)
         assert all(written[offset] == (key, value) for offset, key, value in found)
@@ -366,9 +366,11 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
     log = filled(tmp_path, 40)
     log.roll(NOW_MS)
     before = kept(log)
-    group = next(compaction.in_groups(log.closed, 1 << 30))
-    found = compaction.newest_records(group, 0, Outcomes(), unpaced())
-    compaction.write_cleaned(group, found, Rules(NOW_MS, NOW_MS, frozenset()), Outcomes(), unpaced())
+    group = next(compaction.group_segments(log.closed, 1 << 30))
+    found = compaction.build_offset_map(group, 0, TransactionOutcomes(), unthrottled())
+    compaction.write_cleaned_segment(
+        group, found, CleaningRules(NOW_MS, NOW_MS, frozenset()), TransactionOutcomes(), unthrottled()
+    )
     path = segment_path(tmp_path, 0, LOG)
     cleaned = path.with_name(path.name + ".cleaned")
     if done != "cleaned":
@@ -380,7 +382,7 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
         os.link(path.with_name(path.name + ".swap"), path)
     if done == "in its place and more":
         os.link(path, path.with_name(path.name + ".tmp"))
-    again = opened(tmp_path, limits=SMALL, recovery_point=40).log
+    again = open_sample_log(tmp_path, limits=SMALL, recovery_point=40).log
     assert kept(again) == (before if done == "cleaned" else before[-5:])
     assert again.log_end_offset == 40
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
@@ -392,14 +394,14 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
 
 def test_a_thread_rests_for_as_long_as_it_worked_and_ends_when_it_is_not_wanted() -> None:
     times, rests, wanted = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
-    pace = Pace(lambda: wanted[0], lambda: next(times), rests.append)
-    pace.keep()
-    pace.keep()
-    pace.keep()
+    duty_cycle = DutyCycle(lambda: wanted[0], lambda: next(times), rests.append)
+    duty_cycle.pause_if_due()
+    duty_cycle.pause_if_due()
+    duty_cycle.pause_if_due()
     assert rests == [0.005]
     wanted[0] = False
-    with pytest.raises(Interrupted):
-        pace.keep()
+    with pytest.raises(CompactionCancelled):
+        duty_cycle.pause_if_due()
 
 
 # The broker
@@ -432,19 +434,19 @@ def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> No
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) == 60  # nothing of it is forced to disk yet
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) < 15
         assert node.cleaner.clean_to == {("t", 0): log.active.base_offset}
         written(node)
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) < 15 and log.log_end_offset == 120
         # Retention by age has no say.
         node.now_ms = lambda: NOW_MS + 365 * DAY_MS
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, work)
@@ -474,15 +476,15 @@ def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
         node.checkpoints.write().result()
         written(node)
         await node.flusher.flush_dirty()
-        putting, seen = PartitionLog.put_in_place, []
+        putting, seen = PartitionLog.replace_segments, []
 
         def noted(log: PartitionLog, group: Any, facts: Any) -> Any:
             on_disk = read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0]
             seen.append(group[-1].next_offset <= on_disk)
             return putting(log, group, facts)
 
-        monkeypatch.setattr(PartitionLog, "put_in_place", noted)
-        await node.upkeep.clean()
+        monkeypatch.setattr(PartitionLog, "replace_segments", noted)
+        await node.maintenance.clean()
         assert seen and all(seen)
 
     with_node(tmp_path, work)
@@ -503,9 +505,9 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
             node.cleaner.clean_to[name, 0] = 10
             for number in range(40):
                 append(log, keyed_batch((b"k", b"value %d" % number)))
-            node.flusher.note(log)
+            node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert {name: len(kept(node.log(name, 0))) for name in ("share", "age", "young", "deleted")} == {
             "share": 40,
             "age": 40,
@@ -513,14 +515,14 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
             "deleted": 40,
         }
         node.now_ms = lambda: NOW_MS + 1500
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(node.log("age", 0))) < 14 and len(kept(node.log("share", 0))) == 40
         assert node.log("age", 0).active.size == 0
         assert len(kept(node.log("young", 0))) == 40
         node.now_ms = lambda: NOW_MS + 2500
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(node.log("young", 0))) < 20
 
     with_node(tmp_path, work)
@@ -531,16 +533,16 @@ def test_a_topic_of_both_policies_is_compacted_and_loses_what_is_old(tmp_path: P
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
         log = written(node)
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) < 15
         node.now_ms = lambda: NOW_MS + 200_000
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert kept(log) == []
 
     with_node(tmp_path, work)
 
 
-@pytest.mark.parametrize("step", ["force_begun", "end_replacing"])
+@pytest.mark.parametrize("step", ["fsync_staged_swap", "complete_swap"])
 def test_retention_drops_nothing_of_a_log_that_is_just_being_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -555,16 +557,16 @@ def test_retention_drops_nothing_of_a_log_that_is_just_being_replaced(
             real(group)
             node.now_ms = lambda: NOW_MS + 200_000
             before = list(log.closed)
-            asyncio.run_coroutine_threadsafe(node.upkeep.keep_house(), loop).result(20)
+            asyncio.run_coroutine_threadsafe(node.maintenance.run_housekeeping(), loop).result(20)
             node.now_ms = lambda: NOW_MS
             seen.append(log.closed[: len(before)] == before)
 
         with monkeypatch.context() as patch:
             patch.setattr(compaction, step, meanwhile)
-            await node.upkeep.clean()
+            await node.maintenance.clean()
         assert seen and all(seen)
         node.now_ms = lambda: NOW_MS + 200_000
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert kept(log) == []
 
     with_node(tmp_path, work)
@@ -579,14 +581,14 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
         await node.flusher.flush_dirty()
         node.now_ms = lambda: NOW_MS + 200_000
         before = list(log.closed)
-        real = node.flusher.sync_names
+        real = node.flusher.sync_directory
 
         async def meanwhile(directory: Path) -> None:
             await real(directory)
-            log.is_being_replaced = True
+            log.is_swapping = True
 
-        monkeypatch.setattr(node.flusher, "sync_names", meanwhile)
-        await node.upkeep.keep_house()
+        monkeypatch.setattr(node.flusher, "sync_directory", meanwhile)
+        await node.maintenance.run_housekeeping()
         assert log.closed[: len(before)] == before
 
     with_node(tmp_path, work)
@@ -603,7 +605,7 @@ def values_after_a_start(directory: Path) -> dict[bytes | None, bytes | None]:
     return found
 
 
-@pytest.mark.parametrize("step", ["force_begun", "take_place", "put_away", "end_replacing"])
+@pytest.mark.parametrize("step", ["fsync_staged_swap", "install_swap", "rename_to_deleted", "complete_swap"])
 def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -623,7 +625,7 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
         with monkeypatch.context() as patch:
             patch.setattr(compaction, step, fails)
             with pytest.raises(OSError, match="Input/output error"):
-                await node.upkeep.clean()
+                await node.maintenance.clean()
         assert len(failures) == 1 and node.cleaner.clean_to.get(("t", 0), 0) == 0
         await node.close()
 
@@ -655,10 +657,10 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
         with monkeypatch.context() as patch:
             patch.setattr(os, refused, full)
             with pytest.raises(OSError, match="No space"):
-                await node.upkeep.clean()
-        assert (failures, log.is_being_replaced, kept(log)) == ([], False, before)
+                await node.maintenance.clean()
+        assert (failures, log.is_swapping, kept(log)) == ([], False, before)
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) < len(before)
         await node.close()
 
@@ -698,15 +700,15 @@ def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_
                 patch.setattr(os, "link", partial(full, ".swap", link))
             for _ in range(2):
                 with pytest.raises(OSError, match="No space"):
-                    await node.upkeep.clean()
+                    await node.maintenance.clean()
                 assert failures == [] and len(standing()) == 1
                 await node.changes.alter_topic("t", lambda topic: {**topic.configs, "cleanup.policy": policy})
             node.now_ms = lambda: NOW_MS + 200_000
-            await node.upkeep.keep_house()
+            await node.maintenance.run_housekeeping()
             assert kept(log) == before if not is_replaced else 0 < len(kept(log)) < 15
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert (standing(), failures) == ([], [])
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert kept(log) == []
         await node.close()
         assert not [*log.directory.glob("*.deleted")]
@@ -722,14 +724,14 @@ def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypa
         log = written(node)
         log.limits = LogLimits()  # so that all of it becomes one segment
         await node.flusher.flush_dirty()
-        loop, real = asyncio.get_running_loop(), compaction.force_begun
+        loop, real = asyncio.get_running_loop(), compaction.fsync_staged_swap
 
         def ends(group: Any) -> None:
             loop.call_soon_threadsafe(node._closing.set)
             real(group)
 
-        monkeypatch.setattr(compaction, "force_begun", ends)
-        await node.upkeep.clean()
+        monkeypatch.setattr(compaction, "fsync_staged_swap", ends)
+        await node.maintenance.clean()
         assert len(log.closed) == 1 and len(kept(log)) < 15
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
@@ -743,7 +745,7 @@ def test_segments_that_retention_took_are_no_trouble_of_the_disk(
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
-        real = compaction.newest_records
+        real = compaction.build_offset_map
 
         def too_late(segments: Any, *rest: Any) -> Any:
             for path in log.drop_segments(1):
@@ -754,11 +756,11 @@ def test_segments_that_retention_took_are_no_trouble_of_the_disk(
             raise FileNotFoundError(2, "No such file or directory")
 
         with monkeypatch.context() as patch:
-            patch.setattr(compaction, "newest_records", too_late)
-            await node.upkeep.clean()
-            patch.setattr(compaction, "newest_records", lost)
+            patch.setattr(compaction, "build_offset_map", too_late)
+            await node.maintenance.clean()
+            patch.setattr(compaction, "build_offset_map", lost)
             with pytest.raises(FileNotFoundError):
-                await node.upkeep.clean()  # nobody has taken anything
+                await node.maintenance.clean()  # nobody has taken anything
         assert node.cleaner.compactions == 0
 
     with_node(tmp_path, work)
@@ -775,12 +777,12 @@ def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, mon
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(compaction, "begin_replacing", full)
+            patch.setattr(compaction, "stage_swap", full)
             with pytest.raises(OSError, match="No space"):
-                await node.upkeep.clean()
+                await node.maintenance.clean()
         assert kept(log) == before
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) < 15
 
     with_node(tmp_path, work)
@@ -801,16 +803,16 @@ def test_a_directory_with_no_room_for_a_longer_name_does_not_end_the_broker(
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         written(node)
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         log = written(node)
         await node.flusher.flush_dirty()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", full)
-            await node.upkeep.clean()
-        assert node.cleaner.compactions == 2 and not log.is_being_replaced
+            await node.maintenance.clean()
+        assert node.cleaner.compactions == 2 and not log.is_swapping
         assert [segment.base_offset for segment in [*log.closed, log.active]] == base_offsets(log.directory)
         assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
-        await node.flusher.force(log)
+        await node.flusher.flush(log)
 
     with_node(tmp_path, work)
 
@@ -819,7 +821,7 @@ def test_a_segment_whose_indexes_are_made_anew_just_when_it_is_replaced_is_repla
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a reader that meets a damaged one while the disk works: what it then knows of the segment is not the same."""
-    force_begun, largest = compaction.force_begun, TimeEntry(NOW_MS - 1, 0)
+    fsync_staged_swap, largest = compaction.fsync_staged_swap, TimeEntry(NOW_MS - 1, 0)
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -828,13 +830,13 @@ def test_a_segment_whose_indexes_are_made_anew_just_when_it_is_replaced_is_repla
         log.closed[0] = replace(log.closed[0], largest=largest)
 
         def begun(group: Any) -> None:
-            force_begun(group)
+            fsync_staged_swap(group)
             if log.closed[0].largest == largest:
                 log.segments.rebuild_indexes(log.closed[0])
 
-        monkeypatch.setattr(compaction, "force_begun", begun)
-        await node.upkeep.clean()
-        assert node.cleaner.compactions == 1 and not log.is_being_replaced
+        monkeypatch.setattr(compaction, "fsync_staged_swap", begun)
+        await node.maintenance.clean()
+        assert node.cleaner.compactions == 1 and not log.is_swapping
         assert [segment.size for segment in log.closed] == [segment.path().stat().st_size for segment in log.closed]
         assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
 
@@ -847,10 +849,10 @@ def test_a_segment_that_was_closed_for_its_age_is_forced_soon(tmp_path: Path) ->
         log = written(node, 3)
         await node.flusher.flush_dirty()
         node.now_ms = lambda: NOW_MS + 5000
-        await node.upkeep.clean()
-        assert log.closed and log.has_unforced_segments
+        await node.maintenance.clean()
+        assert log.closed and log.has_dirty_segments
         await node.flusher.flush_dirty()
-        assert not log.has_unforced_segments
+        assert not log.has_dirty_segments
 
     with_node(tmp_path, work)
 
@@ -878,16 +880,16 @@ def test_a_topic_deleted_meanwhile_and_a_broker_that_ends_are_left_alone(
         topic = node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
-        write_cleaned = compaction.write_cleaned
+        write_cleaned_segment = compaction.write_cleaned_segment
         loop = asyncio.get_running_loop()
 
         def slow(*arguments: Any) -> Any:
-            facts = write_cleaned(*arguments)
+            facts = write_cleaned_segment(*arguments)
             asyncio.run_coroutine_threadsafe(node.changes.delete_topic(topic), loop).result()
             return facts
 
-        monkeypatch.setattr(cleaner_module.compaction, "write_cleaned", slow)
-        await node.upkeep.clean()
+        monkeypatch.setattr(cleaner_module.compaction, "write_cleaned_segment", slow)
+        await node.maintenance.clean()
         assert node.cleaner.clean_to == {} and node.logs.keys() == {("__consumer_offsets", 0)}
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         assert kept(node.log("t", 0)) == [] and log is not node.log("t", 0)
@@ -902,15 +904,15 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back(
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
-        write_cleaned = compaction.write_cleaned
+        write_cleaned_segment = compaction.write_cleaned_segment
 
         def slow(*arguments: Any) -> Any:
-            facts = write_cleaned(*arguments)
+            facts = write_cleaned_segment(*arguments)
             log.drop_segments(1)
             return facts
 
-        monkeypatch.setattr(cleaner_module.compaction, "write_cleaned", slow)
-        await node.upkeep.clean()
+        monkeypatch.setattr(cleaner_module.compaction, "write_cleaned_segment", slow)
+        await node.maintenance.clean()
         start = log.log_start_offset
         assert start > 0 and [offset for offset, _, _ in kept(log)] == list(range(start, 60))
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
@@ -932,11 +934,11 @@ def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
                     with segment_path(log.directory, 0, LOG).open("r+b") as file:
                         file.seek(-3, 2)
                         file.write(b"?")
-            node.flusher.note(log)
+            node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
         before = node.log("t", 0).size
-        await node.upkeep.clean()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
+        await node.maintenance.clean()
         assert node.log("t", 0).size == before and len(kept(node.log("t", 1))) < 6
         assert len(logged(caplog, "broker.cleaner", "t-0")) == 1
 
@@ -962,25 +964,25 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
 
         # The last two are called before and when all is in its place.
         for module, name, call in (
-            (compaction, "newest_records", damaged),
-            (compaction, "newest_records", deleted_meanwhile(damaged)),
-            (compaction, "force_begun", deleted_meanwhile(compaction.force_begun)),
-            (compaction, "end_replacing", deleted_meanwhile(compaction.end_replacing)),
+            (compaction, "build_offset_map", damaged),
+            (compaction, "build_offset_map", deleted_meanwhile(damaged)),
+            (compaction, "fsync_staged_swap", deleted_meanwhile(compaction.fsync_staged_swap)),
+            (compaction, "complete_swap", deleted_meanwhile(compaction.complete_swap)),
         ):
             node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
             written(node).limits = LogLimits()  # so that all of it becomes one segment
             await node.flusher.flush_dirty()
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, call)
-                await node.upkeep.clean()
+                await node.maintenance.clean()
             if call is damaged:
-                assert node.cleaner.given_up_count == 1
+                assert node.cleaner.uncleanable_count == 1
                 await node.changes.delete_topic(node.topic("t"))
-            assert (node.cleaner.given_up_count, node.cleaner.clean_to) == (0, clean_to)
+            assert (node.cleaner.uncleanable_count, node.cleaner.clean_to) == (0, clean_to)
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert len(kept(log)) < 15
 
     with_node(tmp_path, work)
@@ -993,7 +995,7 @@ def test_a_log_that_lost_its_end_is_not_clean_beyond_it() -> None:
     cleaner = Cleaner(
         None, None, {("t", 0): 20, ("gone", 0): 3}, before_change=lambda: None, unlink=print, is_closing=bool
     )  # type: ignore[arg-type]
-    cleaner.keep_within({("t", 0): Log()})  # type: ignore[dict-item]
+    cleaner.limit_clean_to({("t", 0): Log()})  # type: ignore[dict-item]
     assert cleaner.clean_to == {("t", 0): 7}
 
 
@@ -1007,12 +1009,12 @@ def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeyp
         served = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def wait(pace: Pace) -> None:
+        def wait(duty_cycle: DutyCycle) -> None:
             loop.call_soon_threadsafe(served.set)
             asyncio.run_coroutine_threadsafe(served.wait(), loop).result(20)
 
-        monkeypatch.setattr(Pace, "keep", wait)
-        await node.upkeep.clean()
+        monkeypatch.setattr(DutyCycle, "pause_if_due", wait)
+        await node.maintenance.clean()
         assert len(kept(node.log("t", 0))) < 15
 
     with_node(tmp_path, work)

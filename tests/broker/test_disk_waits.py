@@ -64,17 +64,17 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
                 append(node.log("table", 0), keyed_batch((b"k%d" % (number % 5), b"value %d" % number)))
                 await node.groups.commits.store("group", {("plain", 0): CommittedOffset(number, 0, "", clock[0])})
             for log in (node.log("plain", 0), node.log("table", 0)):
-                node.flusher.note(log)
-                await node.flusher.force(log)
-            await node.upkeep.clean()
+                node.flusher.mark_dirty(log)
+                await node.flusher.flush(log)
+            await node.maintenance.clean()
         assert node.cleaner.compactions == 2
-        await asyncio.gather(*(node.producer_ids.take() for _ in range(BLOCK_SIZE + 1)))
+        await asyncio.gather(*(node.producer_ids.allocate() for _ in range(BLOCK_SIZE + 1)))
         for number in range(10):
-            user = await node.transactions.take(f"id-{number}", 60_000, None)
-            await node.transactions.add(f"id-{number}", user, [("plain", 0)])
-            await node.transactions.end(f"id-{number}", user, is_commit=True)
+            user = await node.transactions.init_producer(f"id-{number}", 60_000, None)
+            await node.transactions.add_partitions(f"id-{number}", user, [("plain", 0)])
+            await node.transactions.end_transaction(f"id-{number}", user, is_commit=True)
         clock[0] += 10 * SHORT_MS
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert not node.log("plain", 0).closed
         await node.groups.store.compact()
         await node.changes.alter_topic("plain", lambda _: {"retention.ms": "5"})
@@ -88,7 +88,7 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
         at_start = set(forced["event loop"])
         await live(node)
         assert forced["event loop"] - at_start == set()
-        assert {"sync_files", "force_begun", "end_replacing", "write_cleaned"} <= forced["thread"]
+        assert {"sync_files", "fsync_staged_swap", "complete_swap", "write_cleaned_segment"} <= forced["thread"]
         await node.close()
 
     asyncio.run(main())
@@ -105,12 +105,12 @@ def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
             append(log, batch(b"x"))
         with monkeypatch.context() as patched:
             patched.setattr(PartitionLog, "flush_job", lambda _: [][0])
-            waits = asyncio.gather(*map(node.flusher.force, logs), return_exceptions=True)
+            waits = asyncio.gather(*map(node.flusher.flush, logs), return_exceptions=True)
             outcomes = await asyncio.wait_for(waits, 30)
         assert [type(outcome) for outcome in outcomes] == [IndexError, IndexError]
         assert [record.args for record in logged(caplog, "broker.log.flusher")] == [(2,)]
         assert [log.recovery_point for log in logs] == [0, 0]
-        await asyncio.wait_for(asyncio.gather(*map(node.flusher.force, logs)), 30)
+        await asyncio.wait_for(asyncio.gather(*map(node.flusher.flush, logs)), 30)
         assert [log.recovery_point for log in logs] == [1, 1]
         await node.close()
 
@@ -129,7 +129,7 @@ def test_what_a_mistake_kept_from_being_forced_is_forced_the_next_time(
         log = node.log("t", 0)
         append(log, batch(b"x"))
         log.roll(NOW_MS)
-        node.flusher.note(log)
+        node.flusher.mark_dirty(log)
         tried = asyncio.Event()
 
         def fails(*_: object) -> None:

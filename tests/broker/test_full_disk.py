@@ -16,7 +16,7 @@ from kafka.protocol.admin import DeleteRecordsRequest
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.data_directory import CLEAN_MARKER, Removal
+from headrace.broker.data_directory import CLEAN_MARKER, FileRemover
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import delete_records
 from headrace.broker.handlers.context import RequestContext
@@ -26,7 +26,7 @@ from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topics import Topic
-from support.broker.broker_samples import NOW_MS, append, batch, contents, opened
+from support.broker.broker_samples import NOW_MS, append, batch, contents, open_sample_log
 from support.logs import logged
 
 REAL_WRITE_BYTES, REAL_MKDIR = Path.write_bytes, Path.mkdir
@@ -46,7 +46,7 @@ def full_for(suffix: str, real: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_segment_that_cannot_be_closed_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_clean: bool
 ) -> None:
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
     for number in range(2):
         append(log, batch(b"%d" % number))
     monkeypatch.setattr(Path, "write_bytes", full_for(suffix, REAL_WRITE_BYTES))
@@ -59,13 +59,13 @@ def test_a_segment_that_cannot_be_closed_goes_on(
         assert append(log, batch(b"%d" % number)) == number
     if is_clean:
         log.close()
-    again = opened(tmp_path, is_clean=is_clean).log
+    again = open_sample_log(tmp_path, is_clean=is_clean).log
     assert contents(again) == [(number, b"%d" % number) for number in range(6)]
 
 
 def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tells of them is not taken for written, and there when their messages have gone."""
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     raw = batch(b"once", producer_id=7, epoch=0, sequence=0)
     append(log, raw)
 
@@ -81,8 +81,8 @@ def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, m
             log.roll(NOW_MS)
     log.roll(NOW_MS)
     log.flushed(log.flush_job())
-    Removal().remove(log.drop_segments(1))
-    again = opened(tmp_path, recovery_point=1, log_start_offset=1).log
+    FileRemover().remove(log.drop_segments(1))
+    again = open_sample_log(tmp_path, recovery_point=1, log_start_offset=1).log
     assert append(again, raw) == 0
     assert again.log_end_offset == 1
 
@@ -93,7 +93,7 @@ def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_removable: bool
 ) -> None:
     """A directory that has no room for a longer name grows. A start would take a hole between segments for a loss."""
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=100)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=100)).log
     for number in range(6):
         append(log, batch(b"%d" % number))
     log.flushed(log.flush_job())
@@ -104,11 +104,11 @@ def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_
         is_stuck = suffix == ".log" and not is_removable
         for _ in range(2):
             with pytest.raises(OSError, match="No space") if is_stuck else contextlib.nullcontext():
-                Removal().remove(log.drop_segments(1))
+                FileRemover().remove(log.drop_segments(1))
     start = log.log_start_offset
     assert start == (0 if is_stuck else 2) and len(list(tmp_path.glob("*.log*"))) == 6 - start
-    Removal().remove(log.drop_segments(1))
-    again = opened(tmp_path, recovery_point=6, log_start_offset=log.log_start_offset).log
+    FileRemover().remove(log.drop_segments(1))
+    again = open_sample_log(tmp_path, recovery_point=6, log_start_offset=log.log_start_offset).log
     assert contents(again) == [(number, b"%d" % number) for number in range(start + 1, 6)]
 
 
@@ -120,7 +120,7 @@ def test_files_that_a_full_disk_does_not_let_go_are_removed_later(
     paths = [tmp_path / name for name in ("a.deleted", "b.deleted", "c.deleted")]
     for path in paths:
         path.touch()
-    removal, real = Removal(), Path.unlink
+    removal, real = FileRemover(), Path.unlink
     with monkeypatch.context() as failing:
         failing.setattr(Path, "unlink", full_for("b.deleted", real))
         for files in (paths, []):
@@ -137,16 +137,16 @@ def test_house_is_kept_to_the_end_whatever_happens_to_groups(tmp_path: Path, mon
     async def work(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         append(log, batch(b"x"))
-        node.flusher.note(log)
-        await node.flusher.force(log)
+        node.flusher.mark_dirty(log)
+        await node.flusher.flush(log)
 
         async def fails() -> None:
             raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no space")
 
         with monkeypatch.context() as failing:
-            failing.setattr(node.groups, "keep_house", fails)
+            failing.setattr(node.groups, "run_housekeeping", fails)
             with pytest.raises(RequestRefused, match="no space"):
-                await node.upkeep.keep_house()
+                await node.maintenance.run_housekeeping()
         assert read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0] == 1
         log.roll(NOW_MS)
         with monkeypatch.context() as failing:
@@ -156,8 +156,8 @@ def test_house_is_kept_to_the_end_whatever_happens_to_groups(tmp_path: Path, mon
                     await asyncio.wrap_future(node._unlink_later([path]))
             assert list(log.directory.glob("*.deleted"))
             with pytest.raises(OSError, match="No space"):
-                await node.upkeep.keep_house()
-        await node.upkeep.keep_house()
+                await node.maintenance.run_housekeeping()
+        await node.maintenance.run_housekeeping()
         assert not list(log.directory.glob("*.deleted"))
 
     with_node(tmp_path, work)
@@ -196,7 +196,7 @@ def test_topics_that_find_no_space_do_not_exist(
         assert [topic.name for topic in node.topics if not topic.is_internal] == ["grows"]
         assert node.topic("grows").partitions == 1
         assert sorted(path.name for path in tmp_path.glob("*-?")) == ["__consumer_offsets-0", "grows-0"]
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         node.changes.create_topic("t", 2, {})
         append(node.log("t", 1), batch(b"x"))
 
@@ -226,7 +226,7 @@ def test_upkeep_goes_on_when_there_is_space_again(
         now[0] += 30 * 86_400_000
         node.start()
         await until(lambda: freed.log_start_offset == 1)
-        await until(lambda: bool(logged(caplog, "broker.supervised", "No space left")))
+        await until(lambda: bool(logged(caplog, "broker.node", "No space left")))
         assert (stuck.log_start_offset, list(node.groups.groups)) == (0, ["g"])
         monkeypatch.undo()
         await until(lambda: stuck.log_start_offset == 1 and not node.groups.groups)
@@ -243,13 +243,13 @@ def test_a_log_that_cannot_be_kept_in_order_keeps_nothing_else_from_it(
     async def work(node: BrokerNode) -> None:
         stuck = node.log(node.changes.create_topic("a", 1, {}).name, 0)
         append(stuck, batch(b"old"))
-        node.flusher.note(stuck)
-        await node.flusher.force(stuck)
+        node.flusher.mark_dirty(stuck)
+        await node.flusher.flush(stuck)
         await node.groups.commits.store("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
         monkeypatch.setattr(Path, "write_bytes", full_for(f"a-0/{0:020}.index", REAL_WRITE_BYTES))
         now[0] += 30 * 86_400_000
         with pytest.raises(OSError, match="No space left"):
-            await node.upkeep.keep_house()
+            await node.maintenance.run_housekeeping()
         assert (stuck.log_start_offset, list(node.groups.groups)) == (0, [])
         assert read_checkpoint(tmp_path / RECOVERY_POINTS)["a", 0] == 1
         monkeypatch.undo()

@@ -20,11 +20,11 @@ from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator
 from headrace.broker.coordinator import transactions as transactions_module
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.data_directory import CLEAN_MARKER
 from headrace.broker.errors import RequestRefused, StartError
 from headrace.broker.log import compaction, files
-from headrace.broker.log.opened import opened as records_of
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.node import OFFSETS_PARTITION, BrokerNode
 from support.broker.broker_samples import NOW_MS, append, batch, committed, contents, keyed_batch
 from support.simulation.broker_history import abandon
@@ -72,7 +72,7 @@ class Life:
         self.offsets: dict[Key, int] = {}
         self.sequences: dict[Key, int] = {}
         self.repeatable: dict[Key, tuple[bytes, int]] = {}
-        self.user = Identity(-1, -1)
+        self.user = ProducerIdAndEpoch(-1, -1)
         self.producer_id = -1
         self.doubt: set[Any] = set()
         """Topics by name, offsets by partition, and `PAID_VALUES`."""
@@ -83,7 +83,7 @@ class Life:
         assert self.node is not None
         return self.node
 
-    def opened(self, root: Path) -> BrokerNode:
+    def open_node(self, root: Path) -> BrokerNode:
         return BrokerNode(
             BrokerConfig(root, fsync=self.fsync, segment_bytes_max=400),
             now_ms=lambda: self.clock_ms,
@@ -94,7 +94,7 @@ class Life:
 
     async def start(self) -> None:
         self.clock_ms += 5000
-        self.node = self.opened(self.root)
+        self.node = self.open_node(self.root)
 
     async def close(self) -> None:
         if self.node is not None:
@@ -179,16 +179,16 @@ class Life:
 
     async def _append(self, key: Key, raw: bytes) -> int:
         offset = append(self.up.log(*key), raw, self.clock_ms)
-        for at, _, _, value, _ in records_of(raw):
+        for at, _, _, value, _ in decode_records(raw):
             self.records.setdefault(key, {})[offset + at] = value or b""
         await self._force(key)
         return offset
 
     async def _force(self, key: Key) -> None:
         log = self.up.log(*key)
-        self.up.flusher.note(log)
+        self.up.flusher.mark_dirty(log)
         if self.fsync is FsyncMode.ALWAYS:
-            await self.up.flusher.force(log)
+            await self.up.flusher.flush(log)
 
     def _values(self, count: int) -> list[bytes]:
         self._number += count
@@ -207,19 +207,19 @@ class Life:
         return step
 
     async def take_producer_id(self) -> None:
-        self.producer_id = await self.up.producer_ids.take()
+        self.producer_id = await self.up.producer_ids.allocate()
 
     async def take_user(self) -> None:
-        self.user = await self.up.transactions.take("user", 60_000, None)
+        self.user = await self.up.transactions.init_producer("user", 60_000, None)
         self.sequences[PAID] = 0
 
     async def begin(self) -> None:
-        await self.up.transactions.add("user", self.user, [PAID, OFFSETS_PARTITION])
+        await self.up.transactions.add_partitions("user", self.user, [PAID, OFFSETS_PARTITION])
 
     def pay(self, value: bytes) -> Step:
         async def step() -> None:
             sequence = self.sequences.get(PAID, 0)
-            self.up.transactions.check_part("user", self.user, PAID)
+            self.up.transactions.check_transactional_write("user", self.user, PAID)
             raw = batch(
                 value,
                 timestamp_ms=self.clock_ms,
@@ -237,7 +237,7 @@ class Life:
     def commit_later(self, offset: int) -> Step:
         async def step() -> None:
             wanted = {PAID: CommittedOffset(offset, -1, "", self.clock_ms)}
-            await self.up.groups.commits.store_later("g", wanted, *self.user)
+            await self.up.groups.commits.store_pending("g", wanted, *self.user)
 
         return step
 
@@ -245,7 +245,7 @@ class Life:
         async def step() -> None:
             if is_commit:
                 self.doubt |= {PAID_VALUES, ("offset", PAID)}
-            await self.up.transactions.end("user", self.user, is_commit=is_commit)
+            await self.up.transactions.end_transaction("user", self.user, is_commit=is_commit)
             self.doubt -= {PAID_VALUES, ("offset", PAID)}
             if is_commit:
                 self.paid += values
@@ -257,17 +257,17 @@ class Life:
         async def step() -> None:
             self.starts[key] = (self.starts.get(key, (0, 0))[0], offset)
             self.up.log(*key).advance_log_start(offset)
-            await self.up.upkeep.drop_hidden(key)
+            await self.up.maintenance.drop_hidden(key)
             await asyncio.wrap_future(self.up.checkpoints.write_log_starts())
             self.starts[key] = (offset, offset)
 
         return step
 
     async def look(self) -> None:
-        await self.up.transactions.look()
+        await self.up.transactions.run_maintenance()
 
-    async def keep_house(self) -> None:
-        await self.up.upkeep.keep_house()
+    async def run_housekeeping(self) -> None:
+        await self.up.maintenance.run_housekeeping()
 
     async def expire(self) -> None:
         """With all that is old enough gone afterwards."""
@@ -275,7 +275,7 @@ class Life:
         if AGED not in self.starts:
             self.clock_ms += 200_000
             self.starts[AGED] = (0, log.log_end_offset)
-        await self.up.upkeep.keep_house()
+        await self.up.maintenance.run_housekeeping()
         end = self.starts[AGED][1]
         if log.log_start_offset != end:
             raise NotYet(f"{AGED} begins at {log.log_start_offset} and not at {end}")
@@ -283,7 +283,7 @@ class Life:
 
     async def clean(self) -> None:
         self.clock_ms += 700
-        await self.up.upkeep.clean()
+        await self.up.maintenance.clean()
 
     async def compact_groups(self) -> None:
         await self.up.groups.store.compact()
@@ -311,11 +311,11 @@ class Life:
             if is_killed:
                 (directory / CLEAN_MARKER).unlink(missing_ok=True)
             try:
-                node = self.opened(directory)
+                node = self.open_node(directory)
             except Exception as error:
                 raise Wrong(f"after a {'kill' if is_killed else 'clean end'} it does not start: {error!r}") from error
             try:
-                await node.transactions.look()
+                await node.transactions.run_maintenance()
                 self.check(node)
             except Wrong as wrong:
                 raise Wrong(f"after a {'kill' if is_killed else 'clean end'}: {wrong}") from wrong
@@ -351,7 +351,7 @@ class Life:
             _expect(is_right, f"{found} is committed, not {self.paid}")
             return
         if key in self.tables:
-            table = {name: value for _, raw in log.batches(0) for _, _, name, value, _ in records_of(raw)}
+            table = {name: value for _, raw in log.batches(0) for _, _, name, value, _ in decode_records(raw)}
             for name, value in self.tables[key].items():
                 _expect(table.get(name) == value, f"{name!r} is {table.get(name)!r}, not {value!r}")
             return
@@ -397,7 +397,7 @@ def steps(life: Life) -> list[Step]:
         life.commit_later(3),
         life.end([], 3, is_commit=False),
         life.flush,
-        life.keep_house,
+        life.run_housekeeping,
         *[life.set(TABLE, a=f"{at}", b="x" * 60, **{f"once{at}": "1"}) for at in range(6)],
         life.set(TABLE, once1=None),
         life.flush,
@@ -435,7 +435,7 @@ def steps(life: Life) -> list[Step]:
         *[life.send_idempotent(PLAIN) for _ in range(2)],
         life.delete("aged"),
         life.clean,
-        life.keep_house,
+        life.run_housekeeping,
     ]
 
 
@@ -447,14 +447,14 @@ def afterwards(life: Life) -> list[Step]:
         life.set(TABLE, a="the very last", d="z" * 300),
         life.flush,
         life.clean,
-        life.keep_house,
+        life.run_housekeeping,
         life.look,
         life.compact_groups,
         life.create("aged"),
         life.send(AGED),
         life.delete("aged"),
         life.commit(PLAIN, 2),
-        life.keep_house,
+        life.run_housekeeping,
     ]
 
 
@@ -494,7 +494,9 @@ async def take(life: Life, step: Step, directory: Path) -> None:
         life.disk.is_watched = False
     if life.disk.has_failed:
         # What is done again and again is done meanwhile, too.
-        for other in (life.keep_house, life.clean, life.look, life.compact_groups) if life.node is not None else ():
+        for other in (
+            (life.run_housekeeping, life.clean, life.look, life.compact_groups) if life.node is not None else ()
+        ):
             with contextlib.suppress(OSError, RequestRefused):
                 await life.meanwhile(other)
         life.disk.make_space()

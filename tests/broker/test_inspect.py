@@ -15,21 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
-from headrace.broker.data_directory import CLEAN_MARKER, kept_from_brokers
+from headrace.broker.data_directory import CLEAN_MARKER, exclude_brokers
 from headrace.broker.errors import CorruptFile, DataDirectoryInUse
 from headrace.broker.inspect.dump import DumpedBatch, DumpedDamage, dump
-from headrace.broker.inspect.verify import FINDINGS_MAX, Verified, verify
+from headrace.broker.inspect.verify import FINDINGS_MAX, PartitionReport, verify
 from headrace.broker.inspect.walk import CHUNK_BYTES, Damage, SegmentWalk, segment_files
 from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint, write_checkpoint
-from headrace.broker.log.damage import filler
 from headrace.broker.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from headrace.broker.log.partition_log import LogLimits
+from headrace.broker.log.repair import padding_batch
 from headrace.broker.log.scan import SegmentFacts, walk_batches
 from headrace.broker.log.segment import write_indexes
 from headrace.broker.node import BrokerNode
 from headrace.cli import main
 from headrace.kafka_wire.record_batch import CONTROL, read_batch_header
-from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, opened, with_attributes
+from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, open_sample_log, with_attributes
 
 SEGMENT_BYTES = 10_000
 """With some entries in each index."""
@@ -53,7 +53,7 @@ def looked_at(directory: Path) -> Findings:
     return Findings(found, noted)
 
 
-def fill(node: BrokerNode, topic: str) -> None:
+def pad_segment(node: BrokerNode, topic: str) -> None:
     log = node.logs[topic, 0]
     for number in range(BATCHES):
         append(log, batch(b"value %d" % number, b"x" * 600, producer_id=7, epoch=0, sequence=2 * number))
@@ -68,8 +68,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node = BrokerNode(BrokerConfig(directory, segment_bytes_max=SEGMENT_BYTES), now_ms=lambda: NOW_MS)
         node.changes.create_topic("orders", 1, {})
         node.changes.create_topic("empty", 2, {})
-        assert await node.producer_ids.take() < 7
-        fill(node, "orders")
+        assert await node.producer_ids.allocate() < 7
+        pad_segment(node, "orders")
         await node.close()
 
     asyncio.run(work())
@@ -180,7 +180,7 @@ def empty_middle(directory: Path) -> None:
     """As compaction leaves a segment of which nothing is wanted, and a start what was set aside."""
     _, middle, after, *_ = segment_files(directory / "orders-0")
     facts = SegmentFacts(middle.base_offset, middle.base_offset)
-    batch = filler(after.base_offset - 1, read_batch_header(middle.path.read_bytes()).leader_epoch)
+    batch = padding_batch(after.base_offset - 1, read_batch_header(middle.path.read_bytes()).leader_epoch)
     facts.add(read_batch_header(batch), batch)
     middle.path.write_bytes(batch)
     write_indexes(directory / "orders-0", facts)
@@ -273,7 +273,7 @@ def test_a_segment_that_a_kill_let_end_early_is_a_note_above_the_recovery_point(
     drop_middle(directory)
     first, after, *_ = segment_files(directory / "orders-0")
     content = first.path.read_bytes()
-    due = max(placed.header.last_offset for placed in walk_batches(memoryview(content))) + 1
+    due = max(located.header.last_offset for located in walk_batches(memoryview(content))) + 1
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): due})
     assert looked_at(directory) == Findings([], [("orders-0", "offsets", after.path.name)])
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): due + 1})
@@ -295,10 +295,10 @@ def test_what_was_put_aside_is_a_note(directory: Path) -> None:
 
 
 def test_findings_are_bounded() -> None:
-    verified = Verified("orders-0")
+    verified = PartitionReport("orders-0")
     for number in range(FINDINGS_MAX + 5):
         verified.add("batches", str(number), "damaged")
-    assert (len(verified.findings), verified.more, verified.is_sound) == (FINDINGS_MAX, 5, False)
+    assert (len(verified.findings), verified.omitted, verified.is_intact) == (FINDINGS_MAX, 5, False)
 
 
 def test_no_directory_of_a_broker(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_batches_on_both_sides_of_damage_are_shown(
     tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
-    log = opened(directory).log
+    log = open_sample_log(directory).log
     for number in range(6):
         append(log, batch(b"%d" % number))
     path = segment_files(directory)[0].path
@@ -328,7 +328,7 @@ def test_batches_on_both_sides_of_damage_are_shown(
 
 
 def test_a_walk_holds_no_more_than_a_chunk_of_damage_or_of_a_large_batch(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, batch(b"x" * (2 * CHUNK_BYTES)))
     path = segment_files(tmp_path)[0].path
     content = path.read_bytes()
@@ -343,7 +343,7 @@ def test_a_walk_holds_no_more_than_a_chunk_of_damage_or_of_a_large_batch(tmp_pat
 
 
 def test_dump_takes_a_range_and_opens_batches(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
     for number in range(10):
         append(log, keyed_batch((b"k%d" % number, b"abc"), (None, None), codec=1))
     found = [one for one in dump(tmp_path, 5, 9, with_records=True) if isinstance(one, DumpedBatch)]
@@ -356,7 +356,7 @@ def test_dump_takes_a_range_and_opens_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "said"), [(0, "abort"), (1, "commit"), (5, "type 5")])
 def test_dump_reads_what_a_control_batch_says(tmp_path: Path, kind: int, said: str) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, with_attributes(keyed_batch((struct.pack(">hh", 0, kind), b"\0" * 6)), CONTROL))
     (found,) = dump(tmp_path, 0, None, with_records=False)
     assert isinstance(found, DumpedBatch)
@@ -364,7 +364,7 @@ def test_dump_reads_what_a_control_batch_says(tmp_path: Path, kind: int, said: s
 
 
 def test_dump_waits_a_moment_for_a_batch_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, batch(b"a"))
     append(log, batch(b"b"))
     path = segment_files(tmp_path)[0].path
@@ -437,5 +437,5 @@ def test_nothing_is_verified_under_a_running_broker_and_dump_does_not_mind(
 
 
 def test_no_broker_starts_while_a_directory_is_verified(directory: Path) -> None:
-    with kept_from_brokers(directory), pytest.raises(DataDirectoryInUse):
+    with exclude_brokers(directory), pytest.raises(DataDirectoryInUse):
         BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)

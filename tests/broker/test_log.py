@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.errors import LogDamaged, RequestRefused
-from headrace.broker.log.by_time import largest_timestamp_ms
 from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
-from headrace.broker.log.produced import check_produced
+from headrace.broker.log.produce_validation import validate_batch
 from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
 from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.scan import walk_batches
@@ -32,6 +31,7 @@ from headrace.broker.log.segment import (
     base_offsets,
     segment_path,
 )
+from headrace.broker.log.time_search import largest_timestamp_ms
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC_AT, read_batch_header
 from support.broker.broker_samples import (
@@ -41,7 +41,7 @@ from support.broker.broker_samples import (
     contents,
     find_timestamp,
     header_of,
-    opened,
+    open_sample_log,
     with_attributes,
 )
 from support.cases import all_cases
@@ -53,14 +53,14 @@ SMALL = LogLimits(segment_bytes_max=400)
 
 
 def filled(directory: Path, count: int, limits: LogLimits = SMALL) -> PartitionLog:
-    log = opened(directory, limits=limits).log
+    log = open_sample_log(directory, limits=limits).log
     for number in range(count):
         append(log, batch(b"value %d" % number, timestamp_ms=NOW_MS + number))
     return log
 
 
 def test_offsets_continue_over_batches_and_segments(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     assert [append(log, batch(b"a", b"b", b"c")) for _ in range(10)] == list(range(0, 30, 3))
     assert len(log.closed) == 2
     assert contents(log) == [(offset, b"abc"[offset % 3 : offset % 3 + 1]) for offset in range(30)]
@@ -69,40 +69,40 @@ def test_offsets_continue_over_batches_and_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("segment_bytes_max", [16_000, 1 << 30])
 def test_each_batch_is_found_by_its_offset_and_is_all_that_fits(tmp_path: Path, segment_bytes_max: int) -> None:
     """With one record each, so large that all but the first of a segment are in its index."""
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=segment_bytes_max)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=segment_bytes_max)).log
     size = len(batch(b"x" * 5000))
     for number in range(11):
         assert append(log, batch(b"x" * 5000)) == number
     assert len(log.closed) == (3 if segment_bytes_max == 16_000 else 0)
     for number in range(11):
         for bytes_max, found in ((size - 1, 0), (size, size)):
-            assert len(log.read(number, bytes_max, whole_first=False)) == found
+            assert len(log.read(number, bytes_max, min_one_batch=False)) == found
         for bytes_max in (1, size - 1, size):
-            read = bytes(log.read(number, bytes_max, whole_first=True))
+            read = bytes(log.read(number, bytes_max, min_one_batch=True))
             assert (len(read), read_batch_header(read).base_offset) == (size, number)
-    assert log.read(11, 1, whole_first=True) == b""
+    assert log.read(11, 1, min_one_batch=True) == b""
 
 
 @pytest.mark.parametrize("hidden", [1, 4])
 def test_of_what_is_not_forced_nothing_is_read(tmp_path: Path, hidden: int) -> None:
     """In the segment in which that begins, or in a later one."""
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=16_000, forced_reads_only=True)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=16_000, fsynced_reads_only=True)).log
     size = len(batch(b"x" * 5000))
     for _ in range(2):
         append(log, batch(b"x" * 5000))
     log.flushed(log.flush_job())
     for _ in range(hidden):
         append(log, batch(b"x" * 5000))
-    assert [len(log.read(offset, 1 << 30, whole_first=True)) for offset in range(3)] == [2 * size, size, 0]
-    assert [placed.header.base_offset for placed, _ in log.batches(0)] == [0, 1]
+    assert [len(log.read(offset, 1 << 30, min_one_batch=True)) for offset in range(3)] == [2 * size, size, 0]
+    assert [located.header.base_offset for located, _ in log.batches(0)] == [0, 1]
 
 
 def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     raw = batch(b"x", b"y")
     append(log, raw)
     append(log, raw)
-    stored = log.read(2, 1 << 20, whole_first=True)
+    stored = log.read(2, 1 << 20, min_one_batch=True)
     assert stored[16:] == raw[16:]
     assert struct.unpack(">qii", stored[:16]) == (2, len(raw) - 12, 0)
 
@@ -111,27 +111,27 @@ def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path:
 def test_a_read_begins_with_the_batch_that_holds_the_offset(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
 ) -> None:
-    log = opened(tmp_path_factory.mktemp("log"), limits=SMALL).log
+    log = open_sample_log(tmp_path_factory.mktemp("log"), limits=SMALL).log
     for size in sizes:
         append(log, batch(*[b"v" * 20] * size))
     offset = data.draw(st.integers(0, sum(sizes) - 1))
-    header = read_batch_header(log.read(offset, 1, whole_first=True))
+    header = read_batch_header(log.read(offset, 1, min_one_batch=True))
     assert header.base_offset <= offset <= header.last_offset
-    assert log.read(offset, 1, whole_first=False) == b""
+    assert log.read(offset, 1, min_one_batch=False) == b""
 
 
 def test_reads_outside_the_log_are_refused(tmp_path: Path) -> None:
     log = filled(tmp_path, 20)
     log.advance_log_start(7)
-    assert log.read(20, 100, whole_first=True) == b""
+    assert log.read(20, 100, min_one_batch=True) == b""
     for offset in (6, 21, -1):
         with pytest.raises(RequestRefused) as refused:
-            log.read(offset, 100, whole_first=True)
+            log.read(offset, 100, min_one_batch=True)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_unforced_batches_are_hidden_where_acknowledgement_waits_for_the_disk(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=400, forced_reads_only=True)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=400, fsynced_reads_only=True)).log
     woken: list[int] = []
     size = len(batch(b"v"))
     log.waiters.add(woken.append)
@@ -152,7 +152,7 @@ def test_unforced_batches_are_hidden_where_acknowledgement_waits_for_the_disk(tm
 def test_what_is_appended_and_closed_while_the_disk_works_is_still_to_be_forced(
     tmp_path: Path, closed_only: bool
 ) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, batch(b"before"))
     job = log.flush_job(closed_only=closed_only)
     while not log.closed:
@@ -170,7 +170,7 @@ def test_what_is_appended_and_closed_while_the_disk_works_is_still_to_be_forced(
 
 
 def test_of_two_jobs_the_one_that_ends_last_takes_nothing_back(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, batch(b"before"))
     early = log.flush_job()
     while not log.closed:
@@ -183,7 +183,7 @@ def test_of_two_jobs_the_one_that_ends_last_takes_nothing_back(tmp_path: Path) -
 
 
 def test_the_first_record_at_a_timestamp_is_found(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=20_000)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=20_000)).log
     for number in range(300):
         append(log, batch(*[b"v" * 50] * 3, timestamp_ms=1000 + number * 10))
     for offset in (0, 1, 2, 450, 898, 899):
@@ -204,7 +204,7 @@ def test_a_clean_stop_needs_no_scan_and_keeps_everything(tmp_path: Path) -> None
     log = filled(tmp_path, 50, LogLimits(segment_bytes_max=2000))
     before = contents(log)
     log.close()
-    again = opened(tmp_path, is_clean=True)
+    again = open_sample_log(tmp_path, is_clean=True)
     assert again.truncated_bytes == 0
     assert contents(again.log) == before
     assert append(again.log, batch(b"next")) == 50
@@ -221,7 +221,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str) ->
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[:-1] if damage == "short" else bytes(24 * 5 + 1))
-    again = opened(tmp_path, is_clean=True).log
+    again = open_sample_log(tmp_path, is_clean=True).log
     assert contents(again) == [(number, b"value %d" % number) for number in range(600)]
     found = find_timestamp(again, NOW_MS + 321)
     assert found is not None and found.offset == 321
@@ -237,7 +237,7 @@ def test_a_time_index_that_lies_is_noticed_at_the_start(tmp_path: Path) -> None:
         entries = [raw[at : at + TIME_ENTRY_BYTES] for at in range(0, len(raw), TIME_ENTRY_BYTES)]
         assert len(entries) > 1
         segment.path(TIME_INDEX).write_bytes(b"".join(entries[:-1]) + entries[-1][:7] + b"\x01" + entries[-1][8:])
-    again = opened(tmp_path, is_clean=True).log
+    again = open_sample_log(tmp_path, is_clean=True).log
     assert [segment.largest for segment in again.closed] == true
     found = find_timestamp(again, NOW_MS + 321)
     assert found is not None and found.offset == 321
@@ -254,7 +254,7 @@ def test_a_log_cut_at_any_byte_recovers_to_a_prefix(
     path = segment_path(directory, base, LOG)
     raw = path.read_bytes()
     path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
-    log = opened(directory, limits=SMALL).log
+    log = open_sample_log(directory, limits=SMALL).log
     recovered = contents(log)
     assert recovered == expected[: len(recovered)]
     if path.stat().st_size < len(raw) and path.stat().st_size:
@@ -274,11 +274,11 @@ def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
     raw = bytearray(path.read_bytes())
     if not raw:
         return
-    starts = [placed.position for placed in walk_batches(memoryview(raw))]
+    starts = [located.position for located in walk_batches(memoryview(raw))]
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(raw)
-    recovered = contents(opened(directory, limits=SMALL).log)
+    recovered = contents(open_sample_log(directory, limits=SMALL).log)
     assert recovered == expected[: len(recovered)]
     is_epoch = at - max(start for start in starts if start <= at) in range(12, 16)
     assert is_epoch == (len(recovered) == len(expected)), "the epoch is not covered"
@@ -289,7 +289,7 @@ def test_whatever_byte_of_the_last_batches_is_cut_or_flipped_nothing_goes_but_fr
     whole = tmp_path / "whole"
     filled(whole, 8, LogLimits())
     raw = segment_path(whole, 0, LOG).read_bytes()
-    expected, size = contents(opened(whole).log), len(raw) // 8
+    expected, size = contents(open_sample_log(whole).log), len(raw) // 8
     for at in range(len(raw) - 2 * size, len(raw)):
         for what in ("cut", "flipped"):
             directory = tmp_path / f"{at}-{what}"
@@ -299,7 +299,7 @@ def test_whatever_byte_of_the_last_batches_is_cut_or_flipped_nothing_goes_but_fr
                 changed[at] ^= 1 << at % 8
             path = segment_path(directory, 0, LOG)
             path.write_bytes(changed)
-            log = opened(directory, recovery_point=5).log
+            log = open_sample_log(directory, recovery_point=5).log
             is_epoch = what == "flipped" and at % size in range(12, 16)
             assert contents(log) == (expected if is_epoch else expected[: at // size]), (at, what)
             kept = b"".join(one.read_bytes() for one in directory.glob("*.corrupt"))
@@ -313,7 +313,7 @@ def test_a_torn_tail_is_truncated_and_the_rest_kept(tmp_path: Path) -> None:
     last = segment_path(tmp_path, base_offsets(tmp_path)[-1], LOG)
     with last.open("ab") as file:
         file.write(batch(b"torn")[:-3])
-    again = opened(tmp_path, limits=SMALL)
+    again = open_sample_log(tmp_path, limits=SMALL)
     assert again.truncated_bytes == len(batch(b"torn")) - 3
     assert [offset for offset, _ in contents(again.log)] == list(range(30))
 
@@ -337,13 +337,13 @@ def asides(directory: Path) -> dict[str, bytes]:
 def test_what_was_forced_is_not_read_again_and_stays_whatever_it_is(tmp_path: Path) -> None:
     filled(tmp_path, 30)
     flipped(segment_path(tmp_path, 0, LOG), -1)
-    assert opened(tmp_path, recovery_point=30).log.log_end_offset == 30
+    assert open_sample_log(tmp_path, recovery_point=30).log.log_end_offset == 30
     one = tmp_path / "one"
     filled(one, 30, LogLimits())
     flipped(segment_path(one, 0, LOG), len(batch(b"value 0")) * 3 - 1)
-    assert opened(one, recovery_point=20).log.log_end_offset == 30
+    assert open_sample_log(one, recovery_point=20).log.log_end_offset == 30
     assert not asides(one)
-    assert opened(one).log.log_end_offset == 2
+    assert open_sample_log(one).log.log_end_offset == 2
 
 
 @pytest.mark.parametrize("field", ["length", "offset", "version", "delta"])
@@ -358,22 +358,22 @@ def test_damage_below_the_recovery_point_stops_the_start_or_is_set_aside(
     damaged = flipped(segment_path(tmp_path, 0, LOG), at)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*broker\.on_corruption") as error:
-        opened(tmp_path, limits=limits, recovery_point=25)
+        open_sample_log(tmp_path, limits=limits, recovery_point=25)
     assert "\n" not in str(error.value)
-    assert (error.value.path, error.value.forced_to) == (segment_path(tmp_path, 0, LOG), 25)
+    assert (error.value.path, error.value.fsynced_to) == (segment_path(tmp_path, 0, LOG), 25)
     assert files == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "nothing was touched"
-    log = opened(tmp_path, limits=limits, recovery_point=25, sets_aside=True).log
+    log = open_sample_log(tmp_path, limits=limits, recovery_point=25, repairs_corruption=True).log
     kept = [(number, b"value %d" % number) for number in range(30) if number != 1]
     assert contents(log) == kept
     assert asides(tmp_path) == {f"{0:020d}.log.corrupt": damaged}
     assert (log.log_end_offset, closed <= 30) == (30, True)
     for offset in (0, 1, 2, 29):
-        header = read_batch_header(log.read(offset, 1, whole_first=True))
+        header = read_batch_header(log.read(offset, 1, min_one_batch=True))
         assert header.base_offset == (2 if offset == 1 else offset)
     log.close()
-    assert contents(opened(tmp_path, limits=limits, recovery_point=25).log) == kept, "the hole is no damage"
+    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=25).log) == kept, "the hole is no damage"
     (tmp_path / FILE_NAME).unlink()
-    assert contents(opened(tmp_path, limits=limits, recovery_point=30).log) == kept
+    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=30).log) == kept
 
 
 def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_path: Path) -> None:
@@ -382,15 +382,15 @@ def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_
     cut_off(last.path(), len(batch(b"value 10")))
     segment_path(tmp_path, log.active.base_offset, LOG).unlink()
     with pytest.raises(LogDamaged, match=rf"\b{last.next_offset - 1}\b") as error:
-        opened(tmp_path, recovery_point=last.next_offset)
-    assert (error.value.path, error.value.forced_to) == (last.path(), last.next_offset)
-    log = opened(tmp_path, recovery_point=last.next_offset, sets_aside=True).log
+        open_sample_log(tmp_path, recovery_point=last.next_offset)
+    assert (error.value.path, error.value.fsynced_to) == (last.path(), last.next_offset)
+    log = open_sample_log(tmp_path, recovery_point=last.next_offset, repairs_corruption=True).log
     assert log.log_end_offset == last.next_offset
     assert append(log, batch(b"new")) == last.next_offset
     numbers = [offset for offset, _ in contents(log)]
     assert numbers == [*range(last.next_offset - 1), last.next_offset]
     for is_clean in (False, True):
-        again = opened(tmp_path, recovery_point=last.next_offset, is_clean=is_clean).log
+        again = open_sample_log(tmp_path, recovery_point=last.next_offset, is_clean=is_clean).log
         assert contents(again)[-1] == (last.next_offset, b"new")
 
 
@@ -398,10 +398,10 @@ def test_an_empty_segment_before_what_was_forced_is_no_hole(tmp_path: Path) -> N
     log = filled(tmp_path, 30)
     base = log.active.base_offset
     segment_path(tmp_path, base, LOG).write_bytes(b"")
-    log = opened(tmp_path, recovery_point=33, sets_aside=True).log
+    log = open_sample_log(tmp_path, recovery_point=33, repairs_corruption=True).log
     assert append(log, batch(b"new")) == 33
     for is_clean in (False, True):
-        again = opened(tmp_path, recovery_point=33, is_clean=is_clean).log
+        again = open_sample_log(tmp_path, recovery_point=33, is_clean=is_clean).log
         assert [offset for offset, _ in contents(again)] == [*range(base), 33]
 
 
@@ -426,17 +426,17 @@ def test_a_closed_segment_that_lost_its_last_batches_is_damaged_though_they_were
     else:
         first.path().write_bytes(b"")
     with pytest.raises(LogDamaged, match=rf"\b{lost.start}\b.*\b{second.base_offset}\b") as error:
-        opened(tmp_path, recovery_point=30, is_clean=is_clean)
-    assert (error.value.path, error.value.forced_to) == (first.path(), 30)
-    log = opened(tmp_path, recovery_point=30, is_clean=is_clean, sets_aside=True).log
+        open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean)
+    assert (error.value.path, error.value.fsynced_to) == (first.path(), 30)
+    log = open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean, repairs_corruption=True).log
     kept = [(number, b"value %d" % number) for number in range(30) if number not in lost]
     assert contents(log) == kept
-    header = read_batch_header(log.read(lost.start, 1, whole_first=True))
+    header = read_batch_header(log.read(lost.start, 1, min_one_batch=True))
     assert (header.last_offset, header.record_count, header.leader_epoch) == (lost.stop - 1, 0, 0)
     for path in (tmp_path / f"{first.base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES):
         path.unlink(missing_ok=True)
     for is_clean in (True, False):
-        assert contents(opened(tmp_path, recovery_point=30, is_clean=is_clean).log) == kept, "that is known"
+        assert contents(open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean).log) == kept, "that is known"
 
 
 def test_a_closed_segment_that_lost_more_than_its_indexes_tell_is_damaged(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_closed_segment_that_lost_more_than_its_indexes_tell_is_damaged(tmp_pa
     assert first.path(INDEX).stat().st_size > 8
     without_last_batch(first.path())
     with pytest.raises(LogDamaged, match=rf"\b{first.next_offset - 1}\b.*\b{log.closed[1].base_offset}\b") as error:
-        opened(tmp_path, recovery_point=2000)
+        open_sample_log(tmp_path, recovery_point=2000)
     assert error.value.path == first.path()
 
 
@@ -458,7 +458,7 @@ def test_a_log_is_cut_where_a_closed_segment_ends_early_that_was_not_forced(
     first, later = log.closed[0], [segment.path().read_bytes() for segment in log.closed[1:]]
     later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
     end = without_last_batch(first.path())
-    again = opened(tmp_path, recovery_point=recovery_point)
+    again = open_sample_log(tmp_path, recovery_point=recovery_point)
     assert [offset for offset, _ in contents(again.log)] == list(range(end))
     assert again.log.log_end_offset == end and again.truncated_bytes == sum(map(len, later))
     assert sorted(asides(tmp_path).values()) == sorted(later)
@@ -466,9 +466,9 @@ def test_a_log_is_cut_where_a_closed_segment_ends_early_that_was_not_forced(
 
 def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:
     with pytest.raises(LogDamaged) as error:
-        opened(tmp_path, recovery_point=7, is_clean=True)
-    assert error.value.forced_to == 7
-    log = opened(tmp_path, recovery_point=7, sets_aside=True).log
+        open_sample_log(tmp_path, recovery_point=7, is_clean=True)
+    assert error.value.fsynced_to == 7
+    log = open_sample_log(tmp_path, recovery_point=7, repairs_corruption=True).log
     assert append(log, batch(b"x")) == 7
 
 
@@ -478,15 +478,15 @@ def test_what_a_crash_takes_out_of_a_log_is_kept_beside_it_until_retention(tmp_p
     flipped(second.path(), -1)
     later = [segment.path().read_bytes() for segment in log.closed[2:]]
     later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
-    again = opened(tmp_path, limits=SMALL, recovery_point=second.base_offset)
+    again = open_sample_log(tmp_path, limits=SMALL, recovery_point=second.base_offset)
     end = again.log.log_end_offset
     assert contents(again.log) == [(number, b"value %d" % number) for number in range(second.next_offset - 1)]
     found = asides(tmp_path)
     assert [found[name] for name in sorted(found)][1:] == [raw for raw in later if raw]
     assert sum(map(len, found.values())) == again.truncated_bytes
-    opened(tmp_path, recovery_point=end, log_start_offset=end)
+    open_sample_log(tmp_path, recovery_point=end, log_start_offset=end)
     assert asides(tmp_path) == found
-    opened(tmp_path, recovery_point=end, log_start_offset=end + 1)
+    open_sample_log(tmp_path, recovery_point=end, log_start_offset=end + 1)
     assert min(map(int, (name[:20] for name in asides(tmp_path)))) == second.next_offset
 
 
@@ -494,7 +494,7 @@ def test_zeros_at_the_end_are_not_kept(tmp_path: Path) -> None:
     filled(tmp_path, 3, LogLimits())
     with segment_path(tmp_path, 0, LOG).open("ab") as file:
         file.write(bytes(10_000))
-    assert (opened(tmp_path).truncated_bytes, asides(tmp_path)) == (10_000, {})
+    assert (open_sample_log(tmp_path).truncated_bytes, asides(tmp_path)) == (10_000, {})
 
 
 def test_a_compacted_log_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -512,9 +512,9 @@ def test_a_compacted_log_is_taken_as_it_is(tmp_path: Path) -> None:
     for path in (*tmp_path.glob("*index"), *tmp_path.glob("*.snapshot"), tmp_path / FILE_NAME):
         path.unlink()
     for point in (None, first.next_offset, 30):
-        log = opened(tmp_path, limits=SMALL, recovery_point=point).log
+        log = open_sample_log(tmp_path, limits=SMALL, recovery_point=point).log
         assert [offset for offset, _ in contents(log)] == kept
-        assert read_batch_header(log.read(0, 1, whole_first=True)).base_offset == 1
+        assert read_batch_header(log.read(0, 1, min_one_batch=True)).base_offset == 1
 
 
 @pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
@@ -527,7 +527,7 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
             raw[at] ^= 0x5A
         path.write_bytes(raw)
     for number in range(0, 600, 7):
-        assert read_batch_header(log.read(number, 1, whole_first=True)).base_offset == number
+        assert read_batch_header(log.read(number, 1, min_one_batch=True)).base_offset == number
         found = find_timestamp(log, NOW_MS + number)
         assert found is not None and found.offset == number
     assert log.needs_flush, "the indexes made anew are forced again"
@@ -535,9 +535,9 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
 
 def test_indexes_that_are_right_are_not_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000)).close()
-    again = opened(tmp_path, is_clean=True).log
+    again = open_sample_log(tmp_path, is_clean=True).log
     for number in range(0, 600, 7):
-        again.read(number, 1, whole_first=True)
+        again.read(number, 1, min_one_batch=True)
         find_timestamp(again, NOW_MS + number)
     assert not logged(caplog, "broker.log.segments")
 
@@ -562,12 +562,12 @@ def test_a_bit_that_flipped_in_an_index_hides_nothing(
         bit = data.draw(st.integers(0, len(raw) * 8 - 1))
         raw[bit // 8] ^= 1 << bit % 8
     path.write_bytes(raw)
-    again = opened(directory, is_clean=True, limits=limits).log
+    again = open_sample_log(directory, is_clean=True, limits=limits).log
     for number in range(0, 600, 5):
-        assert read_batch_header(again.read(number, 1, whole_first=True)).base_offset == number
+        assert read_batch_header(again.read(number, 1, min_one_batch=True)).base_offset == number
         found = find_timestamp(again, NOW_MS + number)
         assert found is not None and found.offset == number
-        records, base, end = again.segments.read(number, 5000, again._visible, whole_first=True)
+        records, base, end = again.segments.read(number, 5000, again._visible, min_one_batch=True)
         *_, last = walk_batches(memoryview(bytes(records)))
         assert last.header.last_offset < again.segments.offset_at(base, end)
 
@@ -580,7 +580,7 @@ def test_a_time_index_that_lost_its_end_is_noticed_at_the_start(tmp_path: Path, 
     for segment in log.closed:
         path = segment.path(TIME_INDEX)
         path.write_bytes(path.read_bytes()[: -entries_lost * TIME_ENTRY_BYTES])
-    again = opened(tmp_path, is_clean=True).log
+    again = open_sample_log(tmp_path, is_clean=True).log
     assert [segment.largest for segment in again.closed] == true
 
 
@@ -606,9 +606,9 @@ def test_offsets_in_a_segment_fit_the_32_bits_that_indexes_have_for_them(tmp_pat
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_segment_is_closed_by_its_age_however_often_the_broker_starts(tmp_path: Path, is_clean: bool) -> None:
     aging = LogLimits(segment_ms_max=1000)
-    append(opened(tmp_path, limits=aging).log, batch(b"first", timestamp_ms=NOW_MS - 900), NOW_MS - 900)
+    append(open_sample_log(tmp_path, limits=aging).log, batch(b"first", timestamp_ms=NOW_MS - 900), NOW_MS - 900)
     for later_ms, closed in ((0, 0), (101, 1)):
-        log = opened(tmp_path, is_clean=is_clean, limits=aging).log
+        log = open_sample_log(tmp_path, is_clean=is_clean, limits=aging).log
         append(log, batch(b"later", timestamp_ms=NOW_MS + later_ms), NOW_MS + later_ms)
         assert len(log.closed) == closed
         log.roll_if_older(NOW_MS - 900, NOW_MS)
@@ -619,8 +619,8 @@ def test_a_segment_is_closed_by_its_age_however_often_the_broker_starts(tmp_path
 def test_a_segment_whose_first_batch_tells_no_time_that_can_be_is_as_old_as_the_start(
     tmp_path: Path, timestamp_ms: int
 ) -> None:
-    append(opened(tmp_path).log, batch(b"first", timestamp_ms=timestamp_ms))
-    log = opened(tmp_path, limits=LogLimits(segment_ms_max=1000)).log
+    append(open_sample_log(tmp_path).log, batch(b"first", timestamp_ms=timestamp_ms))
+    log = open_sample_log(tmp_path, limits=LogLimits(segment_ms_max=1000)).log
     append(log, batch(b"second"), NOW_MS + 1000)
     assert not log.closed
     append(log, batch(b"third"), NOW_MS + 1001)
@@ -644,7 +644,7 @@ def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) 
     assert len(renamed) == 2 * len(SEGMENT_SUFFIXES) and all(path.exists() for path in renamed)
     assert log.log_start_offset == dropped
     assert contents(log)[0] == (dropped, b"value %d" % dropped)
-    again = opened(tmp_path, limits=SMALL).log
+    again = open_sample_log(tmp_path, limits=SMALL).log
     assert again.log_start_offset == dropped
     assert not any(path.exists() for path in renamed)
 
@@ -669,20 +669,20 @@ def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None
     log.roll(NOW_MS)
     log.drop_segments(len(log.closed))
     assert (log.log_start_offset, log.log_end_offset, contents(log)) == (10, 10, [])
-    again = opened(tmp_path).log
+    again = open_sample_log(tmp_path).log
     assert (again.log_start_offset, append(again, batch(b"x"))) == (10, 10)
 
 
 def restarted(directory: Path, leader_epoch: int, values: int, **settings: Any) -> PartitionLog:
     """The log after a start under this epoch, with so many batches more."""
-    log = opened(directory, limits=SMALL, leader_epoch=leader_epoch, **settings).log
+    log = open_sample_log(directory, limits=SMALL, leader_epoch=leader_epoch, **settings).log
     for _ in range(values):
         append(log, batch(b"value"))
     return log
 
 
 def epochs_in(log: PartitionLog) -> list[int]:
-    return [placed.header.leader_epoch for placed, _ in log.batches(log.log_start_offset)]
+    return [located.header.leader_epoch for located, _ in log.batches(log.log_start_offset)]
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -701,11 +701,11 @@ def test_the_leaders_epoch_ends_where_the_log_does_also_without_batches(tmp_path
     restarted(tmp_path, 5, 3).close()
     log = restarted(tmp_path, 7, 0, is_clean=True)
     assert (log.epoch_end(7), log.epoch_end(6), log.epoch_end(5)) == ((7, 3), (5, 3), (5, 3))
-    assert opened(tmp_path / "empty", leader_epoch=7).log.epoch_end(5) is None
+    assert open_sample_log(tmp_path / "empty", leader_epoch=7).log.epoch_end(5) is None
 
 
 def told_by_batches(log: PartitionLog, epoch: int) -> tuple[int, int]:
-    headers = [placed.header for placed, _ in log.batches(log.log_start_offset)]
+    headers = [located.header for located, _ in log.batches(log.log_start_offset)]
     below = [header for header in headers if header.leader_epoch <= epoch]
     return (below[-1].leader_epoch, below[-1].last_offset + 1) if below else (epoch, headers[0].base_offset)
 
@@ -723,11 +723,11 @@ def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
+        log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
         for epoch in range(4, 12)[::order]:
             assert log.epoch_end(epoch) == told_by_batches(log, epoch), (bytes(flipped), epoch)
     path.write_bytes(whole.replace(b"7 10", b"6 10"))
-    log = opened(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
+    log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
     log.advance_log_start(12)
     caplog.clear()
     assert [log.epoch_end(epoch) for epoch in (5, 6, 7, 8)] == [(5, 10), (6, 12), (7, 25), (8, 26)]
@@ -774,13 +774,6 @@ def test_a_file_of_epochs_that_is_behind_is_brought_up_to_date(tmp_path: Path) -
     (tmp_path / FILE_NAME).write_bytes(before)
     restarted(tmp_path, 9, 0).close()
     assert restarted(tmp_path, 11, 0, is_clean=True).epoch_end(5) == (5, 10)
-
-
-def test_a_log_of_an_older_release_is_all_of_the_first_epoch(tmp_path: Path) -> None:
-    restarted(tmp_path, 0, 5).close()
-    (tmp_path / FILE_NAME).unlink()
-    log = restarted(tmp_path, 9, 2, is_clean=True, had_epochs=False)
-    assert (epochs_in(log), log.epoch_end(0)) == ([0] * 5 + [9] * 2, (0, 5))
 
 
 def test_epochs_that_retention_took_are_forgotten(tmp_path: Path) -> None:
@@ -909,7 +902,7 @@ def test_what_is_not_one_intact_batch_is_refused() -> None:
         ]:
             with case((raw[:80], len(raw), code)):
                 with pytest.raises(RequestRefused) as refused:
-                    check_produced(memoryview(raw), 1000)
+                    validate_batch(memoryview(raw), 1000)
                 assert refused.value.code is code
 
 
@@ -923,9 +916,9 @@ def test_one_intact_batch_is_taken_up_to_the_largest_size() -> None:
             *((with_attributes(batch(b"x"), codec), 1) for codec in range(5)),
         ]:
             with case((raw[:80], len(raw))):
-                assert check_produced(memoryview(raw), len(raw)).record_count == record_count
+                assert validate_batch(memoryview(raw), len(raw)).record_count == record_count
                 with pytest.raises(RequestRefused) as refused:
-                    check_produced(memoryview(raw), len(raw) - 1)
+                    validate_batch(memoryview(raw), len(raw) - 1)
                 assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -943,7 +936,7 @@ def refusal(log: PartitionLog, raw: bytes) -> ErrorCode:
 
 @pytest.mark.parametrize("producer_id", [0, 7])
 def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path, producer_id: int) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
 
     def idempotent(sequence: int, count: int) -> bytes:
         return batch(*[b"v"] * count, producer_id=producer_id, epoch=0, sequence=sequence)
@@ -972,7 +965,7 @@ def test_what_a_log_has_no_batches_of_any_more_is_not_taken_for_stored() -> None
 
 
 def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, idempotent(41))
     assert refusal(log, idempotent(43)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     with pytest.raises(RequestRefused, match=r"\b7\b.*\b1\b.*\b0\b") as refused:
@@ -985,7 +978,7 @@ def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
 
 
 def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, idempotent(2**31 - 2, 3))
     assert refusal(log, idempotent(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(log, idempotent(0)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
@@ -993,7 +986,7 @@ def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
 
 
 def test_what_was_never_seen_is_not_taken_for_stored(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     for sequence in range(40, 48):
         append(log, idempotent(sequence))
     assert refusal(log, idempotent(40)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
@@ -1017,31 +1010,18 @@ def test_a_producer_is_forgotten_when_it_was_silent_for_longer_than_a_day() -> N
 
 @pytest.mark.parametrize("how", ["stopped", "killed", "rolled and killed"])
 def test_any_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: Path, how: str) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     offsets = [append(log, idempotent(2 * number, 2)) for number in range(9)]
     if how == "stopped":
         log.close()
     elif how == "rolled and killed":
         log.roll(NOW_MS)
-    again = opened(tmp_path, is_clean=how == "stopped").log
+    again = open_sample_log(tmp_path, is_clean=how == "stopped").log
     assert [append(again, idempotent(2 * number, 2)) for number in range(4, 9)] == offsets[4:]
     assert refusal(again, idempotent(6, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert refusal(again, idempotent(0, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert refusal(again, idempotent(20, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert append(again, idempotent(18, 2)) == 18
-
-
-def test_a_snapshot_of_kafkas_layout_is_read(tmp_path: Path) -> None:
-    body = struct.pack(">i", 2) + struct.pack(">qhiqiqiq", 7, 0, 10, 30, 2, NOW_MS, -1, -1)
-    body += struct.pack(">qhiqiqiq", 8, 3, 0, 31, 0, NOW_MS, -1, -1)
-    states = ProducerStates.from_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
-    assert states is not None
-    assert states.duplicate_of(header_of(idempotent(8, 3))) == 28
-    assert states.duplicate_of(header_of(idempotent(0, epoch=3, producer_id=8))) == 31
-    assert (len(states), states.open) == (2, {})
-    assert states.duplicate_of(header_of(idempotent(11))) is None
-    with pytest.raises(RequestRefused):
-        states.duplicate_of(header_of(idempotent(5, 3)))
 
 
 def test_a_snapshot_is_read_whole_or_not_at_all() -> None:
@@ -1057,7 +1037,7 @@ def test_a_snapshot_is_read_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("damage", [False, True])
 def test_producer_states_survive_a_restart(tmp_path: Path, is_clean: bool, damage: bool) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     for number in range(12):
         append(log, idempotent(number))
         append(log, batch(b"plain"))
@@ -1065,7 +1045,7 @@ def test_producer_states_survive_a_restart(tmp_path: Path, is_clean: bool, damag
     if damage:
         newest = segment_path(tmp_path, base_offsets(tmp_path, SNAPSHOT)[-1], SNAPSHOT)
         newest.write_bytes(newest.read_bytes()[:-1] + b"\xff")
-    again = opened(tmp_path, is_clean=is_clean, limits=SMALL).log
+    again = open_sample_log(tmp_path, is_clean=is_clean, limits=SMALL).log
     assert append(again, idempotent(11)) == 22
     assert refusal(again, idempotent(13)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert append(again, idempotent(12)) == 24

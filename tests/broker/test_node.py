@@ -24,7 +24,7 @@ from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator import offsets as offsets_module
 from headrace.broker.coordinator import table as table_module
 from headrace.broker.coordinator.group import Group
-from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.members import MemberProtocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
 from headrace.broker.coordinator.offsets import METADATA_CHAR_BYTES, OFFSET_BYTES, RETENTION_MS
 from headrace.broker.coordinator.records import (
@@ -39,7 +39,7 @@ from headrace.broker.coordinator.records import (
 )
 from headrace.broker.data_directory import CLEAN_MARKER, LOCK_FILE
 from headrace.broker.errors import CorruptFile, DataDirectoryInUse, LogDamaged, RequestRefused
-from headrace.broker.log import opened as opened_module
+from headrace.broker.log import decoding
 from headrace.broker.log.checkpoints import RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.index import TimeEntry
@@ -48,7 +48,7 @@ from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import check_config
 from headrace.broker.topics import OFFSETS_TOPIC, Topic, check_topic_name
-from support.broker.broker_samples import NOW_MS, append, batch, contents, keyed_batch, opened
+from support.broker.broker_samples import NOW_MS, append, batch, contents, keyed_batch, open_sample_log
 from support.cases import all_cases
 from support.logs import logged
 
@@ -69,13 +69,13 @@ def run(
     is_killed: bool = False,
     fsync: FsyncMode = FsyncMode.INTERVAL,
     segment_bytes_max: int = 1 << 30,
-    sets_damaged_aside: bool = False,
+    repairs_corrupt_logs: bool = False,
 ) -> None:
     """Opens a node on `directory`, works with it, and closes it, or drops it as a kill would."""
 
     async def main() -> None:
         config = BrokerConfig(
-            directory, fsync=fsync, segment_bytes_max=segment_bytes_max, sets_damaged_aside=sets_damaged_aside
+            directory, fsync=fsync, segment_bytes_max=segment_bytes_max, repairs_corrupt_logs=repairs_corrupt_logs
         )
         node = BrokerNode(config, now_ms=clock or Clock())
         try:
@@ -92,9 +92,17 @@ async def must_not_start(node: BrokerNode) -> None:
     raise AssertionError("it must not start")
 
 
-def join(needs_known_id: bool = False) -> JoinRequest:
+def join(requires_known_member_id: bool = False) -> JoinRequest:
     return JoinRequest(
-        "", None, "client", "host", 1_800_000, 10_000, "consumer", (Protocol("range", b""),), needs_known_id
+        "",
+        None,
+        "client",
+        "host",
+        1_800_000,
+        10_000,
+        "consumer",
+        (MemberProtocol("range", b""),),
+        requires_known_member_id,
     )
 
 
@@ -163,7 +171,7 @@ def test_configurations_are_kept_without_white_space() -> None:
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) -> None:
     ids = []
-    join = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"meta"),), False)
+    join = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (MemberProtocol("range", b"meta"),), False)
 
     async def first(node: BrokerNode) -> None:
         ids.append(node.changes.create_topic("t", 3, {"retention.ms": "5"}).topic_id)
@@ -234,10 +242,10 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
         await node.groups.commits.store("old", {("t", 0): offset(1)})
         clock.ms += RETENTION_MS - 1000
         await node.groups.commits.store("new", {("t", 0): offset(1, clock.ms)})
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"old", "new"}
         clock.ms += 2000
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"new"}
 
     async def again(node: BrokerNode) -> None:
@@ -258,7 +266,7 @@ def test_offsets_of_a_group_that_is_used_again_just_when_they_expire_stay(
     async def work(node: BrokerNode) -> None:
         await node.groups.commits.store("g", {("t", index): offset(index) for index in range(5)})
         clock.ms += RETENTION_MS + 1
-        keeping = asyncio.ensure_future(node.groups.keep_house())
+        keeping = asyncio.ensure_future(node.groups.run_housekeeping())
         while len(node.groups.offsets.of_group("g")) == 5:
             await asyncio.sleep(0)
         if use == "commits":
@@ -313,10 +321,10 @@ def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_off
         await node.groups.commits.store("g", {("t", 0): offset(1, NOW_MS - 2 * RETENTION_MS)})
         assert node.groups.store.unused_since_ms("g") == NOW_MS
         clock.ms += RETENTION_MS
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"g"} and node.groups.offsets.of_group("g")
         clock.ms += 1
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert not node.groups.groups and not node.groups.offsets.of_group("g")
 
     run(tmp_path, work, clock=clock)
@@ -333,11 +341,11 @@ def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_co
     async def later(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g")
         await node.groups.store.compact()
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert node.groups.offsets.of_group("g")
 
     async def expired(node: BrokerNode) -> None:
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert not node.groups.groups
 
     async def again(node: BrokerNode) -> None:
@@ -362,13 +370,13 @@ def test_offsets_of_a_group_that_lives_do_not_expire_and_an_empty_one_goes_soon(
         passing = await node.groups.join("passing", join())
         node.groups.leave("passing", passing.member_id, None)
         clock.ms += 599_000
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"lives", "passing"}
         clock.ms += 2000
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"lives"}
         clock.ms += 2 * RETENTION_MS
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert node.groups.offsets.of_group("lives") == {("t", 0): offset(1)}
 
     run(tmp_path, work, clock=clock)
@@ -405,7 +413,9 @@ def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
 
 
 def test_commits_for_which_there_is_no_room_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_module, "KEPT_BYTES_MAX", OFFSET_BYTES + METADATA_CHAR_BYTES * len(offset(1).metadata))
+    monkeypatch.setattr(
+        offsets_module, "OFFSETS_MEMORY_BYTES_MAX", OFFSET_BYTES + METADATA_CHAR_BYTES * len(offset(1).metadata)
+    )
 
     async def work(node: BrokerNode) -> None:
         groups = node.groups
@@ -415,10 +425,10 @@ def test_commits_for_which_there_is_no_room_leave_nothing(tmp_path: Path, monkey
             await groups.commits.store("h", {("t", 0): offset(1)})
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         assert (list(groups.groups), node.log(OFFSETS_TOPIC, 0).log_end_offset) == (["g"], end)
-        await groups.commits.store_later("h", {("t", 0): offset(1)}, 1, 0)
+        await groups.commits.store_pending("h", {("t", 0): offset(1)}, 1, 0)
         end = node.log(OFFSETS_TOPIC, 0).log_end_offset
         with pytest.raises(RequestRefused) as refused:
-            await groups.commits.store_later("i", {("t", 0): offset(1)}, 2, 0)
+            await groups.commits.store_pending("i", {("t", 0): offset(1)}, 2, 0)
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         assert (list(groups.groups), node.log(OFFSETS_TOPIC, 0).log_end_offset) == (["g", "h"], end)
         await groups.commits.store("g", {("t", 0): offset(2)})
@@ -437,13 +447,13 @@ def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(
             times += 1
             raise KeyError("ours")
 
-        monkeypatch.setattr(node.upkeep, "keep_house", broken)
-        group = await node.groups.join("stuck", join(needs_known_id=True))
+        monkeypatch.setattr(node.maintenance, "run_housekeeping", broken)
+        group = await node.groups.join("stuck", join(requires_known_member_id=True))
         assert group.error is ErrorCode.MEMBER_ID_REQUIRED
         tick = node.groups._tick
         monkeypatch.setattr(node.groups, "_tick", lambda *given: 1 / 0 if given[0] == "stuck" else tick(*given))
-        node.groups._due_ms["stuck"] = 0
-        monkeypatch.setattr(table_module.LogTable, "is_due", True)
+        node.groups._deadlines_ms["stuck"] = 0
+        monkeypatch.setattr(table_module.LogTable, "is_compaction_due", True)
         monkeypatch.setattr(node.groups.store, "compact", lambda: 1 / 0)
         node.config = replace(node.config, housekeeping_interval_ms=1)
         node.start()
@@ -454,7 +464,7 @@ def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(
         assert joined.error is ErrorCode.NONE
 
     run(tmp_path, work)
-    assert any(record.exc_info for record in logged(caplog, "broker.supervised"))
+    assert any(record.exc_info for record in logged(caplog, "broker.node"))
 
 
 def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None:
@@ -465,10 +475,10 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
         log = node.log("t", 0)
         for number in range(5):
             append(log, batch(b"v", timestamp_ms=NOW_MS + number * 400))
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert log.log_start_offset == 0
         clock.ms = NOW_MS + 10_000
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert (log.log_start_offset, log.log_end_offset, contents(log)) == (5, 5, [])
         append(log, batch(b"later", timestamp_ms=clock.ms))
 
@@ -529,7 +539,7 @@ def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, cap
     directories = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     strays = {"t-0-stray", "t-0-stray.2"}
     assert directories == {"lost+found", "backup of May", "t.old", "t-0", "__consumer_offsets-0"} | strays
-    assert contents(opened(tmp_path / "t-0-stray").log) == [(0, b"x")]
+    assert contents(open_sample_log(tmp_path / "t-0-stray").log) == [(0, b"x")]
     assert all((tmp_path / name / "file").exists() for name in ("lost+found", "backup of May", "t.old"))
 
 
@@ -612,7 +622,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than a batch may have whose records a client could send; the others have their turn meanwhile."""
-    monkeypatch.setattr(opened_module, "RECORDS_OPENED_MAX", 1500)
+    monkeypatch.setattr(decoding, "RECORDS_DECODED_MAX", 1500)
     turns = 0
 
     async def first(node: BrokerNode) -> None:
@@ -658,7 +668,7 @@ def test_offsets_of_a_deleted_topic_are_none_in_a_new_one_whatever_the_disk_does
             while node.groups.offsets.of_topic("t"):
                 await asyncio.sleep(0)
         else:
-            put = log.put
+            put = log.append_unchecked
             refusals = iter([None, RequestRefused(ErrorCode.STORAGE_ERROR, "No space left on device")])
 
             def is_full(*args: Any) -> int:
@@ -668,10 +678,10 @@ def test_offsets_of_a_deleted_topic_are_none_in_a_new_one_whatever_the_disk_does
                 return put(*args)
 
             with monkeypatch.context() as full:
-                full.setattr(type(log), "put", lambda _, *args: is_full(*args))
+                full.setattr(type(log), "append_unchecked", lambda _, *args: is_full(*args))
                 await node.changes.delete_topic(node.topic("t"))
         if then == "kept":
-            await node.groups.keep_house()
+            await node.groups.run_housekeeping()
         else:
             node.changes.create_topic("t", 1, {})
         shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns(LOCK_FILE))
@@ -709,19 +719,19 @@ def test_offsets_of_a_topic_that_is_gone_are_gone_on_disk_before_another_one_of_
         monkeypatch.setattr(type(node.topics), "write", write)
         assert await node.changes.create_topics([Topic("t", uuid.uuid4(), 1)]) == {}
         assert forced == [end + 1] == [log.log_end_offset]
-        assert not node.groups.offsets.of_group("g") and not node.groups.commits._forgotten
+        assert not node.groups.offsets.of_group("g") and not node.groups.commits._unstored_deletions
 
     run(tmp_path, work)
 
 
 def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of them expires; there may be thousands, with some thousand offsets each."""
-    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+    monkeypatch.setattr("headrace.broker.loop_yielder.BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
         for number in range(5):
             await node.groups.commits.store(f"g{number}", {("t", 0): offset(1)})
-        keeping, turns = asyncio.ensure_future(node.groups.keep_house()), 0
+        keeping, turns = asyncio.ensure_future(node.groups.run_housekeeping()), 0
         while not keeping.done():
             await asyncio.sleep(0)
             turns += 1
@@ -741,7 +751,7 @@ def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
         assert len(node.groups.offsets.of_group("g")) == 700
 
     run(tmp_path, first)
-    monkeypatch.setattr(opened_module, "RECORDS_OPENED_MAX", 500)
+    monkeypatch.setattr(decoding, "RECORDS_DECODED_MAX", 500)
     run(tmp_path, second)
 
 
@@ -775,7 +785,7 @@ def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path
         log = node.log("t", 0)
         if damage == "other":
             log.closed[0] = replace(log.closed[0], largest=TimeEntry(5, 0))
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert (log.log_start_offset, len(contents(log))) == (0, 40)
         assert log.closed[0].largest is not None and log.closed[0].largest.timestamp_ms >= NOW_MS
 
@@ -802,8 +812,8 @@ def test_damage_below_the_recovery_point_is_one_line_or_set_aside(tmp_path: Path
     path.write_bytes(raw)
     with pytest.raises(LogDamaged, match=r"\b77\b.*\boffset 1\b") as error:
         run(tmp_path, second)
-    assert (error.value.path, error.value.forced_to) == (path, 5)
-    run(tmp_path, second, sets_damaged_aside=True)
+    assert (error.value.path, error.value.fsynced_to) == (path, 5)
+    run(tmp_path, second, repairs_corrupt_logs=True)
     run(tmp_path, second)
 
 
@@ -837,8 +847,8 @@ def test_a_flipped_bit_in_forced_commits_is_one_line_or_set_aside(
     path.write_bytes(raw)
     with pytest.raises(LogDamaged, match=rf"CRC.*\b{flipped * size}\b.*\boffset {flipped - 1}\b") as error:
         run(tmp_path, second)
-    assert (error.value.path, error.value.forced_to) == (path, 3)
-    run(tmp_path, second, sets_damaged_aside=True)
+    assert (error.value.path, error.value.fsynced_to) == (path, 3)
+    run(tmp_path, second, repairs_corrupt_logs=True)
     assert path.with_name(path.name + ".corrupt").read_bytes() == raw
     run(tmp_path, goes_on)
     run(tmp_path, third)
@@ -868,8 +878,8 @@ def test_a_checkpoint_of_a_deleted_topic_does_not_meet_a_new_one(
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         for number in range(5):
             append(log, batch(b"%d" % number))
-        await node.flusher.force(log)
-        await node.upkeep.keep_house()
+        await node.flusher.flush(log)
+        await node.maintenance.run_housekeeping()
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint_writer, "write_checkpoint", full)
             await node.changes.delete_topic(node.topic("t"))
@@ -927,28 +937,6 @@ def test_a_client_with_another_leader_epoch_is_told_so(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_a_directory_of_the_release_before_epochs_is_taken_over(tmp_path: Path) -> None:
-    async def first(node: BrokerNode) -> None:
-        node.changes.create_topic("t", 1, {})
-        log = node.log("t", 0)
-        log.leader_epoch = 0
-        append(log, batch(b"x"))
-
-    async def second(node: BrokerNode) -> None:
-        log = node.log("t", 0)
-        append(log, batch(b"y"))
-        assert [epoch for epoch, _ in log.epochs] == [0, node.topics.leader_epoch]
-        assert contents(log) == [(0, b"x"), (1, b"y")]
-
-    run(tmp_path, first)
-    path = tmp_path / "topics.json"
-    document = json.loads(path.read_text())
-    assert document.pop("leader_epoch") > 0
-    path.write_text(json.dumps({**document, "format": 1}))
-    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
-    run(tmp_path, second)
-
-
 def test_a_directory_has_one_broker(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         with pytest.raises(DataDirectoryInUse):
@@ -969,7 +957,7 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
     if damage == "missing":
         path.unlink()
     else:
-        changed = {"cut": text[:-20], "format": text.replace('"format":2', '"format":4')}
+        changed = {"cut": text[:-20], "format": text.replace('"format":1', '"format":4')}
         path.write_text(changed.get(damage, text.replace('"partitions"', '"part"')))
     with pytest.raises(CorruptFile, match=r"topics\.json"):
         run(tmp_path, must_not_start)
@@ -1056,29 +1044,29 @@ def test_the_upkeep_of_one_topic_that_fails_leaves_the_others_theirs(
         spoilt = replace(
             bad, configs={"cleanup.policy": "compact,delete", "retention.ms": "x", "delete.retention.ms": "x"}
         )
-        node.topics.take(node.topics.with_topics([spoilt]))
+        node.topics.apply(node.topics.with_topics([spoilt]))
         log = node.log(good.name, 0)
         for _ in range(2):
             append(log, keyed_batch((b"k", b"v")))
             log.roll(NOW_MS)
-        node.flusher.note(log)
+        node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
-        await node.upkeep.clean()
+        await node.maintenance.clean()
         assert [value for _, value in contents(log)] == [b"v"]
         clock.ms = NOW_MS + 10_000
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert contents(log) == []
-        node.topics.take(node.topics.with_topics([bad]))
+        node.topics.apply(node.topics.with_topics([bad]))
 
     run(tmp_path, work, clock=clock)
-    failed = [record for name in ("cleaner", "upkeep") for record in logged(caplog, f"broker.{name}")]
+    failed = [record for name in ("cleaner", "maintenance") for record in logged(caplog, f"broker.{name}")]
     assert [record.args for record in failed] == [("bad", 0)] * 2
 
 
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     async def taken(count: int, pool: Executor) -> list[int]:
         ids = ProducerIds(tmp_path, pool)
-        return await asyncio.gather(*(ids.take() for _ in range(count)))
+        return await asyncio.gather(*(ids.allocate() for _ in range(count)))
 
     with ThreadPoolExecutor() as pool:
         seen = [producer_id for _ in range(3) for producer_id in asyncio.run(taken(1, pool))]
@@ -1103,13 +1091,13 @@ def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         if known_by == "transactional id":
             node.producer_ids._next = node.producer_ids._claimed = old
-            assert (await node.transactions.take("shop", 1000, None)).producer_id == old
+            assert (await node.transactions.init_producer("shop", 1000, None)).producer_id == old
         else:
             is_open = known_by == "open transaction"
             append(log, batch(b"x", producer_id=old, epoch=0, sequence=0, is_transactional=is_open))
 
     async def second(node: BrokerNode) -> None:
-        new = await node.producer_ids.take()
+        new = await node.producer_ids.allocate()
         assert new > old + producer_ids.BLOCK_SIZE
         ids.append(new)
         end = node.log("t", 0).log_end_offset
@@ -1132,10 +1120,10 @@ def test_a_new_directory_begins_with_the_first_producer_id_and_notices_when_the_
 ) -> None:
     async def first(node: BrokerNode) -> None:
         append(node.log(node.changes.create_topic("t", 1, {}).name, 0), batch(b"x"))
-        assert await node.producer_ids.take() == 0
+        assert await node.producer_ids.allocate() == 0
 
     async def second(node: BrokerNode) -> None:
-        assert await node.producer_ids.take() == producer_ids.DISTANCE
+        assert await node.producer_ids.allocate() == producer_ids.LOST_FILE_GAP
 
     async def nothing(node: BrokerNode) -> None:
         pass
@@ -1157,7 +1145,7 @@ def test_a_producer_id_that_a_client_made_up_leaves_enough_of_them(tmp_path: Pat
         append(log, batch(b"x", producer_id=(1 << 63) - 1, epoch=0, sequence=0))
 
     async def second(node: BrokerNode) -> None:
-        assert await node.producer_ids.take() == 0
+        assert await node.producer_ids.allocate() == 0
 
     run(tmp_path, first)
     run(tmp_path, second)
@@ -1172,7 +1160,7 @@ def test_producer_ids_are_given_to_whoever_comes_at_whatever_moment_of_a_claim(
         ids = ProducerIds(tmp_path, pool)
         asked = []
         for number in range(300):
-            asked.append(asyncio.ensure_future(ids.take()))
+            asked.append(asyncio.ensure_future(ids.allocate()))
             for _ in range(number % 7):
                 await asyncio.sleep(0)
         assert sorted(await asyncio.gather(*asked)) == list(range(300))
@@ -1186,20 +1174,20 @@ def test_a_claim_of_producer_ids_that_fails_or_is_given_up_leaves_the_next_one_a
 ) -> None:
     async def main(pool: Executor) -> None:
         ids = ProducerIds(tmp_path, pool)
-        gone = asyncio.ensure_future(ids.take())
+        gone = asyncio.ensure_future(ids.allocate())
         await asyncio.sleep(0)
         gone.cancel()
-        assert await ids.take() == 0
+        assert await ids.allocate() == 0
         assert gone.cancelled()
         for _ in range(BLOCK_SIZE - 1):
-            await ids.take()
+            await ids.allocate()
         (tmp_path / "producer-ids").unlink()
         (tmp_path / "producer-ids").mkdir()  # which nothing can be put in the place of
         for _ in range(2):
             with pytest.raises(OSError):
-                await ids.take()
+                await ids.allocate()
         (tmp_path / "producer-ids").rmdir()
-        assert await ids.take() == BLOCK_SIZE
+        assert await ids.allocate() == BLOCK_SIZE
         assert (tmp_path / "producer-ids").read_text() == f"{2 * BLOCK_SIZE}\n"
 
     with ThreadPoolExecutor() as pool:
@@ -1220,7 +1208,7 @@ def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, mo
         append(log, batch(b"x"))
         for _ in range(2):
             with pytest.raises(RequestRefused) as refused:
-                await node.flusher.force(log)
+                await node.flusher.flush(log)
             assert refused.value.code is ErrorCode.STORAGE_ERROR
         assert (log.high_watermark, len(failures)) == (0, 1)
         monkeypatch.undo()
@@ -1242,7 +1230,7 @@ def test_a_disk_that_does_not_force_names_stops_the_broker_before_a_segment_goes
         append(log, batch(b"x"))
         log.roll(NOW_MS)
         await node.groups.commits.store("g", {("t", 0): offset(1)})
-        await node.flusher.force(log)
+        await node.flusher.flush(log)
         from headrace.broker.log.flusher import sync_files
 
         def fail(paths: Sequence[Path]) -> None:
@@ -1253,11 +1241,11 @@ def test_a_disk_that_does_not_force_names_stops_the_broker_before_a_segment_goes
         monkeypatch.setattr("headrace.broker.log.flusher.sync_files", fail)
         clock.ms = NOW_MS + 10_000
         with pytest.raises((OSError, RequestRefused)):
-            await (node.upkeep.keep_house() if what == "retention" else node.groups.store.compact())
+            await (node.maintenance.run_housekeeping() if what == "retention" else node.groups.store.compact())
         assert len(failures) == 1
         assert (log.log_start_offset, node.log(OFFSETS_TOPIC, 0).log_start_offset) == (0, 0)
         with pytest.raises(RequestRefused):
-            await node.flusher.force(log)
+            await node.flusher.flush(log)
         monkeypatch.undo()
         await node.close()
 
@@ -1275,12 +1263,12 @@ def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch
     async def work(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         append(log, batch(b"x"))
-        await node.flusher.force(log)  # with the names of the first files
+        await node.flusher.flush(log)  # with the names of the first files
         monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)
         waits = []
         for _ in range(50):
             append(log, batch(b"x"))
-            waits.append(node.flusher.force(log))
+            waits.append(node.flusher.flush(log))
         await asyncio.gather(*waits)
         assert log.high_watermark == 51
         assert sum(rounds) <= 2
@@ -1364,7 +1352,7 @@ def test_of_a_group_that_rebalances_while_it_is_compacted_nobody_has_what_no_lea
             for generation in (1, 2):
                 synced = await node.groups.sync("g", SyncRequest(member_id, None, generation, None, None, {}))
                 assert synced.error is ErrorCode.UNKNOWN_MEMBER_ID
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert node.groups.offsets.of_group("g") == {("t", 0): offset(3)}, "until now somebody used it"
         assert (await node.groups.join("g", join())).generation == (3 if step == "assigning" else 2)
 
@@ -1390,7 +1378,7 @@ def test_who_hangs_up_while_it_waits_to_join_does_not_stay_for_ever(tmp_path: Pa
         clock_ms[0] += 5000
         node.groups.heartbeat("g", first.member_id, None, first.generation)
         clock_ms[0] += 1001
-        await node.groups.look(clock_ms[0])
+        await node.groups.run_due(clock_ms[0])
         assert list(group.members) == [first.member_id]
         assert not node.groups._waiting
 

@@ -19,18 +19,18 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers import list_offsets
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.log import by_time
-from headrace.broker.log.by_time import FoundTimestamp, TimeSearch, UnopenedBatch
+from headrace.broker.log import time_search
 from headrace.broker.log.files import FileSlice
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.segment import LOG, segment_path
+from headrace.broker.log.time_search import CandidateBatch, TimeSearch, TimestampOffset
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import HEADER_BYTES, records_of, times_of
-from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, opened
+from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, open_sample_log
 
 LATER_MS = NOW_MS + 1_000_000
-LARGE = b"v" * by_time.OPENED_AT_ONCE_BYTES
+LARGE = b"v" * time_search.INLINE_DECODE_BYTES_MAX
 
 
 def late_by_its_header(*values: bytes) -> bytes:
@@ -79,16 +79,16 @@ class Openings:
         self.began = threading.Event()
         self.offsets: list[int] = []
         self.in_loop: list[bool] = []
-        first_record = UnopenedBatch.first_record
+        first_record = CandidateBatch.first_record
 
-        def counted(each: UnopenedBatch, *given: Any) -> FoundTimestamp | None:
+        def counted(each: CandidateBatch, *given: Any) -> TimestampOffset | None:
             self.offsets.append(each.header.base_offset)
             self.in_loop.append(threading.current_thread() is threading.main_thread())
             self.began.set()
             assert self.in_loop[-1] or self.goes_on.wait(20)
             return first_record(each, *given)
 
-        monkeypatch.setattr(UnopenedBatch, "first_record", counted)
+        monkeypatch.setattr(CandidateBatch, "first_record", counted)
 
 
 @pytest.fixture
@@ -123,22 +123,23 @@ def test_others_are_served_while_a_batch_is_opened(tmp_path: Path, openings: Ope
 
 
 @pytest.mark.parametrize(
-    ("large_from", "at_once"), [(list_offsets.BY_TIME_AT_ONCE, list_offsets.BY_TIME_AT_ONCE), (1, 2)]
+    ("large_from", "at_once"),
+    [(list_offsets.TIME_SEARCHES_BEFORE_YIELD, list_offsets.TIME_SEARCHES_BEFORE_YIELD), (1, 2)],
 )
 def test_of_many_partitions_others_have_their_turn_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openings: Openings, large_from: int, at_once: int
 ) -> None:
     openings.goes_on.set()
-    partitions = 3 * list_offsets.READ_AHEAD_AT_ONCE
+    partitions = 3 * list_offsets.READ_AHEAD_PARTITIONS_MAX
     turns: Counter[int] = Counter()
     round_ = 0
-    go_on = TimeSearch.go_on
+    go_on = TimeSearch.step
 
-    def counted(each: TimeSearch) -> UnopenedBatch | None:
+    def counted(each: TimeSearch) -> CandidateBatch | None:
         turns[round_] += 1
         return go_on(each)
 
-    monkeypatch.setattr(TimeSearch, "go_on", counted)
+    monkeypatch.setattr(TimeSearch, "step", counted)
 
     async def work(node: BrokerNode) -> None:
         nonlocal round_
@@ -165,14 +166,14 @@ def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: 
         log = node.log("t", 0)
         for _ in range(40):
             append(log, late_by_its_header(LARGE, b"v"))
-        few = by_time.BATCHES_OPENED_MAX - 1
+        few = time_search.BATCHES_DECODED_MAX - 1
         for _ in range(few):
             append(node.log("t", 1), late_by_its_header(LARGE, b"v"))
         append(node.log("t", 1), batch(LARGE, LARGE, timestamp_ms=LATER_MS - 1))
         answer = found(await asked(node, LATER_MS, LATER_MS))
         # The first offset of a batch that may have it is early enough; where it is found, it is exact.
-        assert answer == [(LATER_MS, 2 * by_time.BATCHES_OPENED_MAX), (LATER_MS, 2 * few + 1)]
-        assert len(openings.offsets) == 2 * by_time.BATCHES_OPENED_MAX
+        assert answer == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * few + 1)]
+        assert len(openings.offsets) == 2 * time_search.BATCHES_DECODED_MAX
         log.advance_log_start(79)
         assert found(await asked(node, list_offsets.LARGEST_TIMESTAMP)) == [(-1, -1)]
 
@@ -194,45 +195,45 @@ def test_what_is_right_behind_a_batch_that_was_opened_is_found(tmp_path: Path, o
 
 
 def test_records_have_a_largest_number_for_a_timestamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_time, "RECORDS_OPENED_MAX", 6)
-    log = opened(tmp_path).log
+    monkeypatch.setattr(time_search, "RECORDS_DECODED_MAX", 6)
+    log = open_sample_log(tmp_path).log
     for _ in range(3):
         append(log, late_by_its_header(b"a", b"b", b"c"))
-    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS, 6)
+    assert find_timestamp(log, LATER_MS) == TimestampOffset(LATER_MS, 6)
     log.advance_log_start(7)
     assert find_timestamp(log, LATER_MS) is None
-    monkeypatch.setattr(by_time, "RECORDS_OPENED_MAX", 2)
-    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS, 7)
+    monkeypatch.setattr(time_search, "RECORDS_DECODED_MAX", 2)
+    assert find_timestamp(log, LATER_MS) == TimestampOffset(LATER_MS, 7)
 
 
 @pytest.mark.parametrize("limits", [LogLimits(), LogLimits(segment_bytes_max=2000)], ids=["active", "closed"])
 def test_headers_are_gone_through_in_turns_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: LogLimits
 ) -> None:
-    monkeypatch.setattr(by_time, "HEADERS_AT_ONCE", 10)
-    log = opened(tmp_path, limits=limits).log
+    monkeypatch.setattr(time_search, "HEADERS_PER_STEP", 10)
+    log = open_sample_log(tmp_path, limits=limits).log
     for _ in range(5):
         append(log, late_by_its_header(b"x"))
         for _ in range(50):
             append(log, batch(b"v" * 20))
     append(log, batch(b"y", timestamp_ms=LATER_MS + 5))
     passed: list[int] = []
-    placed_batches = PartitionLog.placed_batches
+    located_batches = PartitionLog.located_batches
 
     def counted(each: PartitionLog, offset: int) -> Any:
-        for base, placed in placed_batches(each, offset):
-            passed.append(placed.header.base_offset)
-            yield base, placed
+        for base, located in located_batches(each, offset):
+            passed.append(located.header.base_offset)
+            yield base, located
 
-    monkeypatch.setattr(PartitionLog, "placed_batches", counted)
+    monkeypatch.setattr(PartitionLog, "located_batches", counted)
     search = TimeSearch(log, LATER_MS)
     turns = 0
-    while not search.is_over:
+    while not search.is_done:
         before = len(passed)
-        assert search.go_on() is None
+        assert search.step() is None
         assert len(passed) - before <= 10 + 1 + len(log.closed), "the first of the next turn, or segment"
         turns += 1
-    assert search.found == FoundTimestamp(LATER_MS + 5, 255)
+    assert search.found == TimestampOffset(LATER_MS + 5, 255)
     if not log.closed:
         assert turns == 26
     assert len(passed) <= 256 + turns + len(log.closed), "none of them twice, but to begin a turn with"
@@ -330,24 +331,24 @@ def test_what_has_not_ended_is_not_told_to_who_reads_what_is_committed(tmp_path:
 
 def test_nobody_waits_for_a_disk_that_has_a_large_batch(tmp_path: Path) -> None:
     """The thread that opens it reads it too."""
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, batch(LARGE * 10))
-    batch_ = TimeSearch(log, NOW_MS).go_on()
+    batch_ = TimeSearch(log, NOW_MS).step()
     assert batch_ is not None and isinstance(batch_.content, FileSlice)
-    assert batch_.first_record_at_leisure() == FoundTimestamp(NOW_MS, 0)
+    assert batch_.first_record_throttled() == TimestampOffset(NOW_MS, 0)
 
 
 def test_a_batch_whose_records_are_none_is_answered_with_its_first_offset(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     append(log, batch(b"v"))
     raw = batch(b"a", b"b", timestamp_ms=LATER_MS)
     append(log, raw)
     path = segment_path(tmp_path, 0, LOG)
     content = path.read_bytes()
     path.write_bytes(content[: -len(raw) + HEADER_BYTES] + b"\x7e" * (len(raw) - HEADER_BYTES))
-    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS + 1, 1)
+    assert find_timestamp(log, LATER_MS) == TimestampOffset(LATER_MS + 1, 1)
     log.advance_log_start(2)
-    assert find_timestamp(log, LATER_MS) == FoundTimestamp(LATER_MS + 1, 2)
+    assert find_timestamp(log, LATER_MS) == TimestampOffset(LATER_MS + 1, 2)
 
 
 @given(

@@ -39,7 +39,7 @@ async def whole_life(life: Life) -> None:
     life.create("doomed", 1)
     for _ in range(3):
         await life.send(DOOMED, 2)
-    await life.keep_house()
+    await life.run_housekeeping()
     await life.send(("kept", 1), acknowledged=False)
     for _ in range(4):
         await life.send(DOOMED, 2, acknowledged=False)
@@ -65,12 +65,12 @@ async def whole_life(life: Life) -> None:
         await life.send(AGED, 2)
     life.clock_ms += 200_000
     life.node.now_ms = lambda: life.clock_ms
-    await life.keep_house(AGED)
+    await life.run_housekeeping(AGED)
     await life.send(AGED)
     for _ in range(6):
         await life.send(KEPT, 2, acknowledged=False)
     await life.acknowledge(KEPT)
-    await life.keep_house(AGED)
+    await life.run_housekeeping(AGED)
     await life.stop()
 
     life.start()
@@ -189,7 +189,7 @@ def test_what_was_cleaned_is_in_its_place_for_certain_before_what_follows(memory
 def killed_while_compacting(root: Path, without: str = "") -> Life:
     """Just when the files go whose segments have become one, which the next start ends."""
     whole = Life(root / "whole", FsyncMode.INTERVAL).live(compacted_life).tape.operations
-    begun = [isinstance(each, Forced) and each.site.startswith("compaction.force_begun") for each in whole]
+    begun = [isinstance(each, Forced) and each.site.startswith("compaction.fsync_staged_swap") for each in whole]
     life = Life(root / "disk", FsyncMode.INTERVAL, without)
     life.tape.kill_before = begun.index(True) + 3
     return life.live(compacted_life)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.config import FsyncMode
-from headrace.broker.log.damage import CORRUPT
 from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.log.repair import CORRUPT
 from headrace.broker.log.scan import walk_batches
 from headrace.broker.log.segment import LOG, SNAPSHOT, base_offsets, segment_path
 from headrace.kafka_wire.record_batch import read_batch_header
@@ -43,10 +43,10 @@ CRC_AT, MAGIC_AT = 17, 16
 
 @dataclass
 class HarmedPromises(Promises):
-    """`beside` are bytes of batches that must be in a log or beside it; `is_sound`: a start needs nobody's leave."""
+    """`beside` are bytes of batches that must be in a log or beside it; `is_intact`: a start needs nobody's leave."""
 
     beside: list[bytes] = field(default_factory=list)
-    is_sound: bool = True
+    is_intact: bool = True
 
 
 class HarmedLife(Life):
@@ -91,7 +91,7 @@ async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
     producer_id = await life.take_producer_id()
     for number in range(4):
         await life.send_idempotent(KEPT, number, producer_id)
-    await life.keep_house()
+    await life.run_housekeeping()
     life.kill()
     life.start()
     for number in range(4, 26):
@@ -118,7 +118,7 @@ async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
     await life.send(KEPT, following - cut_at - 1, acknowledged=False)
     for number in range(cut_at, cut_at + 8):
         await life.send_idempotent(KEPT, number, producer_id)
-    await life.keep_house()
+    await life.run_housekeeping()
     life.kill()
     life.start()
     await life.send(KEPT)
@@ -137,9 +137,9 @@ async def mended_life(life: HarmedLife) -> None:
     for key, count in ((KEPT, 14), (SHORT, 8), (EMPTY, 2)):
         for _ in range(count):
             await life.send(key)
-    await life.keep_house()
+    await life.run_housekeeping()
     life.kill()
-    life.harmed.is_sound = False
+    life.harmed.is_intact = False
     (ending_early, early), *_, (active, batches) = life.segments(KEPT)
     harmed = bytearray(batches[1])
     harmed[MAGIC_AT] = 9
@@ -153,13 +153,13 @@ async def mended_life(life: HarmedLife) -> None:
     [(only, batches)] = life.segments(EMPTY)
     life.lose(EMPTY, *batches)
     life.harm(only, b"")
-    life.sets_aside = True
+    life.repairs_corruption = True
     life.start()
-    life.harmed.is_sound = True
+    life.harmed.is_intact = True
     for key in (KEPT, SHORT, EMPTY):
         await life.send(key)
     life.kill()
-    life.sets_aside = False
+    life.repairs_corruption = False
     life.start()
     await life.send(KEPT, 2)
     await life.stop()
@@ -173,7 +173,7 @@ def check(root: Path, promises: HarmedPromises, fsync: FsyncMode, *, was_killed:
     """
     _check_beside(root, promises)
     try:
-        node = opened(root, fsync, NOW_MS + 1000, sets_aside=not promises.is_sound)
+        node = opened(root, fsync, NOW_MS + 1000, repairs_corruption=not promises.is_intact)
     except Exception as error:
         raise Lost(f"it does not start: {error!r}") from error
     try:
@@ -199,7 +199,7 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
         raise Lost(f"{key} lost {missing}")
     if strange := {at: value for at, value in found.items() if promises.sent[key].get(at) != value}:
         raise Lost(f"{key} has {strange}")
-    headers = [placed.header for placed, _ in log.batches(log.log_start_offset)]
+    headers = [located.header for located, _ in log.batches(log.log_start_offset)]
     for header in headers:
         answer = log.epoch_end(header.leader_epoch)
         if answer is None or answer[0] != header.leader_epoch or answer[1] <= header.last_offset:

@@ -17,7 +17,7 @@ import pytest
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from headrace.broker import checkpoint_writer, turns, upkeep
+from headrace.broker import checkpoint_writer, loop_yielder, maintenance
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.records import CommittedOffset
@@ -27,10 +27,10 @@ from headrace.broker.handlers import create_topics, metadata
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import flusher
 from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topics import Topic
-from headrace.broker.turns import Turns
 from support.broker.broker_samples import NOW_MS, append, batch, contents
 from support.simulation.broker_power_loss import Inline
 
@@ -80,9 +80,9 @@ def test_others_have_their_turn_once_a_burst_of_work_is_over() -> None:
 
         counting = asyncio.ensure_future(count())
         await asyncio.sleep(0)
-        given = Turns(lambda: now[0])
+        given = LoopYielder(lambda: now[0])
         for now[0] in (0.001, 0.0019, 0.002, 0.0039, 0.0041):
-            await given.give()
+            await given.yield_if_due()
             seen.append(others[0])
         counting.cancel()
         return seen
@@ -115,7 +115,7 @@ def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
         await node.changes.add_partitions("t", 5)
         await node.changes.alter_topic("t", lambda _: {"retention.ms": "5"})
         await asyncio.wrap_future(node.checkpoints.write_log_starts())
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         assert contents(log) == [(4, b"kept")]
         await node.groups.commits.store("g", {("t", 0): CommittedOffset(1, 0, "", NOW_MS)})
         await node.changes.delete_topic(node.topic("t"))
@@ -125,7 +125,7 @@ def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
 
 
 def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "BURST_S", 0)
+    monkeypatch.setattr(loop_yielder, "BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
         seen = set()
@@ -139,7 +139,7 @@ def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
         assert await beside(node.changes.add_partitions("t", 50), look) > 20
         assert await beside(node.changes.delete_topic(node.topic("t")), look) > 50
         assert seen == {(0, 0), (30, 30), (50, 50)}
-        assert await beside(node.upkeep.keep_house(), lambda: None) > 1
+        assert await beside(node.maintenance.run_housekeeping(), lambda: None) > 1
 
     with_node(tmp_path, work)
 
@@ -164,7 +164,7 @@ def started(directory: Path) -> dict[str, tuple[int, list[Any]]]:
 def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr(turns, "BURST_S", 0)
+    monkeypatch.setattr(loop_yielder, "BURST_S", 0)
     monkeypatch.setattr(node_module, "ThreadPoolExecutor", Inline)
     copies: list[Path] = []
 
@@ -172,9 +172,9 @@ def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_not
         for name in ("kept", "t"):
             node.changes.create_topic(name, 2, {})
             append(node.log(name, 0), batch(b"v"))
-            node.flusher.note(node.log(name, 0))
+            node.flusher.mark_dirty(node.log(name, 0))
         await node.flusher.flush_dirty()
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
 
         def copy() -> None:
             copies.append(tmp_path / f"copy-{len(copies)}")
@@ -284,7 +284,7 @@ def test_changes_of_one_topic_are_each_made_of_what_it_is_then(tmp_path: Path) -
 def test_a_client_that_goes_away_leaves_no_half_of_what_it_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "BURST_S", 0)
+    monkeypatch.setattr(loop_yielder, "BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
         asking = asyncio.ensure_future(node.changes.create_topics([new("t", 20)]))
@@ -310,7 +310,7 @@ def test_checkpoints_are_written_one_after_the_other_as_they_were_asked_for(
         node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
         append(log, batch(b"a", b"b", b"c"))
-        node.flusher.note(log)
+        node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
         write, may_go_on, inside = checkpoint_writer.write_checkpoint, threading.Event(), [0]
 
@@ -341,7 +341,7 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"v"))
-        node.flusher.note(node.log("t", 0))
+        node.flusher.mark_dirty(node.log("t", 0))
         await node.flusher.flush_dirty()
         write, times = checkpoint_writer.write_checkpoint, [0]
 
@@ -362,7 +362,7 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
     with_node(tmp_path, work)
 
 
-@pytest.mark.parametrize(("module", "slow"), [(upkeep, "facts_of"), (flusher, "sync_files")])
+@pytest.mark.parametrize(("module", "slow"), [(maintenance, "read_facts"), (flusher, "sync_files")])
 def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, slow: str
 ) -> None:
@@ -387,7 +387,7 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
             return found
 
         monkeypatch.setattr(module, slow, meanwhile)
-        await node.upkeep.keep_house()
+        await node.maintenance.run_housekeeping()
         log = node.log("t", 0)
         assert log is not old
         append(log, batch(b"new"))
@@ -407,9 +407,11 @@ def test_the_topic_of_transactions_is_made_once_and_again_where_the_disk_was_ful
         with monkeypatch.context() as patch:
             patch.setattr("os.fsync", full)
             with pytest.raises(RequestRefused) as refused:
-                await node.transactions.take("one", 1000, None)
+                await node.transactions.init_producer("one", 1000, None)
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not node.transactions.all
-        taken = await asyncio.gather(*(node.transactions.take(name, 1000, None) for name in ("one", "two", "three")))
+        taken = await asyncio.gather(
+            *(node.transactions.init_producer(name, 1000, None) for name in ("one", "two", "three"))
+        )
         assert len({user.producer_id for user in taken}) == 3 and set(node.transactions.all) == {"one", "two", "three"}
 
     async def again(node: BrokerNode) -> None:
@@ -439,28 +441,22 @@ def test_the_brokers_own_topics_are_made_by_no_client(tmp_path: Path, name: str)
         [refused] = (await create_topics.handle(context, request)).topics
         assert refused.error_code == (ErrorCode.TOPIC_ALREADY_EXISTS if before else ErrorCode.INVALID_TOPIC)
         assert node.topics.get(name) is before
-        assert (await node.transactions.take("shop", 1000, None)).epoch == 0
+        assert (await node.transactions.init_producer("shop", 1000, None)).epoch == 0
         assert node.topic(name).partitions == 1
 
     with_node(tmp_path, work)
 
 
-@pytest.mark.parametrize("partitions", [1, 4])
-def test_a_topic_of_transactions_that_is_there_already_is_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, partitions: int
-) -> None:
+def test_transactions_use_an_existing_topic_of_transactions(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
-        assert await node.changes.create_topics([new("__transaction_state", partitions)]) == {}
-        assert (await node.transactions.take("shop", 1000, None)).epoch == 0
+        assert await node.changes.create_topics([new("__transaction_state", 1)]) == {}
+        assert (await node.transactions.init_producer("shop", 1000, None)).epoch == 0
 
     async def again(node: BrokerNode) -> None:
-        assert (await node.transactions.take("shop", 1000, None)).epoch == 1
+        assert (await node.transactions.init_producer("shop", 1000, None)).epoch == 1
 
     with_node(tmp_path, first)
     with_node(tmp_path, again)
-    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(lines) == (0 if partitions == 1 else 2)
-    assert all("__transaction_state has 4 partitions" in line for line in lines)
 
 
 def test_a_node_that_ends_leaves_no_threads(tmp_path: Path) -> None:

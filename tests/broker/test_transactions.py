@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, transactions
-from headrace.broker.log.compaction import Pace, Rules
+from headrace.broker.log.compaction import CleaningRules, DutyCycle
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
 from headrace.broker.log.segment import SNAPSHOT, TXN_INDEX, base_offsets
 from headrace.broker.log.transactions import (
     AbortedTransaction,
-    Outcomes,
+    TransactionOutcomes,
     aborted_between,
     aborted_by,
     blocks_of,
@@ -33,7 +33,7 @@ from headrace.kafka_wire import requests
 from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, frames, has_valid_crc, read_batch
 from headrace.kafka_wire.record_batch import read_batch_header as header_of
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
-from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, opened, put_in_place
+from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, open_sample_log, replace_segments
 
 SMALL = LogLimits(segment_bytes_max=400)
 DAY_MS = 86_400_000
@@ -64,7 +64,7 @@ def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]
     found: list[bytes | None] = []
     offset = log.log_start_offset
     while True:
-        records, aborted = log.read_committed(offset, bytes_max, whole_first=True)
+        records, aborted = log.read_committed(offset, bytes_max, min_one_batch=True)
         told = [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
         reader, before = TransactionFilter(told), offset
         for frame in frames(records, "test"):
@@ -93,7 +93,7 @@ def history(log: PartitionLog) -> list[bytes]:
 
 
 def test_what_is_open_is_not_seen_and_the_end_of_the_oldest_is_the_next_to_be_seen(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.plain(b"before")
     writer.send(1, b"a")
@@ -110,7 +110,7 @@ def test_what_is_open_is_not_seen_and_the_end_of_the_oldest_is_the_next_to_be_se
 
 
 def test_a_transaction_ends_once(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a")
     assert writer.end(1, is_commit=True)
@@ -140,21 +140,21 @@ def test_a_marker_is_what_kafkas_clients_expect_of_one() -> None:
 def test_readers_see_what_was_committed_whatever_they_take_at_once(
     tmp_path: Path, limits: LogLimits, bytes_max: int
 ) -> None:
-    log = opened(tmp_path, limits=limits).log
+    log = open_sample_log(tmp_path, limits=limits).log
     expected = history(log)
     assert committed(log, bytes_max) == expected
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
 def test_a_start_knows_what_is_open_and_what_was_aborted(tmp_path: Path, is_clean: bool) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     expected = history(log)
     writer = Writer(log)
     writer.send(5, b"left open")
     end = log.log_end_offset - 1
     if is_clean:
         log.close()
-    again = opened(tmp_path, limits=SMALL, is_clean=is_clean).log
+    again = open_sample_log(tmp_path, limits=SMALL, is_clean=is_clean).log
     assert committed(again) == expected
     assert again.last_stable_offset == end
     assert again.producers.open == log.producers.open
@@ -165,7 +165,7 @@ def test_a_start_knows_what_is_open_and_what_was_aborted(tmp_path: Path, is_clea
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("harm", ["gone", "empty", "flipped", "older"])
 def test_nothing_aborted_is_seen_where_its_index_is_lost(tmp_path: Path, harm: str, is_clean: bool) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     expected = history(log)
     log.close()
     assert (
@@ -173,8 +173,8 @@ def test_nothing_aborted_is_seen_where_its_index_is_lost(tmp_path: Path, harm: s
     )
     for path in _indexes(log):
         _do_harm(path, harm)
-    forced_to = log.log_end_offset
-    again = opened(tmp_path, limits=SMALL, is_clean=is_clean, recovery_point=forced_to).log
+    fsynced_to = log.log_end_offset
+    again = open_sample_log(tmp_path, limits=SMALL, is_clean=is_clean, recovery_point=fsynced_to).log
     assert committed(again) == expected
     for path in _indexes(again):
         path.unlink()
@@ -201,7 +201,7 @@ def _do_harm(index: Path, harm: str) -> None:
 
 def test_a_read_takes_of_an_index_only_what_tells_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "BLOCK_ENTRIES", 8)
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(2, b"for long")
     for number in range(100):
@@ -227,14 +227,14 @@ def test_a_read_takes_of_an_index_only_what_tells_of_it(tmp_path: Path, monkeypa
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read as a whole"))
     for start in range(1, 201, 10):
         reads.clear()
-        _, told = log.read_committed(start, 1, whole_first=True)
+        _, told = log.read_committed(start, 1, min_one_batch=True)
         # The batch of a transaction that the next marker ends, or that marker; and the one that lasted for long.
         assert {aborted[(start - 1) // 2], aborted[-1]} <= set(told)
         assert set(told) <= set(aborted)
         # Where a read ends is known to some 4 KB of log, which has 20 markers here.
         assert sum(reads) <= 5 * 8 * 34
     reads.clear()
-    assert log.read_committed(205, 1, whole_first=True)[1] and not reads
+    assert log.read_committed(205, 1, min_one_batch=True)[1] and not reads
 
 
 def _indexes(log: PartitionLog) -> list[Path]:
@@ -242,18 +242,18 @@ def _indexes(log: PartitionLog) -> list[Path]:
 
 
 def test_without_a_snapshot_what_is_open_is_known_from_the_batches(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     expected = history(log)
     Writer(log).send(5, b"open")
     for base in base_offsets(tmp_path, SNAPSHOT):
         (tmp_path / f"{base:020d}{SNAPSHOT}").write_bytes(b"damaged")
-    again = opened(tmp_path, limits=SMALL).log
+    again = open_sample_log(tmp_path, limits=SMALL).log
     assert again.producers.open == log.producers.open
     assert committed(again) == expected
 
 
 def test_a_transaction_whose_begin_is_deleted_holds_nobody_up_before_the_start(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     writer = Writer(log)
     for number in range(10):
         writer.send(1, b"%d" % number)
@@ -266,7 +266,7 @@ def test_a_transaction_whose_begin_is_deleted_holds_nobody_up_before_the_start(t
 
 
 def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     Writer(log).send(1, b"a")
     with pytest.raises(RequestRefused) as refused:
         append(log, batch(b"b", producer_id=1, epoch=0, sequence=1))
@@ -274,7 +274,7 @@ def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused(tmp_
 
 
 def test_a_marker_of_a_later_epoch_ends_the_epoch_of_its_producer(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a")
     writer.end(1, is_commit=False, epoch=1)
@@ -292,7 +292,7 @@ def test_a_marker_of_a_later_epoch_ends_the_epoch_of_its_producer(tmp_path: Path
 
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     Writer(log).send(1, b"a")
     log.producers.expire(NOW_MS + 2 * EXPIRATION_MS)
     assert len(log.producers) == 1
@@ -302,7 +302,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) ->
 
 
 def test_only_what_is_forced_is_seen_where_that_is_asked_for(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=LogLimits(forced_reads_only=True)).log
+    log = open_sample_log(tmp_path, limits=LogLimits(fsynced_reads_only=True)).log
     told: list[int] = []
     log.waiters.add(told.append)
     writer = Writer(log)
@@ -315,7 +315,7 @@ def test_only_what_is_forced_is_seen_where_that_is_asked_for(tmp_path: Path) -> 
 
 
 def test_who_waits_is_told_that_a_transaction_has_ended(tmp_path: Path) -> None:
-    log = opened(tmp_path).log
+    log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a" * 5000)
     told: list[int] = []
@@ -333,20 +333,20 @@ ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(
 def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransaction], start: int, end: int) -> None:
     entries.sort(key=lambda one: one.last_offset)
     # What had been decided when one ended: all that end later begin there or behind it.
-    placed = [
+    located = [
         one._replace(
             last_stable_offset=min((each.first_offset for each in entries[at + 1 :]), default=one.last_offset + 1)
         )
         for at, one in enumerate(entries)
     ]
-    found = list(overlapping(placed, start, end))
-    assert found == [one for one in placed if one.last_offset >= start and one.first_offset < end]
-    content = to_index(placed, 99)
-    assert from_index(content, 99) == placed
+    found = list(overlapping(located, start, end))
+    assert found == [one for one in located if one.last_offset >= start and one.first_offset < end]
+    content = to_index(located, 99)
+    assert from_index(content, 99) == located
     assert from_index(content, 98) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "BLOCK_ENTRIES", 3)
-        blocks = blocks_of(placed)
+        blocks = blocks_of(located)
         assert aborted_between(blocks, start, end, lambda size, at: content[at : at + size]) == found
         if found:
             assert aborted_between(blocks, start, end, lambda size, at: content[at + 1 : at + size + 1]) is None
@@ -358,20 +358,20 @@ def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransactio
 
 def clean(log: PartitionLog, now_ms: int = NOW_MS) -> None:
     segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
-    outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
-    found = compaction.newest_records(segments, 0, outcomes, Pace(rest=lambda rest_s: None))
-    rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
-    for group in compaction.in_groups(segments, 1 << 20):
-        facts = compaction.write_cleaned(group, found, rules, outcomes, Pace(rest=lambda rest_s: None))
+    outcomes = TransactionOutcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
+    found = compaction.build_offset_map(segments, 0, outcomes, DutyCycle(rest=lambda rest_s: None))
+    rules = CleaningRules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
+    for group in compaction.group_segments(segments, 1 << 20):
+        facts = compaction.write_cleaned_segment(group, found, rules, outcomes, DutyCycle(rest=lambda rest_s: None))
         if facts is not None:
-            put_in_place(log, group, facts)
+            replace_segments(log, group, facts)
 
 
 def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
     """The newest committed record of each key, as a reader from the start finds them."""
     found: dict[bytes | None, bytes | None] = {}
     offset = log.log_start_offset
-    records, aborted = log.read_committed(offset, 1 << 20, whole_first=True)
+    records, aborted = log.read_committed(offset, 1 << 20, min_one_batch=True)
     while records:
         reader = TransactionFilter([requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted])
         for frame in frames(records, "test"):
@@ -379,7 +379,7 @@ def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
             if reader.kind(read) is BatchKind.DATA:
                 found.update({key: value for _, _, key, value, _ in read.records})
             offset = read.next_offset
-        records, aborted = log.read_committed(offset, 1 << 20, whole_first=True)
+        records, aborted = log.read_committed(offset, 1 << 20, min_one_batch=True)
     return found
 
 
@@ -394,7 +394,7 @@ def test_compaction_keeps_the_table_of_what_was_committed(
     steps: list[tuple[int, int, bool | None]], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        log = opened(Path(directory), limits=SMALL).log
+        log = open_sample_log(Path(directory), limits=SMALL).log
         writer = Writer(log)
         for number, (producer_id, key, end) in enumerate(steps):
             writer.send(producer_id, b"value %d" % number, b"k%d" % key)
@@ -409,13 +409,13 @@ def test_compaction_keeps_the_table_of_what_was_committed(
         if data.draw(st.booleans(), "without snapshots"):
             for base in base_offsets(Path(directory), SNAPSHOT):
                 (Path(directory) / f"{base:020d}{SNAPSHOT}").unlink()
-        again = opened(Path(directory), limits=SMALL, recovery_point=log.log_end_offset).log
+        again = open_sample_log(Path(directory), limits=SMALL, recovery_point=log.log_end_offset).log
         assert table(again) == expected
         assert again.producers.open == log.producers.open
 
 
 def test_markers_go_when_nothing_is_left_of_what_they_ended(tmp_path: Path) -> None:
-    log = opened(tmp_path, limits=SMALL).log
+    log = open_sample_log(tmp_path, limits=SMALL).log
     writer = Writer(log)
     for number in range(40):
         writer.send(number, b"value", b"hot")
@@ -432,4 +432,4 @@ def test_markers_go_when_nothing_is_left_of_what_they_ended(tmp_path: Path) -> N
 
 
 def _markers(log: PartitionLog) -> list[int]:
-    return [placed.header.base_offset for placed, _ in log.batches(0) if placed.header.attributes & CONTROL]
+    return [located.header.base_offset for located, _ in log.batches(0) if located.header.attributes & CONTROL]

@@ -18,7 +18,7 @@ from headrace.broker import node as node_module
 from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator import transactions as transactions_module
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.coordinator.transaction import TIMEOUT_MS_MAX, Identity
+from headrace.broker.coordinator.transaction import TIMEOUT_MS_MAX, ProducerIdAndEpoch
 from headrace.broker.coordinator.transactions import TransactionCoordinator
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import files
@@ -42,7 +42,7 @@ class TransactionPromises(Promises):
     seen: dict[int, str] = field(default_factory=dict)
     parts: dict[int, dict[tuple[str, int], bytes]] = field(default_factory=dict)
     offset_of: dict[int, int] = field(default_factory=dict)
-    open: dict[int, tuple[str, Identity]] = field(default_factory=dict)
+    open: dict[int, tuple[str, ProducerIdAndEpoch]] = field(default_factory=dict)
     """All of it was sent, and its end was not asked for."""
 
 
@@ -50,33 +50,37 @@ class TransactionalLife(Life):
     def __init__(self, root: Path, fsync: FsyncMode) -> None:
         super().__init__(root, fsync)
         self.told = self.promises = TransactionPromises()
-        self.sequences: dict[tuple[tuple[str, int], Identity], int] = {}
+        self.sequences: dict[tuple[tuple[str, int], ProducerIdAndEpoch], int] = {}
 
-    async def begin(self, number: int, name: str, user: Identity, *places: tuple[str, int], offset: int = -1) -> None:
+    async def begin(
+        self, number: int, name: str, user: ProducerIdAndEpoch, *places: tuple[str, int], offset: int = -1
+    ) -> None:
         """Writes one record to each partition, and commits an offset, in a transaction that stays open."""
         self.told.seen[number], self.told.parts[number] = NEVER, {}
         if offset >= 0:
             self.told.offset_of[number] = offset
         coordinator = self.node.transactions
-        await coordinator.add(name, user, places)
+        await coordinator.add_partitions(name, user, places)
         for place in places:
             sequence = self.sequences.get((place, user), 0)
             self.sequences[place, user] = sequence + 1
             value = b"%d" % number
             self.told.parts[number][place] = value
-            coordinator.check_part(name, user, place)
+            coordinator.check_transactional_write(name, user, place)
             raw = batch(value, producer_id=user.producer_id, epoch=user.epoch, sequence=sequence, is_transactional=True)
             append(self.node.log(*place), raw)
-            self.node.flusher.note(self.node.log(*place))
+            self.node.flusher.mark_dirty(self.node.log(*place))
         if offset >= 0:
-            await coordinator.add(name, user, [OFFSETS_PARTITION])
-            await self.node.groups.commits.store_later("g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user)
+            await coordinator.add_partitions(name, user, [OFFSETS_PARTITION])
+            await self.node.groups.commits.store_pending(
+                "g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user
+            )
         self.told.open[number] = (name, user)
 
-    async def end(self, number: int, name: str, user: Identity, *, is_commit: bool) -> None:
+    async def end(self, number: int, name: str, user: ProducerIdAndEpoch, *, is_commit: bool) -> None:
         self.told.open.pop(number, None)
         self.told.seen[number] = PERHAPS if is_commit else NEVER
-        await self.node.transactions.end(name, user, is_commit=is_commit)
+        await self.node.transactions.end_transaction(name, user, is_commit=is_commit)
         self.told.seen[number] = SURELY if is_commit else NEVER
 
 
@@ -85,8 +89,8 @@ async def transactional_life(life: Life) -> None:
     life.start()
     for name, partitions in (("a", 2), ("b", 1)):
         life.node.changes.create_topic(name, partitions, {})
-    one = await life.node.transactions.take("one", 60_000, None)
-    two = await life.node.transactions.take("two", 60_000, None)
+    one = await life.node.transactions.init_producer("one", 60_000, None)
+    two = await life.node.transactions.init_producer("two", 60_000, None)
     await life.begin(1, "one", one, *PLACES, offset=1)
     await life.begin(2, "two", two, *PLACES)
     await life.end(1, "one", one, is_commit=True)
@@ -99,19 +103,19 @@ async def transactional_life(life: Life) -> None:
     life.kill()
 
     life.start()
-    await life.node.transactions.look()
+    await life.node.transactions.run_maintenance()
     await life.end(3, "two", two, is_commit=True)
     await life.end(5, "one", one, is_commit=True)
     await life.node.groups.store.compact()
     await life.begin(6, "one", one, PLACES[0], offset=6)
-    one = await life.node.transactions.take("one", 60_000, None)
+    one = await life.node.transactions.init_producer("one", 60_000, None)
     await life.begin(7, "one", one, *PLACES, offset=7)
     await life.begin(8, "two", two, PLACES[2])
     await life.node.flusher.flush_dirty()
     await life.stop()
 
     life.start()
-    await life.node.transactions.look()
+    await life.node.transactions.run_maintenance()
     await life.end(7, "one", one, is_commit=True)
     await life.end(8, "two", two, is_commit=True)
 
@@ -131,11 +135,11 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
             raise Lost(f"it does not start: {error!r}") from error
         node.transactions._now_ms = node.now_ms = lambda: clock[0]
         try:
-            await node.transactions.look()
+            await node.transactions.run_maintenance()
             _check(node, promises)
             told = await _gone_on(node, promises)
             clock[0] += TIMEOUT_MS_MAX + 1
-            await node.transactions.look()
+            await node.transactions.run_maintenance()
             await node.flusher.flush_dirty()
             _check(node, told)
             for place in (*PLACES, OFFSETS_PARTITION):
@@ -155,7 +159,7 @@ async def _gone_on(node: BrokerNode, promises: TransactionPromises) -> Transacti
     seen = dict(promises.seen)
     for number, (name, user) in promises.open.items():
         try:
-            await node.transactions.end(name, user, is_commit=True)
+            await node.transactions.end_transaction(name, user, is_commit=True)
         except RequestRefused:
             continue
         seen[number] = SURELY
@@ -227,13 +231,13 @@ async def _nothing(*_: object) -> None:
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("left_out", ["_force_parts", "_forced", "_force", "boot"])
+@pytest.mark.parametrize("left_out", ["_fsync_partitions", "_forced", "_force", "boot"])
 def test_nothing_that_is_forced_for_that_may_be_left_out(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, left_out: str
 ) -> None:
     with monkeypatch.context() as patch:
         if left_out == "boot":
-            patch.setattr(TransactionCoordinator, "_fence_all", lambda self: None)
+            patch.setattr(TransactionCoordinator, "_fence_ongoing", lambda self: None)
         else:
             patch.setattr(TransactionCoordinator, left_out, _nothing)
         life = lived(FsyncMode.INTERVAL)

@@ -16,8 +16,8 @@ import pytest
 from headrace.broker import node as node_module
 from headrace.broker.coordinator import coordinator, transactions
 from headrace.broker.coordinator.offsets import RETENTION_MS as OFFSETS_MS
-from headrace.broker.coordinator.transaction import EXPIRATION_MS as TRANSACTIONAL_IDS_MS
-from headrace.broker.log.producer_state import EXPIRATION_MS as PRODUCERS_MS
+from headrace.broker.coordinator.transaction import ID_EXPIRATION_MS as TRANSACTIONAL_IDS_MS
+from headrace.broker.log.producer_state import ID_EXPIRATION_MS as PRODUCERS_MS
 from support.broker.broker_samples import batch, keyed_batch
 from support.simulation.broker_power_loss import Inline
 from support.simulation.virtual_days import (
@@ -275,7 +275,7 @@ class Days:
             elif chance.random() < 0.04 and count < 5:
                 group.comes()
             await group.step(broker)
-            await broker.node.groups.look(self.clock.monotonic_ms)
+            await broker.node.groups.run_due(self.clock.monotonic_ms)
         await self.classic.commit(broker, number)
         for name in ("steady", f"once-{number}") if number % 5 == 0 else ("steady",):
             assert await broker.commit(name, "aged", number) == 0

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
 from headrace import Producer
-from headrace.audit.row import AuditRow, AuditOutcome, Tier, range_row_id
+from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.store import AuditStore
 from headrace.cli import main
 from headrace.settings import KafkaSettings, RegistrySettings, Settings

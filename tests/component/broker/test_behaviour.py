@@ -44,7 +44,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.sasl import SaslHandshakeRequest
 
-from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.protocol.error_codes import ErrorCode as Code
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest
 from support.broker.broker_samples import batch, keyed_batch, with_attributes
@@ -550,7 +550,7 @@ def end_of_nothing(talk: Talk) -> object:
 
 def strangers(talk: Talk) -> object:
     one = Transaction(talk)
-    other = Identity(one.user.producer_id + 1000, 0)
+    other = ProducerIdAndEpoch(one.user.producer_id + 1000, 0)
     return {
         "another producer adds": talk.add(one.name, other, one.topic),
         "another producer ends": talk.end(one.name, other, commit=True),

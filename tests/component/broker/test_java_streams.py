@@ -111,17 +111,21 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
             killed.wait_until(is_caught, "it had a transaction open")
             killed.kill()
         wait_until(lambda: not broker.is_in_transaction(), "the transaction was ended for who was killed in it")
-        return number_of(broker.counts("read_uncommitted")) > number_of(broker.counts("read_committed"))
+        return number_of(broker.request_counts("read_uncommitted")) > number_of(broker.request_counts("read_committed"))
 
     while not is_killed_in_a_transaction():
         pass
-    assert 0 < number_of(broker.counts("read_committed")) < WORDS.total()
+    assert 0 < number_of(broker.request_counts("read_committed")) < WORDS.total()
     broker.produce(rest)
     with JavaProgram(tmp_path / "again.log", classpath, *run) as again:
-        again.wait_until(lambda: number_of(broker.counts("read_committed")) >= WORDS.total(), "all words were counted")
+        again.wait_until(
+            lambda: number_of(broker.request_counts("read_committed")) >= WORDS.total(), "all words were counted"
+        )
         again.wait_until(lambda: min(broker.starts(REPARTITION)) > 0, "it had what it was done with deleted")
         again.stop()
-    assert broker.counts("read_committed") == {word: list(range(1, number + 1)) for word, number in WORDS.items()}
-    assert number_of(broker.counts("read_uncommitted")) > WORDS.total()
+    assert broker.request_counts("read_committed") == {
+        word: list(range(1, number + 1)) for word, number in WORDS.items()
+    }
+    assert number_of(broker.request_counts("read_uncommitted")) > WORDS.total()
     for topic, own in OWN_CONFIGURATION.items():
         assert own.items() <= broker.configuration(topic).items()

@@ -14,7 +14,7 @@ from confluent_kafka import Producer as CProducer
 from kafka import KafkaProducer
 
 from headrace.avro_schema import frame, parse_schema
-from headrace.broker.log.damage import filler
+from headrace.broker.log.repair import filler
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition

@@ -259,7 +259,7 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path, start_service: Any) -> None:
         file.write(b"\0" * 8 + b"\0\0\1\0torn")
     again = serve(start_service, tmp_path)
     assert values_of(again.addresses["broker"], "t") == [list(range(100))]
-    assert any("headrace.broker.log.damage: " in line and "t-0" in line for line in again.errors)
+    assert any("headrace.broker.log.repair: " in line and "t-0" in line for line in again.errors)
 
 
 def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path, start_service: Any) -> None:

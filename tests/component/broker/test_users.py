@@ -27,7 +27,7 @@ from headrace import (
     SourceUnavailable,
 )
 from headrace.broker.access.login import MECHANISMS
-from headrace.broker.access.scram import WRONG
+from headrace.broker.access.scram import WRONG_CREDENTIALS
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.security import KafkaSecurity
 from support.certificates import Authority
@@ -155,7 +155,7 @@ def test_a_wrong_password_is_told_at_once(secured: Secured, mechanism: str) -> N
         assert time.monotonic() < deadline
         client.poll(0.1)
     assert errors[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
-    assert WRONG in errors[0].str()
+    assert WRONG_CREDENTIALS in errors[0].str()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -186,7 +186,7 @@ def test_our_own_clients_log_in_write_and_read(
     ):
         next(consumer)
     wrong = dataclasses.replace(settings, kafka=dataclasses.replace(kafka, password="wrong"))
-    with pytest.raises(BrokerUnavailable, match=WRONG):
+    with pytest.raises(BrokerUnavailable, match=WRONG_CREDENTIALS):
         Producer(wrong, app="shop")
 
 

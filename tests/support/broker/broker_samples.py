@@ -11,12 +11,13 @@ from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.broker.log import compaction
-from headrace.broker.log.by_time import FoundTimestamp, TimeSearch
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
 from headrace.broker.log.scan import SegmentFacts
 from headrace.broker.log.segment import ClosedSegment
+from headrace.broker.log.time_search import TimeSearch, TimestampOffset
 from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, read_batch_header
 
 NOW_MS = 1_700_000_000_000
@@ -54,7 +55,7 @@ LOGS_OPEN_MAX = 4  # at once in one test; older ones are closed, since a propert
 _open: deque[OpenFiles] = deque()
 
 
-def opened(
+def open_sample_log(
     directory: Path,
     *,
     is_clean: bool = False,
@@ -62,8 +63,7 @@ def opened(
     limits: LogLimits | None = None,
     log_start_offset: int = 0,
     leader_epoch: int = 0,
-    had_epochs: bool = True,
-    sets_aside: bool = False,
+    repairs_corruption: bool = False,
 ) -> OpenLog:
     directory.mkdir(parents=True, exist_ok=True)
     files = OpenFiles(64)
@@ -78,8 +78,7 @@ def opened(
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         leader_epoch=leader_epoch,
-        had_epochs=had_epochs,
-        sets_aside=sets_aside,
+        repairs_corruption=repairs_corruption,
         now_ms=NOW_MS,
     )
 
@@ -88,50 +87,46 @@ def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
     return log.append(raw, read_batch_header(raw), now_ms)
 
 
-def put_in_place(log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
+def replace_segments(log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
     """Replaces segments by what compaction wrote of them, as the cleaner does."""
-    compaction.begin_replacing(group)
-    log.put_in_place(group, facts)
-    for path in compaction.end_replacing(group):
+    compaction.stage_swap(group)
+    log.replace_segments(group, facts)
+    for path in compaction.complete_swap(group):
         path.unlink(missing_ok=True)
 
 
-def find_timestamp(log: PartitionLog, timestamp_ms: int) -> FoundTimestamp | None:
+def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
     """The first record at or above a timestamp, None where there is none."""
     search = TimeSearch(log, timestamp_ms)
-    while not search.is_over:
-        batch = search.go_on()
+    while not search.is_done:
+        batch = search.step()
         if batch is not None:
-            search.take(batch, batch.first_record())
+            search.record_result(batch, batch.first_record())
     return search.found
 
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     """Offset and value of every record that can be read."""
-    from headrace.broker.log.opened import opened
-
     return [
         (offset, value)
         for _, raw in log.batches(log.log_start_offset)
-        for offset, _, _, value, _ in opened(raw)
+        for offset, _, _, value, _ in decode_records(raw)
         if offset >= log.log_start_offset
     ]
 
 
 def committed(log: PartitionLog) -> list[bytes]:
     """The values of all records below the last stable offset that were not aborted."""
-    from headrace.broker.log.opened import opened
-
     gone = log.aborted(0, log.log_end_offset)
     found = []
-    for placed, raw in log.batches(log.log_start_offset):
-        header = placed.header
+    for located, raw in log.batches(log.log_start_offset):
+        header = located.header
         is_gone = any(
             one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
             for one in gone
         )
         if not header.attributes & CONTROL and not is_gone and header.last_offset < log.last_stable_offset:
-            found += [value or b"" for _, _, _, value, _ in opened(raw)]
+            found += [value or b"" for _, _, _, value, _ in decode_records(raw)]
     return found
 
 

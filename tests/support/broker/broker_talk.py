@@ -34,7 +34,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.connection import Connection
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
@@ -52,7 +52,7 @@ NOT_NOW = {
     16,  # NOT_COORDINATOR
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-NOBODY = Identity(-1, -1)
+NOBODY = ProducerIdAndEpoch(-1, -1)
 Message = Any
 
 
@@ -207,8 +207,8 @@ class Talk:
     # Producers
 
     def identity(
-        self, transactional_id: str | None = None, timeout_ms: int = 60_000, claimed: Identity = NOBODY
-    ) -> tuple[ErrorCode | int, Identity]:
+        self, transactional_id: str | None = None, timeout_ms: int = 60_000, claimed: ProducerIdAndEpoch = NOBODY
+    ) -> tuple[ErrorCode | int, ProducerIdAndEpoch]:
         def ask() -> Any:
             return self.ask(
                 InitProducerIdRequest,
@@ -220,10 +220,10 @@ class Talk:
             )
 
         told = until(ask, _is_settled)
-        return code_of(told.error_code), Identity(told.producer_id, told.producer_epoch)
+        return code_of(told.error_code), ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
 
     def sent(
-        self, topic: str, user: Identity, sequence: int, count: int = 1, transactional_id: str | None = None
+        self, topic: str, user: ProducerIdAndEpoch, sequence: int, count: int = 1, transactional_id: str | None = None
     ) -> tuple[ErrorCode | int, int]:
         """Produces a batch of an idempotent producer, or in its transaction."""
         records = batch(
@@ -236,7 +236,7 @@ class Talk:
         )
         return self.produce(topic, records, transactional_id=transactional_id)
 
-    def add(self, transactional_id: str, user: Identity, *topics: str) -> list[ErrorCode | int]:
+    def add(self, transactional_id: str, user: ProducerIdAndEpoch, *topics: str) -> list[ErrorCode | int]:
         def ask() -> list[ErrorCode | int]:
             told = self.ask(
                 AddPartitionsToTxnRequest,
@@ -252,13 +252,15 @@ class Talk:
         told: list[ErrorCode | int] = until(ask, lambda codes: not NOT_NOW.intersection(codes))
         return told
 
-    def end(self, transactional_id: str, user: Identity, *, commit: bool) -> ErrorCode | int:
-        return self._settled(EndTxnRequest, transactional_id, user, committed=commit)
+    def end(self, transactional_id: str, user: ProducerIdAndEpoch, *, commit: bool) -> ErrorCode | int:
+        return self._until_settled(EndTxnRequest, transactional_id, user, committed=commit)
 
-    def add_offsets(self, transactional_id: str, user: Identity, group: str) -> ErrorCode | int:
-        return self._settled(AddOffsetsToTxnRequest, transactional_id, user, group_id=group)
+    def add_offsets(self, transactional_id: str, user: ProducerIdAndEpoch, group: str) -> ErrorCode | int:
+        return self._until_settled(AddOffsetsToTxnRequest, transactional_id, user, group_id=group)
 
-    def _settled(self, request: Any, transactional_id: str, user: Identity, **fields: object) -> ErrorCode | int:
+    def _until_settled(
+        self, request: Any, transactional_id: str, user: ProducerIdAndEpoch, **fields: object
+    ) -> ErrorCode | int:
         """The code of an answer of version 3, asked for until what went before is settled."""
 
         def ask() -> Any:
@@ -274,7 +276,7 @@ class Talk:
         return code_of(until(ask, _is_settled).error_code)
 
     def commit_later(
-        self, transactional_id: str, user: Identity, group: str, topic: str, offset: int, **member: object
+        self, transactional_id: str, user: ProducerIdAndEpoch, group: str, topic: str, offset: int, **member: object
     ) -> ErrorCode | int:
         """Offsets of a group that count with a transaction."""
         place = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}

@@ -1,7 +1,7 @@
-"""What the broker counts of its requests, in plain numbers; `metrics` makes a page of them.
+"""Counters of requests, errors and bytes, as plain numbers; `metrics` renders them for Prometheus.
 
-Nothing grows with what clients send: APIs and error codes are the protocol's, and topics beyond TOPICS_MAX, which are
-those that came last, are counted together.
+Their number is bounded: API keys and error codes come from the protocol, and topics after the first TOPICS_MAX are
+counted together.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from uuid import UUID
 from headrace.broker.protocol.api_versions import FETCH, PRODUCE
 
 BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Upper ends; the last bucket is without one."""
+"""Upper bounds; the last bucket has none."""
 TOPICS_MAX = 200
 OTHER = "(other)"
-"""In place of the name of a topic beyond those, and no name that one could have."""
+"""Label of the topics beyond TOPICS_MAX; not a valid topic name."""
 
 _NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
-"""Where answers of the protocol have parts with error codes of their own."""
+"""Fields of protocol responses whose elements may have error codes."""
 
 
 class Histogram:
-    """How long something took, in seconds."""
+    """A histogram of durations in seconds."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -39,10 +39,11 @@ class Histogram:
 
 
 class RequestCounts:
-    """Of all connections together, by API key; `errors` by API key and code, `received` and `sent` bytes by topic.
+    """Totals of all connections: `seconds` by API key, `errors` by API key and code, `received` and `sent` bytes by
+    topic.
 
     Args:
-        topic_name: of an id, "" of one that no topic has.
+        topic_name: returns the name of a topic id, "" for an unknown id.
     """
 
     def __init__(self, topic_name: Callable[[UUID], str]) -> None:
@@ -53,14 +54,14 @@ class RequestCounts:
         self._topics: set[str] = set()
         self._topic_name = topic_name
 
-    def asked(self, api_key: int, request: Any) -> None:
-        """Takes note of a request while its frame is there."""
+    def count_request(self, api_key: int, request: Any) -> None:
+        """Counts a request while its frame is in memory."""
         if api_key == PRODUCE:
             for topic in request.topics:
                 self.received[self._label(topic.name)] += sum(len(one.records or b"") for one in topic.partitions)
 
-    def answered(self, api_key: int, answer: Any, seconds: float) -> None:
-        """Takes note of an answer, None where the client wants none, and of how long it took."""
+    def count_response(self, api_key: int, answer: Any, seconds: float) -> None:
+        """Counts a response and its duration; `answer` is None if the client expects no response."""
         self.seconds[api_key].add(seconds)
         if answer is None:
             return
@@ -81,8 +82,8 @@ class RequestCounts:
         self._topics.add(topic)
         return topic
 
-    def keep_within(self, topics: Collection[str]) -> None:
-        """Lets go of topics that are gone, whose bytes then count with the others'."""
+    def retain_topics(self, topics: Collection[str]) -> None:
+        """Removes the labels of deleted topics and adds their bytes to OTHER."""
         for gone in [topic for topic in self._topics if topic not in topics]:
             self._topics.discard(gone)
             for counter in (self.received, self.sent):

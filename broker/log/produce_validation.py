@@ -1,9 +1,9 @@
-"""What a producer may send for one partition: exactly one whole, intact, plain record batch of version 2."""
+"""Validates produced data of one partition: exactly one complete, intact data batch of version 2."""
 
 from __future__ import annotations
 
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log.opened import opened
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
@@ -20,24 +20,26 @@ from headrace.kafka_wire.record_batch import (
 )
 
 RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, key length, value length and number of headers, of one byte each."""
+"""One byte each for length, attributes, timestamp delta, offset delta, key length, value length and header count."""
 NO_TIMESTAMP = -1
 CODECS = frozenset(range(5))  # none, gzip, snappy, lz4, zstd
 
 
-def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
-    """Returns the header of what a producer sent for one partition.
+def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
+    """Validates the batch that a producer sent for one partition, and returns its header.
 
-    Records inside are not looked at: that would cost per record, and whoever reads them has to check them anyway.
+    Records are not decoded: that costs time per record, and consumers check them anyway.
 
     Raises:
-        RequestRefused: it is not exactly one whole, intact, plain batch of version 2 within `bytes_max`.
+        RequestRefused: the data is not exactly one valid batch of version 2 within `bytes_max`.
     """
     if len(batch) < HEADER_BYTES:
-        # Messages of versions 0 and 1 can be shorter than a header of version 2.
+        # A message of version 0 or 1 can be shorter than a version 2 header.
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] < MAGIC:
             raise _old_format()
-        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(batch)} bytes")
+        raise RequestRefused(
+            ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(batch)} bytes; a header has {HEADER_BYTES}"
+        )
     header = read_batch_header(batch)
     if header.magic < MAGIC:
         raise _old_format()
@@ -56,14 +58,15 @@ def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
     return header
 
 
-def check_times(header: BatchHeader, now_ms: int, *, after_ms_max: int, before_ms_max: int) -> None:
-    """Are the times of a batch near enough to the broker's, by its header? (KIP-937, KIP-1030)
+def validate_timestamps(header: BatchHeader, now_ms: int, *, after_ms_max: int, before_ms_max: int) -> None:
+    """Checks the batch's timestamps against the broker's clock (KIP-937, KIP-1030).
 
-    One record far ahead would keep its whole segment from retention by age. Kafka compares each record; here the first
-    and the largest time that the header names are, which is what retention goes by, and records stay unopened.
+    A single record far in the future would exempt its whole segment from retention by age. Kafka compares every record;
+    this broker compares the first and the largest timestamp in the header. Retention uses these too, and records need
+    not be decoded.
 
     Raises:
-        RequestRefused: they are not.
+        RequestRefused: a timestamp is too far ahead or behind.
     """
     if header.max_timestamp - now_ms > after_ms_max:
         raise RequestRefused(
@@ -79,46 +82,48 @@ def check_times(header: BatchHeader, now_ms: int, *, after_ms_max: int, before_m
         )
 
 
-def check_keys(batch: memoryview) -> None:
-    """
+def validate_keys(batch: memoryview) -> None:
+    """Checks that every record of a batch for a compacted topic has a key.
+
     Raises:
-        RequestRefused: a record has no key, which compaction goes by, or the batch cannot be opened to see.
+        RequestRefused: a record has no key, or the batch cannot be decoded.
     """
     try:
-        keyless = [offset for offset, _, key, _, _ in opened(bytes(batch)) if key is None]
+        keyless = [offset for offset, _, key, _, _ in decode_records(bytes(batch)) if key is None]
     except CorruptBatch as error:
         raise RequestRefused(
-            ErrorCode.INVALID_RECORD, f"a batch of a compacted topic cannot be opened: {error}"
+            ErrorCode.INVALID_RECORD, f"a batch for a compacted topic cannot be decoded: {error}"
         ) from error
     if keyless:
         raise RequestRefused(
-            ErrorCode.INVALID_RECORD, f"{len(keyless)} records without a key, for a topic that is compacted by keys"
+            ErrorCode.INVALID_RECORD, f"{len(keyless)} records without a key; records of a compacted topic need one"
         )
 
 
 def _old_format() -> RequestRefused:
     return RequestRefused(
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "messages of versions 0 and 1 are not stored; use a client of 2017 on"
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        "messages of versions 0 and 1 are not supported; use a client released in 2017 or later",
     )
 
 
 def _check_fields(header: BatchHeader) -> None:
     if header.attributes & CODEC_MASK not in CODECS:
-        raise RequestRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.attributes & CODEC_MASK}")
+        raise RequestRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.attributes & CODEC_MASK}")
     if header.attributes & TRANSACTIONAL and header.producer_id < 0:
-        raise RequestRefused(ErrorCode.INVALID_RECORD, "a transaction without a producer id")
+        raise RequestRefused(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
     if header.attributes & CONTROL:
-        raise RequestRefused(ErrorCode.INVALID_RECORD, "control batches are the broker's to write")
+        raise RequestRefused(ErrorCode.INVALID_RECORD, "clients cannot write control batches")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise RequestRefused(
             ErrorCode.INVALID_RECORD,
-            f"{header.record_count} records but a last offset delta of {header.last_offset_delta}",
+            f"{header.record_count} records, but a last offset delta of {header.last_offset_delta}",
         )
     is_plain = not header.attributes & CODEC_MASK
     if is_plain and header.record_count * RECORD_BYTES_MIN > header.size - HEADER_BYTES:
         raise RequestRefused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
 
 
-def prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch as it is stored at `base_offset`."""
+def stored_prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:
+    """Returns the first 16 bytes of a batch as stored at `base_offset`."""
     return PREFIX.pack(base_offset, header.batch_length, leader_epoch)

@@ -1,6 +1,6 @@
-"""What the broker does for its logs beside the requests: what is old goes, what is compacted is cleaned.
+"""Periodic maintenance of the logs: retention and compaction.
 
-One log after the other, a little at a time, so that everything else has its turn.
+Works on one log at a time and yields to the event loop in between.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from functools import partial
 from pathlib import Path
 
 from headrace.broker.checkpoint_writer import CheckpointWriter
-from headrace.broker.cleaner import Cleaner, Wish
+from headrace.broker.cleaner import Cleaner, CompactionPolicy
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.log.checkpoints import PartitionKey
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.retention import UNLIMITED, expired_segments
-from headrace.broker.log.segment import facts_of
-from headrace.broker.topic_config import BY_NAME, effective_number, is_compacted, is_deleted
+from headrace.broker.log.segment import read_facts
+from headrace.broker.loop_yielder import LoopYielder
+from headrace.broker.topic_config import BY_NAME, effective_int, has_delete_policy, is_compacted
 from headrace.broker.topics import Topic, TopicStore
-from headrace.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-FAILED = "upkeep failed topic=%s partition=%d; the others are looked after"
-"""An error of our own in one log must not leave the disk to fill with all that come after it."""
+FAILED = "maintenance failed topic=%s partition=%d; continuing with the other partitions"
+"""A bug that affects one log must not stop retention for the others and let the disk fill."""
 
 
-class Upkeep:
-    """Not for use by threads, but has the disk waited for in `executor`'s.
+class LogMaintenance:
+    """Not thread-safe; disk access runs in `executor`.
 
     Args:
-        logs: all there are, now and later.
-        unlink: removes files in a thread, and those that it could not remove before.
+        logs: the current logs; the mapping changes over time.
+        unlink: deletes files in a thread, including those that it failed to delete before.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Upkeep:
         self._groups, self._cleaner, self._flusher, self._checkpoints = groups, cleaner, flusher, checkpoints
         self._executor, self._unlink, self._now_ms = executor, unlink, now_ms
 
-    async def keep_house(self) -> None:
-        """Retention, forgotten producers, unused groups, checkpoints.
+    async def run_housekeeping(self) -> None:
+        """Applies retention, expires producers, cleans up groups and writes checkpoints.
 
         Raises:
-            OSError: a log could not be rolled, or files that were to go stay; the others were looked after.
+            OSError: a log could not be rolled, or files could not be deleted; the other logs were processed.
             RequestRefused: the groups' log cannot be written.
         """
         full: OSError | None = None
-        turns = Turns()
+        yielder = LoopYielder()
         for name, index in tuple(self._logs):
-            await turns.give()
+            await yielder.yield_if_due()
             topic, log = self._topics.get(name), self._logs.get((name, index))
             if topic is None or log is None:
                 continue
@@ -81,7 +81,7 @@ class Upkeep:
             except Exception:
                 logger.exception(FAILED, name, index)
         try:
-            await self._groups.keep_house()
+            await self._groups.run_housekeeping()
         finally:
             await asyncio.wrap_future(self._checkpoints.write())
         await asyncio.wrap_future(self._unlink([]))
@@ -89,26 +89,26 @@ class Upkeep:
             raise full
 
     async def drop_hidden(self, key: PartitionKey) -> None:
-        """Removes the segments of a log that lie wholly below its start; afterwards their space is free.
+        """Deletes the segments of a log that lie completely below its start offset. Their space is free afterwards.
 
         Raises:
-            OSError: some could not be removed.
+            OSError: some files could not be deleted.
         """
         topic, log = self._topics.get(key[0]), self._logs.get(key)
         if topic is not None and log is not None:
             await self._drop_expired(key, topic, log, UNLIMITED, self._now_ms())
 
     async def _retain(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
-        is_limited = is_deleted(topic.configs)
-        retention_ms = effective_number(topic.configs, "retention.ms", self._config) if is_limited else UNLIMITED
+        is_limited = has_delete_policy(topic.configs)
+        retention_ms = effective_int(topic.configs, "retention.ms", self._config) if is_limited else UNLIMITED
         await self._drop_expired(key, topic, log, retention_ms, now_ms)
         if self._logs.get(key) is not log:
-            return  # deleted meanwhile, and another one may have its directory's name
+            return  # Deleted meanwhile; a new partition may use the same directory name.
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
-            # On a full disk that takes the space which has just been freed.
+            # On a full disk this uses the space that was just freed.
             log.roll(now_ms)
-            self._flusher.note(log)
+            self._flusher.mark_dirty(log)
             await self._drop_expired(key, topic, log, retention_ms, now_ms)
 
     async def _drop_expired(
@@ -120,8 +120,8 @@ class Upkeep:
                 now_ms=now_ms,
                 retention_ms=retention_ms,
                 retention_bytes=(
-                    effective_number(topic.configs, "retention.bytes", self._config)
-                    if is_deleted(topic.configs)
+                    effective_int(topic.configs, "retention.bytes", self._config)
+                    if has_delete_policy(topic.configs)
                     else UNLIMITED
                 ),
                 total_bytes=log.size,
@@ -129,26 +129,26 @@ class Upkeep:
                 high_watermark=log.high_watermark,
             )
 
-        # What goes for its age goes by an index, so that is compared with the batches first.
+        # Expiry by age relies on an index entry, so verify it against the batches first.
         for segment in log.closed[expired(UNLIMITED) : expired(retention_ms)]:
             facts = await asyncio.get_running_loop().run_in_executor(
-                self._executor, facts_of, segment.directory, segment.base_offset, segment.size
+                self._executor, read_facts, segment.directory, segment.base_offset, segment.size
             )
             if self._logs.get(key) is not log:
                 return
-            is_there = segment in log.closed and not log.is_being_replaced
-            if is_there and facts.largest != segment.largest and facts.size == segment.size:
+            is_current = segment in log.closed and not log.is_swapping
+            if is_current and facts.largest != segment.largest and facts.size == segment.size:
                 log.segments.rebuild_indexes(segment)
-                self._flusher.note(log)
+                self._flusher.mark_dirty(log)
         count = 0
-        # What is just being replaced must not be gone when a start would finish that.
-        while not log.is_being_replaced and expired(retention_ms):
-            # The oldest first, also where the power fails: a hole between segments would be taken for a loss. And not
-            # before the name of what follows it is on disk, since that alone may then tell where the log ends.
-            await self._flusher.sync_names(log.directory)
+        # A segment in a swap must not be deleted: a start would complete the swap.
+        while not log.is_swapping and expired(retention_ms):
+            # Delete in order, also on a power failure: a gap between segments would be treated as data loss. First make
+            # the name of the following segment durable: it alone may give the log end offset afterwards.
+            await self._flusher.sync_directory(log.directory)
             if self._logs.get(key) is not log:
                 return
-            if not log.is_being_replaced and expired(retention_ms):
+            if not log.is_swapping and expired(retention_ms):
                 await asyncio.wrap_future(self._unlink(log.drop_segments(1)))
                 count += 1
         if count:
@@ -160,24 +160,26 @@ class Upkeep:
             )
 
     async def clean(self) -> None:
-        """Compacts what is due, one log after the other.
+        """Compacts the logs that are due.
 
         Raises:
-            OSError: a log could not be compacted; the others were looked after.
+            OSError: a log could not be compacted; the other logs were processed.
         """
         failure: OSError | None = None
         is_changed = False
-        turns = Turns()
+        yielder = LoopYielder()
         for key in tuple(self._logs):
-            await turns.give()
+            await yielder.yield_if_due()
             topic, log = self._topics.get(key[0]), self._logs.get(key)
             if topic is None or log is None:
                 continue
-            is_there = partial(self._is_there, key, log)
+            is_current = partial(self._is_current, key, log)
             try:
-                await self._cleaner.end_replacing(key, log, is_there)
-                if is_there() and not topic.is_internal and is_compacted(topic.configs):
-                    is_changed |= await self._cleaner.clean(key, log, self._wish(topic), self._now_ms(), is_there)
+                await self._cleaner.complete_swap(key, log, is_current)
+                if is_current() and not topic.is_internal and is_compacted(topic.configs):
+                    is_changed |= await self._cleaner.clean(
+                        key, log, self._compaction_policy(topic), self._now_ms(), is_current
+                    )
             except OSError as error:
                 failure = error
             except Exception:
@@ -187,16 +189,16 @@ class Upkeep:
         if failure is not None:
             raise failure
 
-    def _is_there(self, key: PartitionKey, log: PartitionLog) -> bool:
+    def _is_current(self, key: PartitionKey, log: PartitionLog) -> bool:
         return self._logs.get(key) is log
 
-    def _wish(self, topic: Topic) -> Wish:
+    def _compaction_policy(self, topic: Topic) -> CompactionPolicy:
         share = topic.configs.get("min.cleanable.dirty.ratio") or BY_NAME["min.cleanable.dirty.ratio"].default(
             self._config
         )
-        return Wish(
-            effective_number(topic.configs, "delete.retention.ms", self._config),
+        return CompactionPolicy(
+            effective_int(topic.configs, "delete.retention.ms", self._config),
             float(share),
-            effective_number(topic.configs, "min.compaction.lag.ms", self._config),
-            effective_number(topic.configs, "max.compaction.lag.ms", self._config),
+            effective_int(topic.configs, "min.compaction.lag.ms", self._config),
+            effective_int(topic.configs, "max.compaction.lag.ms", self._config),
         )

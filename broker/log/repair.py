@@ -1,12 +1,12 @@
-"""What becomes of bytes that a log cannot go on with: they are kept beside it, in files that end in `.corrupt`.
+"""Truncates and repairs damaged logs. Damaged bytes are preserved next to the log in files that end in `.corrupt`.
 
-Above the recovery point a fault is what a crash leaves: the log is cut there. Below it the disk has lost what it was
-made to keep, which only whoever runs the broker can decide about; told to, what is intact is written anew without the
-rest, and offsets of the rest are missing from the log from then on. Such files go when retention has let go of the
-offsets they were for, or with their topic.
+A fault above the recovery point is expected after a crash: the log is truncated there. A fault below it means that the
+disk lost fsynced data, and the operator decides: with `broker.on_corruption = "rename"`, intact batches are copied to a
+new segment and the offsets of damaged ones are missing from then on. A `.corrupt` file is deleted when retention has
+passed its offsets, or with its topic.
 
-A closed segment ends where the next one begins, whatever happened to it: where its last batches are lost, one without
-records says so in their place, as compaction leaves them.
+A closed segment always ends where the next one begins. If its last batches are lost, an empty batch takes their place,
+as after compaction.
 """
 
 from __future__ import annotations
@@ -17,39 +17,43 @@ import os
 from pathlib import Path
 
 from headrace.broker.log.files import sync_directory, sync_file, write_fully
-from headrace.broker.log.scan import Scan, SegmentFacts, intact_batches
+from headrace.broker.log.scan import ScanResult, SegmentFacts, intact_batches
 from headrace.broker.log.segment import INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, segment_path
 from headrace.kafka_wire.record_batch import MAGIC, BatchHeader, read_batch_header, rebuilt_batch
 
 logger = logging.getLogger(__name__)
 
 CORRUPT = ".corrupt"
-COPIED_AT_ONCE_BYTES = 1024 * 1024
+COPY_CHUNK_BYTES = 1024 * 1024
 NO_TIMESTAMP = NO_PRODUCER = -1
 
 
-def remove_outlived(directory: Path, log_start_offset: int) -> None:
-    """Removes what was set aside of offsets that the log has let go of since."""
+def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None:
+    """Deletes `.corrupt` files whose offsets lie below the log start offset."""
     for path in directory.iterdir():
         number = path.name[:20]
         if CORRUPT in path.suffixes[-1:] and number.isascii() and number.isdigit() and int(number) < log_start_offset:
             path.unlink()
 
 
-def cut(directory: Path, base: int, scan: Scan, later: list[int]) -> int:
-    """Cuts a segment behind its last good batch and takes the later ones out of the log; returns the bytes it lost."""
+def truncate_log(directory: Path, base: int, scan: ScanResult, later: list[int]) -> int:
+    """Truncates a segment after its last intact batch and removes the later segments from the log.
+
+    Returns:
+        The number of bytes removed.
+    """
     path = segment_path(directory, base, LOG)
     kept_bytes, next_offset = scan.facts.size, scan.facts.next_offset
     lost = path.stat().st_size - kept_bytes if path.exists() else 0
-    aside = _copy(path, kept_bytes, _free(directory / f"{next_offset:020d}.rest")) if lost else None
+    aside = _copy(path, kept_bytes, _unused_path(directory / f"{next_offset:020d}.rest")) if lost else None
     if lost:
         os.truncate(path, kept_bytes)
         sync_file(path)
     for dropped in later:
-        lost += _take_out(directory, dropped)
+        lost += _drop_segment(directory, dropped)
     sync_directory(directory)
     logger.warning(
-        "log truncated directory=%s offset=%d bytes=%d segments_dropped=%d reason=%s kept_as=%s",
+        "log truncated directory=%s offset=%d bytes=%d segments_dropped=%d reason=%s corrupt_file=%s",
         directory.name,
         next_offset,
         lost,
@@ -60,18 +64,18 @@ def cut(directory: Path, base: int, scan: Scan, later: list[int]) -> int:
     return lost
 
 
-def _take_out(directory: Path, base: int) -> int:
+def _drop_segment(directory: Path, base: int) -> int:
     path = segment_path(directory, base, LOG)
     size = path.stat().st_size
     if size:
-        path.rename(_free(path))
+        path.rename(_unused_path(path))
     for suffix in SEGMENT_SUFFIXES:
         segment_path(directory, base, suffix).unlink(missing_ok=True)
     return size
 
 
-def filler(offset: int, epoch: int) -> bytes:
-    """A batch without records at an offset: what is missing before it, in the same segment, is not to be looked for."""
+def padding_batch(offset: int, epoch: int) -> bytes:
+    """Returns a batch without records at an offset. Readers do not treat the missing offsets before it as data loss."""
     header = BatchHeader(
         base_offset=offset,
         batch_length=0,
@@ -90,10 +94,10 @@ def filler(offset: int, epoch: int) -> bytes:
     return rebuilt_batch(header, ())
 
 
-def fill(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
-    """Lets a segment that lost its last batches end where the next one begins."""
+def pad_segment(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
+    """Appends an empty batch to a segment that lost its last batches, so that it ends where the next one begins."""
     path = segment_path(directory, facts.base_offset, LOG)
-    missing, batch = facts.next_offset, filler(end - 1, epoch)
+    missing, batch = facts.next_offset, padding_batch(end - 1, epoch)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         write_fully(fd, [batch], facts.size)
@@ -110,16 +114,16 @@ def fill(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
     )
 
 
-def mend(directory: Path, base: int, end: int | None, fault: str, epoch: int) -> None:
-    """Keeps a damaged segment aside and puts one with its intact batches in its place.
+def repair_segment(directory: Path, base: int, end: int | None, fault: str, epoch: int) -> None:
+    """Renames a damaged segment to `.corrupt` and replaces it by one with the intact batches.
 
     Args:
-        end: where the next segment begins, None where there is none.
-        epoch: of what is behind the last intact batch.
+        end: the base offset of the next segment, None for the last segment.
+        epoch: the leader epoch for the padding after the last intact batch.
     """
     path = segment_path(directory, base, LOG)
-    mended = path.with_name(path.name + ".tmp")
-    fd = os.open(mended, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    repaired = path.with_name(path.name + ".tmp")
+    fd = os.open(repaired, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     size, kept, next_offset = path.stat().st_size, 0, base
     missing: list[str] = []
     try:
@@ -128,32 +132,32 @@ def mend(directory: Path, base: int, end: int | None, fault: str, epoch: int) ->
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as view,
         ):
-            for placed in intact_batches(view, base, end):
-                header = placed.header
+            for located in intact_batches(view, base, end):
+                header = located.header
                 if header.base_offset > next_offset:
                     missing.append(f"[{next_offset},{header.base_offset})")
-                with view[placed.position : placed.position + header.size] as batch:
+                with view[located.position : located.position + header.size] as batch:
                     write_fully(fd, [batch], kept)
                 kept += header.size
                 next_offset = header.last_offset + 1
         if end is not None and next_offset < end:
             missing.append(f"[{next_offset},{end})")
-            write_fully(fd, [filler(end - 1, epoch)], kept)
+            write_fully(fd, [padding_batch(end - 1, epoch)], kept)
             next_offset = end
         os.fsync(fd)
     finally:
         os.close(fd)
-    aside = _free(path)
+    aside = _unused_path(path)
     os.link(path, aside)
-    # What was there is kept for certain before it goes.
+    # The `.corrupt` name must be durable before the original is replaced.
     sync_directory(directory)
-    mended.replace(path)
+    repaired.replace(path)
     for suffix in INDEX_SUFFIXES:
         segment_path(directory, base, suffix).unlink(missing_ok=True)
     sync_directory(directory)
     logger.error(
-        "log damaged directory=%s segment=%s reason=%s kept_as=%s bytes=%d intact_bytes=%d offsets_missing=%s "
-        "goes_on=%d",
+        "log damaged directory=%s segment=%s reason=%s corrupt_file=%s bytes=%d intact_bytes=%d offsets_missing=%s "
+        "next_offset=%d",
         directory.name,
         path.name,
         fault,
@@ -165,8 +169,8 @@ def mend(directory: Path, base: int, end: int | None, fault: str, epoch: int) ->
     )
 
 
-def _free(path: Path) -> Path:
-    """A name for what is set aside of `path` that nothing has yet."""
+def _unused_path(path: Path) -> Path:
+    """Returns an unused `.corrupt` name for `path`."""
     number, free = 1, path.with_name(path.name + CORRUPT)
     while free.exists():
         number += 1
@@ -175,12 +179,12 @@ def _free(path: Path) -> Path:
 
 
 def _copy(path: Path, position: int, target: Path) -> Path | None:
-    """Copies the end of a file, unless there is nothing but zeros in it, which is how some disks tear a write."""
+    """Copies the end of a file to `target`, unless it holds only zeros, as some disks leave after a torn write."""
     source = os.open(path, os.O_RDONLY)
     fd = -1
     try:
         at = position
-        while chunk := os.pread(source, COPIED_AT_ONCE_BYTES, at):
+        while chunk := os.pread(source, COPY_CHUNK_BYTES, at):
             if fd < 0 and chunk.count(0) != len(chunk):
                 fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             if fd >= 0:

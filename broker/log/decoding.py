@@ -1,0 +1,32 @@
+"""Decodes the records of a stored batch, for the few callers that need more than the header."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.kafka_wire.errors import CorruptBatch
+from headrace.kafka_wire.record_batch import Record, TakeApart, open_batch, read_batch_header
+
+RECORDS_DECODED_MAX = 200_000
+"""Limit of one batch: decoding takes about a microsecond per record and blocks the event loop."""
+DECODED_BYTES_MAX = 64 * 1024 * 1024
+"""Limit of one batch after decompression: a kilobyte can be crafted to expand to gigabytes."""
+
+
+def decode_records(
+    batch: bytes, *, is_own_batch: bool = False, take_apart: TakeApart | None = None
+) -> Sequence[Record]:
+    """Returns the records of one complete batch.
+
+    Args:
+        is_own_batch: the broker wrote the batch, so the limits on its size do not apply.
+        take_apart: parser to use instead of `records_of`.
+
+    Raises:
+        CorruptBatch: the batch exceeds a limit or cannot be decoded.
+    """
+    header = read_batch_header(batch)
+    if header.record_count > RECORDS_DECODED_MAX and not is_own_batch:
+        raise CorruptBatch(f"{header.record_count} records; at most {RECORDS_DECODED_MAX} are decoded")
+    bytes_max = max(DECODED_BYTES_MAX, header.size) if is_own_batch else DECODED_BYTES_MAX
+    return open_batch(memoryview(batch), header, f"offset {header.base_offset}", bytes_max, take_apart)
