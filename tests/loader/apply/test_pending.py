@@ -76,7 +76,7 @@ def check_whole(world: World) -> None:
                 found += [tuple(map(int, line.strip("[]").split(","))) for line in path.read_text().splitlines()]
         assert sorted(found) == world.produced(topic)
     with AuditStore(world.audit_path) as store:
-        counted = store.counted()
+        counted = store.counted_commits()
         state = world.log().read_state()
         assert {topic: at.commit_number for topic, at in counted.items()} == {
             topic: known.commit_number for topic, known in state.topics.items()

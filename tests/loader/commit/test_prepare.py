@@ -42,14 +42,14 @@ def test_a_topic_is_not_taken_for_smaller_than_it_is(files: int, partitions: int
     empty = len(write_document(load("w", {})))
     written = len(write_document(load("w", {"a" * 100: committed}))) - empty
     assert estimated_bytes(committed) >= written * 0.95
-    assert estimated_bytes(committed) <= written * 1.6 + chunks.TOPIC_BYTES
+    assert estimated_bytes(committed) <= written * 1.6 + prepare.TOPIC_BYTES
 
 
 def ids() -> itertools.count[int]:
     return itertools.count(1)
 
 
-def try_commit(number: int) -> Commit:
+def proposal(number: int) -> Commit:
     topics = {
         f"t{n}": topic_commit(committed_range(0, 0, 0, 5), files=[committed_file("0", 0, 0, 5)]) for n in range(number)
     }

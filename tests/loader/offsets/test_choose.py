@@ -19,7 +19,7 @@ LOADED = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None,
 BOUNDS = LogBounds(0, 100)
 
 
-def try_commit(choice: Choice, state: LoaderState) -> Commit:
+def proposal(choice: Choice, state: LoaderState) -> Commit:
     return commit_of(choice, state, run_id="op", now_ms=1, build="b")
 
 

@@ -547,10 +547,10 @@ def test_the_audit_still_counts_every_message_once(world: BackfillWorld) -> None
 
 def test_two_offers_of_one_work_are_one_decision(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply to an offer is lost: the files that were committed must be where they are needed."""
-    proposal = CommitLog.try_commit
+    try_commit = CommitLog.try_commit
 
     def lost(log: CommitLog, commit: Commit) -> object:
-        proposal(log, commit)
+        try_commit(log, commit)
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(CommitLog, "try_commit", lost)

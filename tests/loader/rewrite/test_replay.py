@@ -228,12 +228,12 @@ def test_messages_of_a_newer_release_are_left_as_they_are(
 def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     late = dataclasses.replace(ports(shelf, "late"))
-    proposal = shelf.log.try_commit
+    try_commit = shelf.log.try_commit
 
     def overtaken(commit: Commit) -> object:
-        shelf.log.try_commit = proposal  # type: ignore[method-assign]
+        shelf.log.try_commit = try_commit  # type: ignore[method-assign]
         replayed(shelf, registry)
-        return proposal(commit)
+        return try_commit(commit)
 
     shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]
     report = replay(late, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
@@ -245,12 +245,12 @@ def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegis
 
 def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
-    proposal = shelf.log.try_commit
+    try_commit = shelf.log.try_commit
 
     def overtaken(commit: Commit) -> object:
-        shelf.log.try_commit = proposal  # type: ignore[method-assign]
+        shelf.log.try_commit = try_commit  # type: ignore[method-assign]
         shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, response_value=framed(9))
-        return proposal(commit)
+        return try_commit(commit)
 
     shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]
     assert replayed(shelf, registry).loaded == {"absent_schema": 2}

@@ -13,13 +13,13 @@ class Rows:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
-        self.reconciled = 0
+        self.limited = 0
 
     def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
         self.offsets.append(offset)
 
-    def reconcile(self) -> None:
-        self.reconciled += 1
+    def limit_memory(self) -> None:
+        self.limited += 1
 
     def finish_into(self, into: Any) -> None:
         into.append(self.offsets)
@@ -38,4 +38,4 @@ def test_an_offset_that_comes_again_begins_another_piece_and_room_is_made_behind
         for partition, offset in ((0, 1), (0, 2), (1, 2), (0, 2), (0, 3), (0, 1)):
             add(partition, FileKind.DATA, "b", offset, b"")
     assert sorted(finished) == [[1], [1, 2], [2], [2, 3]]
-    assert [rows.reconciled for rows in made] == [len(rows.offsets) for rows in made]
+    assert [rows.limited for rows in made] == [len(rows.offsets) for rows in made]

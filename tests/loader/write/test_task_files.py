@@ -100,7 +100,7 @@ def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
     rows = range_of(tmp_path, bytes_max=2000)
     for offset in range(500):
         rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset))
-        rows.reconcile()
+        rows.limit_memory()
     rows.drop()
     assert files.finish() == ()
     (directory,) = tmp_path.iterdir()
@@ -113,7 +113,7 @@ def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
         sizes = []
         for offset in range(40):  # each is a block of its own, of 1,020 bytes
             rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset, 998))
-            rows.reconcile()
+            rows.limit_memory()
             sizes.append(aside.seek(0, os.SEEK_END) // 1020)
         assert sizes == [0] * 9 + [6] * 6 + [12] * 6 + [18] * 6 + [24] * 6 + [30] * 6 + [36]
         files = files_of(tmp_path)
@@ -128,7 +128,7 @@ def test_rows_that_fill_no_block_are_moved_aside_too_those_of_the_fullest_bucket
     for time_partition in range(1, 10):
         for _ in range(time_partition):
             rows.add(FileKind.DATA, f"b={time_partition}", next(offset), row(0, 72))
-    rows.reconcile()
+    rows.limit_memory()
     for time_partition in range(1, 10):
         rows.add(FileKind.DATA, f"b={time_partition}", next(offset), row(0, 72))
     files = files_of(tmp_path)
@@ -167,7 +167,7 @@ def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.Monkey
         rows = range_of(tmp_path, partition, bytes_max=3000)
         for offset in range(200):
             rows.add(FileKind.DATA, f"dt=2013-01-{1 + offset % 20:02d}", offset, row(offset))
-            rows.reconcile()
+            rows.limit_memory()
         rows.finish_into(files)
         assert len(blocks._handles) <= 3
     staged = files.finish()
@@ -209,8 +209,8 @@ def test_blocks_end_where_they_do_whether_rows_come_one_by_one_or_in_runs(
                 many.add_run(
                     FileKind.DATA, f"dt={time_partition}", RowRun(0, [offset for offset, _ in found], ends, data)
                 )
-            single.reconcile()
-            many.reconcile()
+            single.limit_memory()
+            many.limit_memory()
         taken = []
         for rows in (single, many):
             files = Taken()
@@ -257,7 +257,7 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_bucket(
         for n, (time_partition, pad) in enumerate(added):
             offset = partition * 1000 + n
             rows.add(FileKind.DATA, f"dt={time_partition}", offset, row(offset, pad))
-            rows.reconcile()
+            rows.limit_memory()
             if not is_dropped:
                 wanted[f"dt={time_partition}"].append(offset)
         if is_dropped:

@@ -75,7 +75,7 @@ CALLS: Mapping[type, _Calls] = {
         ("ensure_database", "execute"),
         lambda reason: MetastoreUnavailable("thrift://metastore", reason),
     ),
-    AuditStore: _Calls(("counted",), ("add_committed",), lambda reason: StoreUnavailable("audit.db", reason)),
+    AuditStore: _Calls(("counted_commits",), ("add_committed",), lambda reason: StoreUnavailable("audit.db", reason)),
 }
 
 

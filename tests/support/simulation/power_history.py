@@ -77,9 +77,9 @@ class History:
                 self.ends.append(len(self.recorder.operations) - 1)
         return self
 
-    def _remembering(self, proposal: Callable[[CommitLog, Commit], CommitResult]) -> Any:
+    def _remembering(self, try_commit: Callable[[CommitLog, Commit], CommitResult]) -> Any:
         def remember(log: CommitLog, proposal: Commit) -> CommitResult:
-            commit_result = proposal(log, proposal)
+            commit_result = try_commit(log, proposal)
             if commit_result.commit is not None:
                 self.committed.append((commit_result.commit.commit_number, commit_result.commit.run_id))
             return commit_result

@@ -43,10 +43,10 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)
     remember_results(patch)
     keep_journal_in_memory(patch)
-    prepare = AuditStore._prepare
+    prepare_store = AuditStore._prepare
 
     def without_fsync(store: AuditStore) -> None:
-        prepare(store)
+        prepare_store(store)
         store._connection.execute("PRAGMA synchronous = OFF")
 
     patch.setattr(AuditStore, "_prepare", without_fsync)

@@ -74,10 +74,10 @@ def state_after(log: tuple[Proposal, ...]) -> LoaderState:
 
 def commit_of(proposal: Proposal, before: tuple[Proposal, ...]) -> Commit:
     state = state_after(before)
-    return proposal(proposal, state, new=TOPIC not in state.topics, previous=state.next_offset(TOPIC, 0))
+    return commit_for(proposal, state, new=TOPIC not in state.topics, previous=state.next_offset(TOPIC, 0))
 
 
-def proposal(proposal: Proposal, state: LoaderState, *, new: bool, previous: int | None) -> Commit:
+def commit_for(proposal: Proposal, state: LoaderState, *, new: bool, previous: int | None) -> Commit:
     if proposal.voided:
         return clean(proposal.work, *proposal.voided)
     if proposal.is_start:
@@ -102,7 +102,7 @@ def conflicts(rules: Rules, log: tuple[Proposal, ...], actor: Actor) -> bool:
     assert actor.proposal is not None
     state, planned = state_after(log[: actor.commit_number]), state_after(log[: actor.planned])
     new, previous = TOPIC not in planned.topics, planned.next_offset(TOPIC, 0)
-    return rules(state, proposal(actor.proposal, planned, new=new, previous=previous)) is not None
+    return rules(state, commit_for(actor.proposal, planned, new=new, previous=previous)) is not None
 
 
 def step(world: World, number: int, rules: Rules) -> World | None:
