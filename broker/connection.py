@@ -1,10 +1,10 @@
-"""Connections: requests one after the other, and answers in their order.
+"""Client connections: each handles its requests one at a time and responds in request order.
 
-Each connection handles one request at a time. Only produce requests that wait for the disk may overtake the waiting:
-up to IN_FLIGHT_MAX of them are in the log at once, so that a producer's pipelined requests share one fdatasync; their
-answers still go out in order. While a connection is busy, or its client does not read, nothing more is read from it.
+The exception are produce requests that wait for the disk. Up to PRODUCE_IN_FLIGHT_MAX of them are in the log at once,
+so that a producer's pipelined requests share one fdatasync; their responses still go out in order. While a connection
+is busy, or its client does not read its responses, nothing more is read from it.
 
-Bytes that make no sense close their connection, with a line in the log; nobody else notices.
+Malformed bytes close their connection with a log line; other connections are not affected.
 """
 
 from __future__ import annotations
@@ -17,154 +17,155 @@ from collections.abc import Awaitable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.broker import descriptors
+from headrace.broker import file_descriptors
 from headrace.broker.access.login import Login, Users
-from headrace.broker.counts import RequestCounts
-from headrace.broker.errors import ProtocolError, UnansweredRefusal
-from headrace.broker.frame_receiver import FrameReceiver, ReceivedBytes
+from headrace.broker.errors import ProtocolError, RefusalWithoutResponse
+from headrace.broker.frame_receiver import FrameReceiver, ReceiveBufferPool
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.dispatch import HANDLERS, ReadInTurns, refuse_version
+from headrace.broker.handlers.dispatch import HANDLERS, YieldingDecode, unsupported_version_pieces
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import (
     API_VERSIONS,
     BY_KEY,
-    OF_MEMBERS,
+    GROUP_MEMBER_APIS,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from headrace.broker.protocol.framing import Pieces, RequestHeader, read_header, response_start
-from headrace.broker.protocol.large_requests import AT_ONCE_BYTES
-from headrace.broker.rates import Rates
+from headrace.broker.protocol.framing import Pieces, RequestHeader, read_header, response_header
+from headrace.broker.protocol.large_requests import SYNC_DECODE_BYTES_MAX
+from headrace.broker.rate_limiter import ByteRateLimiter
+from headrace.broker.request_counts import RequestCounts
 from headrace.broker.response_writer import ResponseWriter
 from headrace.kafka_wire.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 16
+PRODUCE_IN_FLIGHT_MAX = 16
 """Produce requests of one connection that wait for the disk at once; clients send at most five."""
-FRAMES_AT_ONCE = 64
-"""Of one connection, before the others have their turn."""
-IDLE_S = 600
-"""Without a request or an answer; then the connection is closed, as Kafka does (`connections.max.idle.ms`)."""
-UNREAD_BYTES = 1024 * 1024
-"""Of answers that a client has not read yet; beyond it no further request of that client is handled."""
-UNREAD_BYTES_MAX = 1024 * 1024 * 1024
-"""Of such answers, in all; beyond it the client that has not read for the longest time is closed."""
-BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""What a client may ask before it has said who it is."""
-LOGIN_S = 30
-"""For a client to log in."""
+FRAMES_BEFORE_YIELD = 64
+"""Frames of one connection handled before other connections are served."""
+IDLE_TIMEOUT_S = 600
+"""A connection without requests or responses for this long is closed: Kafka's `connections.max.idle.ms`."""
+UNREAD_BYTES_PER_CLIENT_MAX = 1024 * 1024
+"""While a client has more unread response bytes than this, its next request is not handled."""
+UNREAD_BYTES_TOTAL_MAX = 1024 * 1024 * 1024
+"""Limit of unread response bytes of all clients. Above it the connection that has not read for the longest time is
+closed."""
+APIS_BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+"""APIs that a client may call before it has logged in."""
+LOGIN_TIMEOUT_S = 30
+"""A connection without a login is closed after this time."""
 
 
 class Connections:
-    """All connections of a broker, and what they take together.
+    """All connections of a broker, and their shared limits.
 
     Args:
-        count_max: so many may be open at once.
-        of_address_max: so many of one address; 0: any number.
-        rates: what each user, or each address where there are none, may send and be sent; None: any amount.
-        counts: takes note of requests and answers, where somebody asks for that.
+        count_max: maximum number of open connections.
+        per_address_max: maximum per client address; 0 means no limit.
+        rates: byte rate limit per user, or per address where users do not log in; None means no limit.
+        counts: counters for the metrics page; None without such a page.
     """
 
     def __init__(
         self,
-        count_max: int = descriptors.CONNECTIONS_MAX,
+        count_max: int = file_descriptors.CONNECTIONS_MAX,
         *,
         users: Users | None = None,
-        of_address_max: int = 0,
-        rates: Rates | None = None,
+        per_address_max: int = 0,
+        rates: ByteRateLimiter | None = None,
         counts: RequestCounts | None = None,
     ) -> None:
         self.count_max = count_max
         self.users, self.rates, self.counts = users, rates, counts
-        self._of_address_max = of_address_max
-        self._of_address: Counter[str] = Counter()
+        self._per_address_max = per_address_max
+        self._count_by_address: Counter[str] = Counter()
         self.open: set[Connection] = set()
-        self.received = ReceivedBytes()
-        # Who has much to read, and how much when it was noted; who has not read for the longest time is first.
-        self.unread: dict[Connection, int] = {}
+        self.buffer_pool = ReceiveBufferPool()
+        # Unread bytes of each slow client when last measured, ordered by when the client last read.
+        self.slow_readers: dict[Connection, int] = {}
         self._unread_bytes = 0
 
     def add(self, connection: Connection, host: str) -> str:
-        """Takes note of a new connection; returns why there may not be one more, "" where there may."""
+        """Registers a new connection. Returns the reason if it exceeds a limit, "" otherwise."""
         if len(self.open) >= self.count_max:
-            return f"there are {self.count_max} connections"
-        if self._of_address_max and self._of_address[host] >= self._of_address_max:
-            return f"there are {self._of_address_max} connections of this address"
-        self._of_address[host] += 1
+            return f"the limit of {self.count_max} connections is reached"
+        if self._per_address_max and self._count_by_address[host] >= self._per_address_max:
+            return f"the limit of {self._per_address_max} connections per address is reached"
+        self._count_by_address[host] += 1
         self.open.add(connection)
         return ""
 
     def remove(self, connection: Connection, host: str) -> None:
         if connection in self.open:
             self.open.discard(connection)
-            self._of_address[host] -= 1
-            if not self._of_address[host]:
-                del self._of_address[host]
-        self.forget_unread(connection)
+            self._count_by_address[host] -= 1
+            if not self._count_by_address[host]:
+                del self._count_by_address[host]
+        self.untrack_unread(connection)
 
-    def close_changed(self, users: Collection[str]) -> None:
-        """Closes connections of users who are gone or have another password."""
+    def close_users(self, users: Collection[str]) -> None:
+        """Closes the connections of users that were deleted or have a new password."""
         for connection in tuple(self.open) if users else ():
-            if connection.login.is_in and connection.login.user in users:
-                connection.drop("its user is gone or has another password", logging.INFO)
+            if connection.login.is_authenticated and connection.login.user in users:
+                connection.abort("its user was deleted or has a new password", logging.INFO)
 
     def close_idle(self, now_s: float) -> None:
-        """Closes connections that have been silent for IDLE_S of the loop's clock and wait for nothing."""
+        """Closes connections that had no traffic for IDLE_TIMEOUT_S (event loop clock) and wait for no response."""
         for connection in tuple(self.open):
-            if now_s - connection.busy_at_s > IDLE_S and not connection.has_pending:
-                connection.drop(f"nothing happened for {IDLE_S} s", logging.DEBUG)
+            if now_s - connection.active_at_s > IDLE_TIMEOUT_S and not connection.has_pending:
+                connection.abort(f"idle for {IDLE_TIMEOUT_S} s", logging.DEBUG)
 
-    def note_unread(self, connection: Connection) -> None:
-        """Takes note of a client that has much to read; too much of that in all closes the oldest."""
-        self._count_unread(connection)
-        if self._unread_bytes > UNREAD_BYTES_MAX:
-            # The others may have read since they were noted.
-            for each in tuple(self.unread):
-                self._count_unread(each)
-                if not self.unread[each]:
-                    self.forget_unread(each)
-        while (unread_bytes := self._unread_bytes) > UNREAD_BYTES_MAX:
-            oldest = next(iter(self.unread))
-            self.forget_unread(oldest)
-            oldest.drop(f"clients have {unread_bytes} bytes of answers to read")
+    def track_unread(self, connection: Connection) -> None:
+        """Registers a client with many unread bytes. Above the total limit, closes the one that read least recently."""
+        self._update_unread(connection)
+        if self._unread_bytes > UNREAD_BYTES_TOTAL_MAX:
+            # Clients may have read since they were last measured.
+            for each in tuple(self.slow_readers):
+                self._update_unread(each)
+                if not self.slow_readers[each]:
+                    self.untrack_unread(each)
+        while (unread_bytes := self._unread_bytes) > UNREAD_BYTES_TOTAL_MAX:
+            oldest = next(iter(self.slow_readers))
+            self.untrack_unread(oldest)
+            oldest.abort(f"clients have not read {unread_bytes} bytes of responses")
 
-    def _count_unread(self, connection: Connection) -> None:
+    def _update_unread(self, connection: Connection) -> None:
         unread_bytes = connection.unread_bytes
-        self._unread_bytes += unread_bytes - self.unread.get(connection, 0)
-        self.unread[connection] = unread_bytes
+        self._unread_bytes += unread_bytes - self.slow_readers.get(connection, 0)
+        self.slow_readers[connection] = unread_bytes
 
-    def forget_unread(self, connection: Connection) -> None:
-        """Takes note that a client has read what it had to, or is gone."""
-        self._unread_bytes -= self.unread.pop(connection, 0)
+    def untrack_unread(self, connection: Connection) -> None:
+        """Unregisters a client that has caught up or disconnected."""
+        self._unread_bytes -= self.slow_readers.pop(connection, 0)
 
 
 @dataclass(slots=True)
-class _Pending:
-    """An answer whose turn has not come: `pieces` once it is known."""
+class _PendingResponse:
+    """A response that must wait for earlier ones; `pieces` is set once it is encoded."""
 
     header: RequestHeader
     task: asyncio.Future[Any] | None
     pieces: Pieces | None = None
-    asked_at_s: float = 0.0
+    received_at_s: float = 0.0
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client."""
+    """The connection of one client."""
 
-    def __init__(self, node: BrokerNode, all_connections: Connections) -> None:
-        self._node, self._all = node, all_connections
+    def __init__(self, node: BrokerNode, connections: Connections) -> None:
+        self._node, self._connections = node, connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer = ("", 0)
-        self._receiver = FrameReceiver(all_connections.received)
-        self._pending: deque[_Pending] = deque()
+        self._receiver = FrameReceiver(connections.buffer_pool)
+        self._pending: deque[_PendingResponse] = deque()
         self._writer: ResponseWriter
         self._reading = True
-        self._is_held_back = False  # for it has sent or been sent more than its rate
-        self.login = Login(all_connections.users)
-        self.busy_at_s = 0.0
+        self._is_throttled = False  # it has exceeded its byte rate
+        self.login = Login(connections.users)
+        self.active_at_s = 0.0
 
     # asyncio.BufferedProtocol
 
@@ -172,22 +173,22 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._peer = (transport.get_extra_info("peername") or ("", 0))[:2]
-        reason = self._all.add(self, self._host)
+        reason = self._connections.add(self, self._host)
         if reason:
             logger.warning("connection refused peer=%s:%s reason=%s", *self._peer, reason)
             transport.abort()
             return
-        self.busy_at_s = self._loop.time()
-        self._writer = ResponseWriter(transport, self._go_on_writing)
+        self.active_at_s = self._loop.time()
+        self._writer = ResponseWriter(transport, self._continue_writing)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.login.is_in:
-            self._loop.call_later(LOGIN_S, self._end_without_login)
+        if not self.login.is_authenticated:
+            self._loop.call_later(LOGIN_TIMEOUT_S, self._close_without_login)
 
-    def _end_without_login(self) -> None:
-        if self._transport is not None and not self.login.is_in:
-            self.drop(f"nobody logged in within {LOGIN_S} s")
+    def _close_without_login(self) -> None:
+        if self._transport is not None and not self.login.is_authenticated:
+            self.abort(f"no login within {LOGIN_TIMEOUT_S} s")
 
     @property
     def _host(self) -> str:
@@ -195,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._all.remove(self, self._host)
+        self._connections.remove(self, self._host)
         self._receiver.close()
         for pending in self._pending:
             if pending.task is not None:
@@ -203,102 +204,103 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.room()
+        return self._receiver.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._receiver.received(nbytes)
+        self._receiver.add_received(nbytes)
         self._handle_frames()
 
     def eof_received(self) -> bool:
         return False
 
     def resume_writing(self) -> None:
-        # Not at once: a transport of asyncio that is aborted within this call ends twice, which it complains of.
-        self._loop.call_soon(self._go_on_writing)
+        # Scheduled, not called: asyncio reports an error when a transport is aborted within this callback.
+        self._loop.call_soon(self._continue_writing)
 
-    def _go_on_writing(self) -> None:
-        """The client has read what the transport had, or what it reads next has come from the disk."""
+    def _continue_writing(self) -> None:
+        """Continues to send after the client has read, or after data has been read from disk."""
         if self._transport is None:
             return
-        self.busy_at_s = self._loop.time()
+        self.active_at_s = self._loop.time()
         try:
-            self._writer.go_on()
+            self._writer.flush()
         except OSError as error:
-            self._fail(error)
+            self._abort_on_io_error(error)
             return
-        self._all.forget_unread(self)
-        if self._is_read:
+        self._connections.untrack_unread(self)
+        if self._is_client_reading:
             self._handle_frames()
         else:
-            self._all.note_unread(self)
+            self._connections.track_unread(self)
 
     @property
-    def _is_read(self) -> bool:
-        """Does the client read what it asked for?"""
-        return self._writer.unsent_bytes <= UNREAD_BYTES
+    def _is_client_reading(self) -> bool:
+        """True if the client has few enough unread bytes to handle its next request."""
+        return self._writer.unsent_bytes <= UNREAD_BYTES_PER_CLIENT_MAX
 
     # Requests
 
     def _handle_frames(self) -> None:
-        """Handles every whole frame whose turn it is; reads on only if there was nothing to hold it back."""
+        """Handles the complete frames that may be handled now. Continues to read from the socket unless something must
+        wait."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         try:
-            with self._writer.together():
-                has_turn = self._handle_received(transport)
+            with self._writer.gathering():
+                may_read_more = self._handle_complete_frames(transport)
         except (ProtocolError, MalformedMessage) as error:
-            self.drop(error)
+            self.abort(error)
             return
-        except UnansweredRefusal as refused:
-            logger.info("connection closed peer=%s:%s reason=%s", *self._peer, refused)
-            self._end(transport)
+        except RefusalWithoutResponse as refusal:
+            logger.info("connection closed peer=%s:%s reason=%s", *self._peer, refusal)
+            self._close_after_flush(transport)
             return
         except OSError as error:
-            self._fail(error)
+            self._abort_on_io_error(error)
             return
         except Exception:
             logger.exception("request failed peer=%s:%s", *self._peer)
             transport.abort()
             return
-        self._receiver.release()
-        is_read = self._is_read
-        if not is_read:
-            self._all.note_unread(self)
-        self._read_more(has_turn and is_read)
+        self._receiver.shrink()
+        is_client_reading = self._is_client_reading
+        if not is_client_reading:
+            self._connections.track_unread(self)
+        self._set_reading(may_read_more and is_client_reading)
 
-    def _handle_received(self, transport: asyncio.Transport) -> bool:
-        """Handles whole frames; returns whether it stopped because no other had come, and not to let it wait."""
+    def _handle_complete_frames(self, transport: asyncio.Transport) -> bool:
+        """Handles complete frames. Returns True if it stopped for lack of one, False if the next one must wait."""
         handled = 0
         while not transport.is_closing():
-            frame = self._receiver.frame(is_in=self.login.is_in)
+            frame = self._receiver.next_frame(is_authenticated=self.login.is_authenticated)
             if frame is None:
                 break
             header = read_header(frame)
-            if not self._may_handle(header):
+            if not self._can_handle(header):
                 return False
-            if handled == FRAMES_AT_ONCE:
+            if handled == FRAMES_BEFORE_YIELD:
                 self._loop.call_soon(self._handle_frames)
                 return False
             handled += 1
-            self._receiver.handled(frame)
-            self.busy_at_s = self._loop.time()
+            self._receiver.discard(frame)
+            self.active_at_s = self._loop.time()
             self._handle(header, frame)
         return True
 
-    def _may_handle(self, header: RequestHeader) -> bool:
-        # One that reads faster than it may waits, and stays a member of its group.
-        if not self._is_read or (self._is_held_back and header.api_key not in OF_MEMBERS):
+    def _can_handle(self, header: RequestHeader) -> bool:
+        # A throttled client's data requests wait. Its group requests do not, so it stays a member of its group.
+        if not self._is_client_reading or (self._is_throttled and header.api_key not in GROUP_MEMBER_APIS):
             return False
         if not self._pending:
             return True
         only_produce = header.api_key == PRODUCE and all(each.header.api_key == PRODUCE for each in self._pending)
-        return only_produce and len(self._pending) < IN_FLIGHT_MAX
+        return only_produce and len(self._pending) < PRODUCE_IN_FLIGHT_MAX
 
-    def _read_more(self, wanted: bool) -> None:
-        if self._transport is not None and wanted != self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
+    def _set_reading(self, is_wanted: bool) -> None:
+        if self._transport is not None and is_wanted != self._reading and not self._transport.is_closing():
+            self._reading = is_wanted
+            if is_wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -306,79 +308,81 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, header: RequestHeader, frame: memoryview) -> None:
         api = BY_KEY.get(header.api_key)
         if api is None or not api.serves(header.api_version):
-            self._refuse_version(header, frame)
+            self._respond_unsupported_version(header, frame)
             return
-        if not self.login.is_in and header.api_key not in BEFORE_LOGIN:
+        if not self.login.is_authenticated and header.api_key not in APIS_BEFORE_LOGIN:
             raise ProtocolError(f"{api.name} before a login")
-        handler, asked_at_s = HANDLERS[header.api_key], self.busy_at_s
-        if self._all.rates is not None:
-            self._charge(len(frame))
-        if len(frame) > AT_ONCE_BYTES and handler.read_in_turns is not None:
-            # A copy, since others are received where the frame is.
-            self._answer_later(header, self._read_and_answered(header, bytes(frame), handler.read_in_turns), asked_at_s)
+        handler, received_at_s = HANDLERS[header.api_key], self.active_at_s
+        if self._connections.rates is not None:
+            self._count_bytes(len(frame))
+        if len(frame) > SYNC_DECODE_BYTES_MAX and handler.decode_yielding is not None:
+            # Copied, because the receive buffer is reused for the next frames.
+            self._respond_later(
+                header, self._decode_and_handle(header, bytes(frame), handler.decode_yielding), received_at_s
+            )
             return
         request = handler.decode(frame, header.body_at, header.api_version)
         try:
-            result = self._result(header, request)
-        except UnansweredRefusal as refused:
-            self._count(header, refused.answer, asked_at_s)
+            result = self._call_handler(header, request)
+        except RefusalWithoutResponse as refusal:
+            self._count_response(header, refusal.response, received_at_s)
             raise
         if hasattr(result, "__await__"):
-            self._answer_later(header, _awaited(result), asked_at_s)
+            self._respond_later(header, _as_coroutine(result), received_at_s)
             return
-        self._count(header, result, asked_at_s)
+        self._count_response(header, result, received_at_s)
         if result is not None:
             self._send(header, handler.encode(result, header.api_version))
 
-    def _result(self, header: RequestHeader, request: Any) -> Any | Awaitable[Any]:
+    def _call_handler(self, header: RequestHeader, request: Any) -> Any | Awaitable[Any]:
         context = RequestContext(self._node, header.api_version, header.client_id, self._host, self.login)
-        if self._all.counts is not None:
-            self._all.counts.asked(header.api_key, request)
+        if self._connections.counts is not None:
+            self._connections.counts.count_request(header.api_key, request)
         return HANDLERS[header.api_key].handle(context, request)
 
-    async def _read_and_answered(self, header: RequestHeader, frame: bytes, read: ReadInTurns) -> Any:
-        result = self._result(header, await read(frame, header.body_at, header.api_version))
+    async def _decode_and_handle(self, header: RequestHeader, frame: bytes, read: YieldingDecode) -> Any:
+        result = self._call_handler(header, await read(frame, header.body_at, header.api_version))
         return await result if hasattr(result, "__await__") else result
 
-    def _answer_later(self, header: RequestHeader, result: Coroutine[Any, Any, Any], asked_at_s: float) -> None:
+    def _respond_later(self, header: RequestHeader, result: Coroutine[Any, Any, Any], received_at_s: float) -> None:
         task = asyncio.ensure_future(result)
-        self._pending.append(_Pending(header, task, asked_at_s=asked_at_s))
-        task.add_done_callback(self._answered)
+        self._pending.append(_PendingResponse(header, task, received_at_s=received_at_s))
+        task.add_done_callback(self._on_response_ready)
 
-    def _count(self, header: RequestHeader, result: Any, asked_at_s: float) -> None:
-        if self._all.counts is not None:
-            self._all.counts.answered(header.api_key, result, self._loop.time() - asked_at_s)
+    def _count_response(self, header: RequestHeader, result: Any, received_at_s: float) -> None:
+        if self._connections.counts is not None:
+            self._connections.counts.count_response(header.api_key, result, self._loop.time() - received_at_s)
 
-    def _refuse_version(self, header: RequestHeader, frame: memoryview) -> None:
-        pieces = refuse_version(frame, header)
+    def _respond_unsupported_version(self, header: RequestHeader, frame: memoryview) -> None:
+        pieces = unsupported_version_pieces(frame, header)
         if pieces is None:
-            self.drop(f"version {header.api_version} of API key {header.api_key} is not served")
+            self.abort(f"version {header.api_version} of API key {header.api_key} is not served")
         elif pieces:
             self._send(header, pieces)
 
-    def drop(self, reason: object, level: int = logging.WARNING) -> None:
-        """Closes the connection without another word to the client."""
+    def abort(self, reason: object, level: int = logging.WARNING) -> None:
+        """Closes the connection at once, without a response."""
         logger.log(level, "connection closed peer=%s:%s reason=%s", *self._peer, reason)
         if self._transport is not None:
             self._transport.abort()
 
-    def _fail(self, error: OSError) -> None:
-        """Closes the connection since a file cannot be read or written."""
+    def _abort_on_io_error(self, error: OSError) -> None:
+        """Closes the connection because a file cannot be read or written."""
         logger.error("request failed peer=%s:%s error=%s", *self._peer, error)
         if self._transport is not None:
             self._transport.abort()
 
-    # Answers
+    # Responses
 
-    def _answered(self, task: asyncio.Future[Any]) -> None:
-        """Sends what is due of the answers that had to wait, and goes on with the requests behind them."""
+    def _on_response_ready(self, task: asyncio.Future[Any]) -> None:
+        """Sends the responses that are ready and in order, then handles the next requests."""
         if task.cancelled() or self._transport is None:
             return
         try:
-            with self._writer.together():
-                self._send_due()
+            with self._writer.gathering():
+                self._send_ready()
         except OSError as error:
-            self._fail(error)
+            self._abort_on_io_error(error)
             return
         except Exception:
             logger.exception("request failed peer=%s:%s", *self._peer)
@@ -387,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._handle_frames()
 
-    def _send_due(self) -> None:
+    def _send_ready(self) -> None:
         while self._pending and self._transport is not None:
             first = self._pending[0]
             if first.task is not None:
@@ -395,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 error = first.task.exception()
                 if isinstance(error, (ProtocolError, MalformedMessage)):
-                    self.drop(error)
+                    self.abort(error)
                     return
                 if error is not None:
                     trace = None if isinstance(error, OSError) else error
@@ -403,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.abort()
                     return
                 result = first.task.result()
-                self._count(first.header, result, first.asked_at_s)
+                self._count_response(first.header, result, first.received_at_s)
                 handler = HANDLERS[first.header.api_key]
                 first.pieces = None if result is None else handler.encode(result, first.header.api_version)
             self._pending.popleft()
@@ -412,46 +416,46 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self, header: RequestHeader, pieces: Pieces) -> None:
         if self._pending:
-            self._pending.append(_Pending(header, None, pieces))
+            self._pending.append(_PendingResponse(header, None, pieces))
         else:
             self._write(header, pieces)
 
     def _write(self, header: RequestHeader, pieces: Pieces) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self.busy_at_s = self._loop.time()
+        self.active_at_s = self._loop.time()
         size = sum(map(len, pieces))
-        if self._all.rates is not None:
-            self._charge(size)
-        self._writer.write([response_start(header, size), *pieces])
+        if self._connections.rates is not None:
+            self._count_bytes(size)
+        self._writer.write([response_header(header, size), *pieces])
         if self.login.has_failed:
-            self._end(self._transport)
+            self._close_after_flush(self._transport)
 
-    def _end(self, transport: asyncio.Transport) -> None:
-        """Closes the connection behind what the client still has to read."""
-        self._writer.go_on()
+    def _close_after_flush(self, transport: asyncio.Transport) -> None:
+        """Closes the connection once the client has been sent everything that is queued."""
+        self._writer.flush()
         transport.close()
 
-    def _charge(self, byte_count: int) -> None:
-        """Counts what the client sent or is sent; beyond its rate the next request waits."""
-        assert self._all.rates is not None
-        wait_s = self._all.rates.take(self.login.user or self._host, byte_count, self._loop.time())
-        if wait_s > 0 and not self._is_held_back:
-            self._is_held_back = True
-            self._loop.call_later(wait_s, self._go_on)
+    def _count_bytes(self, byte_count: int) -> None:
+        """Counts received or sent bytes toward the client's rate. Above it, the next data request waits."""
+        assert self._connections.rates is not None
+        wait_s = self._connections.rates.take(self.login.user or self._host, byte_count, self._loop.time())
+        if wait_s > 0 and not self._is_throttled:
+            self._is_throttled = True
+            self._loop.call_later(wait_s, self._end_throttling)
 
-    def _go_on(self) -> None:
-        self._is_held_back = False
+    def _end_throttling(self) -> None:
+        self._is_throttled = False
         self._handle_frames()
 
     @property
     def unread_bytes(self) -> int:
-        """What is in memory for the client to read."""
+        """Unsent response bytes held in memory."""
         return self._writer.memory_bytes if self._transport is not None else 0
 
     @property
     def has_pending(self) -> bool:
-        """Does it wait for an answer of ours?"""
+        """True if a request waits for its response."""
         return bool(self._pending)
 
     def close(self) -> None:
@@ -459,5 +463,5 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _as_coroutine(result: Awaitable[Any]) -> Any:
     return await result

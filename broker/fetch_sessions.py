@@ -1,12 +1,14 @@
-"""Fetch sessions (KIP-227): what a consumer reads is remembered, so that it names, and is told, only what changes.
+"""Fetch sessions (KIP-227): the broker remembers the partitions of a consumer, so requests and responses name only
+changes.
 
-A consumer that begins with a full fetch of epoch 0 gets a session, and from then on sends what it wants otherwise than
-before, under the session's next epoch. Its answers leave out partitions that have no records, no error and the same
-bounds as before; with thousands of idle partitions that is nearly all. The reads themselves are checked as ever.
+A consumer starts a session with a full fetch of epoch 0. From then on it sends only changed partitions, under the
+session's next epoch. Responses omit partitions without records, errors or changed bounds; with thousands of idle
+partitions that is nearly all of them. Each read is still checked like one without a session.
 
-Sessions are bounded in number and in partitions of all of them. Without room one that was idle for EVICTABLE_S goes,
-the longest first, else a smaller one that is as old; else there is no session, and full fetches go on. As at Kafka's
-broker, a connection's end closes none: clients come back with theirs.
+The number of sessions and their total number of partitions are bounded. At the limit, the least recently used session
+idle for more than EVICTION_AGE_S is evicted, else a smaller session older than that. If none qualifies, no session is
+created, and the client continues with full fetches. As in Kafka's broker, closing a connection does not end its
+session: clients reconnect and continue it.
 """
 
 from __future__ import annotations
@@ -25,112 +27,115 @@ from headrace.broker.protocol.fetch import FetchedPartition, FetchedTopic, Fetch
 SESSIONS_MAX = 1000
 """Kafka's `max.incremental.fetch.session.cache.slots`."""
 PARTITIONS_MAX = 200_000
-"""Of all sessions together, some hundred bytes each."""
-EVICTABLE_S = 120.0
+"""Of all sessions together; a partition takes a few hundred bytes."""
+EVICTION_AGE_S = 120.0
 """Kafka's `min.incremental.fetch.session.eviction.ms`."""
-FIRST_EPOCH, LAST_EPOCH = 0, -1
-"""Of full fetches: with the first a session begins, with the last there is to be none."""
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+"""Epochs of full fetches: the first one starts a session, the second one requests that there is none."""
 EPOCH_MAX = ID_MAX = (1 << 31) - 1
 
 TopicKey = tuple[str, UUID]
-"""As the client names it: its name, or its id and ""."""
-NameOf = Callable[[TopicKey], str]
-"""The name that a topic has now."""
+"""A topic as the client names it: (name, nil UUID), or ("", topic id)."""
+TopicNameLookup = Callable[[TopicKey], str]
+"""Returns the current name of a topic."""
 Logs = Mapping[tuple[str, int], PartitionLog]
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A partition of a session; `end` and `start` are the bounds its last answer had, -1 where it had an error.
+class _SessionPartition:
+    """One partition of a session. `end` and `start` are the bounds last reported, -1 after an error.
 
-    What is wanted of it may be something that was not looked at yet.
+    `is_reported` is False until a response has covered the current request.
     """
 
-    wanted: FetchPartition
-    is_looked_at: bool = False
+    requested: FetchPartition
+    is_reported: bool = False
     end: int = -1
     start: int = -1
 
 
 class FetchSession:
-    """What one consumer reads, in the order in which it is read: what had records goes behind the others."""
+    """The partitions of one consumer, in read order: a partition that returned records moves to the end."""
 
-    __slots__ = ("_followed", "began_s", "epoch", "is_by_id", "session_id", "used_s")
+    __slots__ = ("_partitions", "created_s", "epoch", "is_by_id", "last_used_s", "session_id")
 
     def __init__(self, session_id: int, topics: Sequence[FetchTopic], *, is_by_id: bool, now_s: float) -> None:
         self.session_id, self.epoch, self.is_by_id = session_id, 1, is_by_id
-        self.began_s = self.used_s = now_s
-        self._followed: dict[tuple[TopicKey, int], _Followed] = {}
-        self.change(topics, ())
+        self.created_s = self.last_used_s = now_s
+        self._partitions: dict[tuple[TopicKey, int], _SessionPartition] = {}
+        self.update(topics, ())
 
     def __len__(self) -> int:
-        return len(self._followed)
+        return len(self._partitions)
 
-    def change(self, topics: Sequence[FetchTopic], forgotten: Sequence[FetchTopic]) -> None:
-        """Takes what a request wants otherwise, or no more."""
+    def update(self, topics: Sequence[FetchTopic], forgotten: Sequence[FetchTopic]) -> None:
+        """Applies the changes of a request: added or changed partitions, and removed ones."""
         for topic in topics:
             key = (topic.name, topic.topic_id)
-            for wanted in topic.partitions:
-                known = self._followed.setdefault((key, wanted.partition), _Followed(wanted))
-                known.wanted, known.is_looked_at = wanted, False
+            for requested in topic.partitions:
+                partition = self._partitions.setdefault((key, requested.partition), _SessionPartition(requested))
+                partition.requested, partition.is_reported = requested, False
         for topic in forgotten:
-            for gone in topic.partitions:
-                self._followed.pop(((topic.name, topic.topic_id), gone.partition), None)
+            for removed in topic.partitions:
+                self._partitions.pop(((topic.name, topic.topic_id), removed.partition), None)
 
-    def logs(self, logs: Logs, name_of: NameOf) -> list[PartitionLog]:
-        """Those that are there of what is read."""
-        return [log for _, _, log in self._each(logs, name_of) if log is not None]
+    def logs(self, logs: Logs, topic_name: TopicNameLookup) -> list[PartitionLog]:
+        """Returns the existing logs of the session's partitions."""
+        return [log for _, _, log in self._iter_partitions(logs, topic_name) if log is not None]
 
-    def _each(self, logs: Logs, name_of: NameOf) -> Iterator[tuple[TopicKey, _Followed, PartitionLog | None]]:
-        # Partitions of a topic share its key, and mostly stand together: to hash an id takes longer than all else here.
+    def _iter_partitions(
+        self, logs: Logs, topic_name: TopicNameLookup
+    ) -> Iterator[tuple[TopicKey, _SessionPartition, PartitionLog | None]]:
+        # Partitions of a topic share its key object and are mostly adjacent. Hashing a UUID is the slowest step here,
+        # so each topic is looked up once per run.
         last, name = None, ""
-        for (topic, index), followed in self._followed.items():
+        for (topic, index), partition in self._partitions.items():
             if topic is not last:
-                last, name = topic, name_of(topic)
-            yield topic, followed, logs.get((name, index))
+                last, name = topic, topic_name(topic)
+            yield topic, partition, logs.get((name, index))
 
-    def due(self, logs: Logs, name_of: NameOf) -> tuple[FetchTopic, ...]:
-        """The partitions about which there may be something to tell."""
+    def topics_to_read(self, logs: Logs, topic_name: TopicNameLookup) -> tuple[FetchTopic, ...]:
+        """Returns the partitions that may have records, an error or changed bounds."""
         found = []
-        for topic, followed, log in self._each(logs, name_of):
-            is_idle = (
+        for topic, partition, log in self._iter_partitions(logs, topic_name):
+            is_unchanged = (
                 log is not None
-                and followed.is_looked_at
-                and followed.wanted.offset == log.high_watermark == followed.end
-                and log.log_start_offset == followed.start
+                and partition.is_reported
+                and partition.requested.offset == log.high_watermark == partition.end
+                and log.log_start_offset == partition.start
             )
-            if not is_idle:
-                found.append((topic, followed.wanted))
+            if not is_unchanged:
+                found.append((topic, partition.requested))
         return tuple(
-            FetchTopic(name, topic_id, tuple(wanted for _, wanted in some))
-            for (name, topic_id), some in groupby(found, key=lambda one: one[0])
+            FetchTopic(name, topic_id, tuple(requested for _, requested in some))
+            for (name, topic_id), some in groupby(found, key=lambda item: item[0])
         )
 
-    def told(self, topics: Sequence[FetchedTopic], *, is_full: bool) -> tuple[FetchedTopic, ...]:
-        """What of an answer goes to the client, which is taken note of."""
-        kept = []
+    def filter_response(self, topics: Sequence[FetchedTopic], *, is_full: bool) -> tuple[FetchedTopic, ...]:
+        """Returns the part of a response that the client does not know yet, and records it as reported."""
+        reported = []
         for topic in topics:
-            partitions = tuple(one for one in topic.partitions if self._note(topic, one) or is_full)
+            partitions = tuple(result for result in topic.partitions if self._update_reported(topic, result) or is_full)
             if partitions:
-                kept.append(FetchedTopic(topic.name, topic.topic_id, partitions))
-        return tuple(kept)
+                reported.append(FetchedTopic(topic.name, topic.topic_id, partitions))
+        return tuple(reported)
 
-    def _note(self, topic: FetchedTopic, answer: FetchedPartition) -> bool:
-        key = ((topic.name, topic.topic_id), answer.partition)
-        followed = self._followed.get(key)
-        if followed is None:  # another request has let go of it meanwhile
+    def _update_reported(self, topic: FetchedTopic, result: FetchedPartition) -> bool:
+        key = ((topic.name, topic.topic_id), result.partition)
+        partition = self._partitions.get(key)
+        if partition is None:  # removed by a concurrent request
             return True
-        has_error = answer.error is not ErrorCode.NONE
-        end, start = (-1, -1) if has_error else (answer.high_watermark, answer.log_start_offset)
-        has_news = bool(answer.records) or has_error or (end, start) != (followed.end, followed.start)
-        followed.end, followed.start, followed.is_looked_at = end, start, True
-        if answer.records:
-            self._followed[key] = self._followed.pop(key)
-        return has_news
+        has_error = result.error is not ErrorCode.NONE
+        end, start = (-1, -1) if has_error else (result.high_watermark, result.log_start_offset)
+        is_changed = bool(result.records) or has_error or (end, start) != (partition.end, partition.start)
+        partition.end, partition.start, partition.is_reported = end, start, True
+        if result.records:
+            self._partitions[key] = self._partitions.pop(key)
+        return is_changed
 
 
 class FetchSessions:
-    """Not for use by threads. Times are of a monotonic clock, in seconds."""
+    """All fetch sessions of the broker. Not thread-safe. Times are seconds of a monotonic clock."""
 
     def __init__(self, *, sessions_max: int = SESSIONS_MAX, partitions_max: int = PARTITIONS_MAX) -> None:
         self._sessions_max, self._partitions_max = sessions_max, partitions_max
@@ -143,58 +148,71 @@ class FetchSessions:
     def partitions(self) -> int:
         return sum(map(len, self._sessions.values()))
 
-    def of(self, request: FetchRequest, *, is_by_id: bool, now_s: float) -> FetchSession | None:
-        """The session of a request, changed as it says; a new one where it asks for it; None where there is none.
+    def resolve(self, request: FetchRequest, *, is_by_id: bool, now_s: float) -> FetchSession | None:
+        """Returns the session of a request after applying its changes; a new session if it starts one; None without a
+        session.
 
         Raises:
-            RequestRefused: there is no such session, or the request is not its next one.
+            RequestRefused: the session does not exist, or the epoch is not its next one.
         """
-        if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            return self._begun(request, is_by_id, now_s) if request.session_epoch == FIRST_EPOCH else None
+            return self._start_session(request, is_by_id, now_s) if request.session_epoch == INITIAL_EPOCH else None
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise RequestRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {request.session_id}")
+            raise RequestRefused(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {request.session_id} does not exist"
+            )
         if session.epoch != request.session_epoch:
             raise RequestRefused(
-                ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"epoch {request.session_epoch} where {session.epoch} was due"
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"fetch session epoch {request.session_epoch}; expected {session.epoch}",
             )
         if session.is_by_id != is_by_id:
-            raise RequestRefused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "the session names topics the other way")
+            raise RequestRefused(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                "the session was started with topic names and is continued with topic ids, or the other way round",
+            )
         added = sum(len(topic.partitions) for topic in request.topics)
         if len(session) + added > self._partitions_max:
             del self._sessions[session.session_id]
-            raise RequestRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the session has too many partitions")
-        session.change(request.topics, request.forgotten)
+            raise RequestRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the fetch session has too many partitions")
+        session.update(request.topics, request.forgotten)
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
-        session.used_s = now_s
+        session.last_used_s = now_s
         if not len(session):
             del self._sessions[session.session_id]
         return session
 
-    def _begun(self, request: FetchRequest, is_by_id: bool, now_s: float) -> FetchSession | None:
-        session = FetchSession(self._free_id(), request.topics, is_by_id=is_by_id, now_s=now_s)
-        if not len(session) or not self._has_room(len(session), now_s):
+    def _start_session(self, request: FetchRequest, is_by_id: bool, now_s: float) -> FetchSession | None:
+        session = FetchSession(self._unused_id(), request.topics, is_by_id=is_by_id, now_s=now_s)
+        if not len(session) or not self._evict_for(len(session), now_s):
             return None
         self._sessions[session.session_id] = session
         return session
 
-    def _has_room(self, size: int, now_s: float) -> bool:
+    def _evict_for(self, size: int, now_s: float) -> bool:
         while len(self._sessions) >= self._sessions_max or self.partitions + size > self._partitions_max:
-            old = [one for one in self._sessions.values() if now_s - one.used_s > EVICTABLE_S]
-            smaller = [one for one in self._sessions.values() if now_s - one.began_s > EVICTABLE_S and len(one) < size]
-            if old:
-                victim = min(old, key=lambda one: one.used_s)
-            elif smaller and size <= self._partitions_max:
-                victim = min(smaller, key=len)
+            idle_sessions = [
+                session for session in self._sessions.values() if now_s - session.last_used_s > EVICTION_AGE_S
+            ]
+            smaller_sessions = [
+                session
+                for session in self._sessions.values()
+                if now_s - session.created_s > EVICTION_AGE_S and len(session) < size
+            ]
+            if idle_sessions:
+                victim = min(idle_sessions, key=lambda session: session.last_used_s)
+            elif smaller_sessions and size <= self._partitions_max:
+                victim = min(smaller_sessions, key=len)
             else:
                 return False
             del self._sessions[victim.session_id]
         return True
 
-    def _free_id(self) -> int:
+    def _unused_id(self) -> int:
         while True:
-            # No secret: who reads what is checked at every fetch.
+            # The id need not be secret: permissions are checked at every fetch.
             session_id = random.randint(1, ID_MAX)  # noqa: S311
             if session_id not in self._sessions:
                 return session_id

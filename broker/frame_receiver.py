@@ -1,131 +1,134 @@
-"""What has come from one client and is not handled yet: bytes in, whole frames out.
+"""Receive buffer of one connection: collects bytes and returns complete frames.
 
-The socket writes into the buffer that frames are read from, so that a produce request is not copied on its way to the
-log unless it comes in more pieces than the buffer has room for.
+The socket writes into the same buffer that frames are read from. So a produce request reaches the log without a copy,
+unless it is larger than the buffer's free space.
 """
 
 from __future__ import annotations
 
 from headrace.broker.errors import FrameRefused
-from headrace.broker.protocol.framing import frame_length
+from headrace.broker.protocol.framing import read_frame_length
 
-FIRST_BUFFER_BYTES = 16 * 1024
-"""Of a connection to begin with: there may be thousands that send little."""
+INITIAL_BUFFER_BYTES = 16 * 1024
+"""Buffer of a new connection. Small, because thousands of connections may send little."""
 BUFFER_BYTES = 256 * 1024
-"""Of a connection that sends more; beyond it the buffer grows to a large frame and shrinks once that is handled."""
-RECEIVED_BYTES_MAX = 1024 * 1024 * 1024
-"""Of half-received requests beyond BUFFER_BYTES each, in all; while there is more, who sends more of one is closed."""
-SPARE_BYTES_MAX = 2 * 1024 * 1024
-SPARES_MAX = 8
-"""Larger buffers that are kept for whoever needs one next: librdkafka's requests may be of a megabyte, and to have that
-much memory anew for each takes about as long as to copy it from the socket."""
-LOGIN_FRAME_BYTES_MAX = 64 * 1024
-"""Of a request of a client that has not said who it is."""
+"""Buffer of a connection that sends more. Beyond it the buffer grows to the size of a large frame, and shrinks once
+that frame has been handled."""
+EXTRA_BYTES_MAX = 1024 * 1024 * 1024
+"""Memory of all connections for partly received requests, beyond BUFFER_BYTES each. Above it, a connection that needs
+more is closed."""
+POOLED_BUFFER_BYTES_MAX = 2 * 1024 * 1024
+POOLED_BUFFERS_MAX = 8
+"""Large buffers that are pooled for reuse. librdkafka's requests may be a megabyte, and allocating that much takes
+about as long as copying it from the socket."""
+UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
+"""Largest request of a client that has not logged in."""
 _LENGTH_BYTES = 4
 
 
-class ReceivedBytes:
-    """Of all connections together: what buffers take beyond BUFFER_BYTES each, and larger ones to be used again."""
+class ReceiveBufferPool:
+    """Large buffers shared by all connections, and the bytes that buffers use beyond BUFFER_BYTES each."""
 
-    __slots__ = ("_spares", "beyond_buffers")
+    __slots__ = ("_free", "extra_bytes")
 
     def __init__(self) -> None:
-        self.beyond_buffers = 0
-        self._spares: list[bytearray] = []  # by their sizes
+        self.extra_bytes = 0
+        self._free: list[bytearray] = []  # ascending by size
 
-    def buffer(self, size: int) -> bytearray:
-        """Of at least this size; what is in it is anybody's."""
-        if self._spares and len(self._spares[-1]) >= size:
-            return self._spares.pop()
+    def take_buffer(self, size: int) -> bytearray:
+        """Returns a buffer of at least this size with undefined content."""
+        if self._free and len(self._free[-1]) >= size:
+            return self._free.pop()
         return bytearray(size)
 
-    def give_back(self, buffer: bytearray) -> None:
-        if len(buffer) <= SPARE_BYTES_MAX:
-            self._spares.append(buffer)
-            self._spares.sort(key=len)
-            del self._spares[:-SPARES_MAX]
+    def return_buffer(self, buffer: bytearray) -> None:
+        if len(buffer) <= POOLED_BUFFER_BYTES_MAX:
+            self._free.append(buffer)
+            self._free.sort(key=len)
+            del self._free[:-POOLED_BUFFERS_MAX]
 
 
 class FrameReceiver:
-    """The bytes in `_buffer[_start:_end]` have been received and not handled. `_small` is what it goes back to from a
-    buffer beyond BUFFER_BYTES."""
+    """`_buffer[_start:_end]` has been received and not yet handled. `_small` is the buffer to return to from one of
+    more than BUFFER_BYTES."""
 
-    __slots__ = ("_buffer", "_end", "_in_all", "_small", "_start")
+    __slots__ = ("_buffer", "_end", "_pool", "_small", "_start")
 
-    def __init__(self, in_all: ReceivedBytes) -> None:
-        self._in_all = in_all
-        self._buffer = self._small = bytearray(FIRST_BUFFER_BYTES)
+    def __init__(self, pool: ReceiveBufferPool) -> None:
+        self._pool = pool
+        self._buffer = self._small = bytearray(INITIAL_BUFFER_BYTES)
         self._start = self._end = 0
 
-    def room(self) -> memoryview:
-        """Where the next bytes go; there is always some."""
+    def free_space(self) -> memoryview:
+        """Returns the free part of the buffer for the next bytes; never empty."""
         if self._start == self._end:
-            self.release()
+            self.shrink()
             self._start = self._end = 0
         elif self._end == len(self._buffer):
-            self._make_room()
+            self._make_space()
         return memoryview(self._buffer)[self._end :]
 
-    def received(self, byte_count: int) -> None:
-        """That many bytes are in what `room` returned."""
+    def add_received(self, byte_count: int) -> None:
+        """Marks the first bytes of `free_space` as received."""
         self._end += byte_count
 
-    def frame(self, *, is_in: bool) -> memoryview | None:
-        """The first frame without its length, which stays until `handled`; None while it has not come whole.
+    def next_frame(self, *, is_authenticated: bool) -> memoryview | None:
+        """Returns the first frame without its length prefix, or None while it is incomplete. The frame stays until
+        `discard`.
 
         Raises:
-            FrameRefused: it is longer than any, or than one of a client that has not logged in, or clients have
-                sent too much of requests that have not come whole.
+            FrameRefused: the frame exceeds the limit (a lower one before login), or incomplete requests of all
+                connections take too much memory.
         """
         if self._end - self._start < _LENGTH_BYTES:
             return None
         view = memoryview(self._buffer)
-        length = frame_length(view, self._start, self._end)
-        if length > LOGIN_FRAME_BYTES_MAX and not is_in:
-            raise FrameRefused(f"a frame of {length} bytes before a login")
+        length = read_frame_length(view, self._start, self._end)
+        if length > UNAUTHENTICATED_FRAME_BYTES_MAX and not is_authenticated:
+            raise FrameRefused(f"a frame of {length} bytes before login; at most {UNAUTHENTICATED_FRAME_BYTES_MAX}")
         start = self._start + _LENGTH_BYTES
         if start + length <= self._end:
             return view[start : start + length]
-        if len(self._buffer) > BUFFER_BYTES and self._in_all.beyond_buffers > RECEIVED_BYTES_MAX:
-            raise FrameRefused(f"clients have sent {self._in_all.beyond_buffers} bytes of unfinished requests")
+        if len(self._buffer) > BUFFER_BYTES and self._pool.extra_bytes > EXTRA_BYTES_MAX:
+            raise FrameRefused(f"incomplete requests of all clients take {self._pool.extra_bytes} bytes")
         return None
 
-    def handled(self, frame: memoryview) -> None:
-        """The first frame is handled, and will be written over."""
+    def discard(self, frame: memoryview) -> None:
+        """Removes the first frame; its bytes will be overwritten."""
         self._start += _LENGTH_BYTES + len(frame)
 
-    def release(self) -> None:
-        """Lets go of a large buffer in which there is nothing unhandled: who has sent one request may send no other."""
+    def shrink(self) -> None:
+        """Returns an empty large buffer to the pool: the client may not send another large request."""
         if self._start == self._end and len(self._buffer) > BUFFER_BYTES:
             self._start = self._end = 0
-            self._use(self._small)
+            self._switch_to(self._small)
 
     def close(self) -> None:
-        """Lets go of the buffer."""
+        """Releases the buffer."""
         self._small = bytearray()
-        self._use(self._small)
+        self._switch_to(self._small)
 
-    def _make_room(self) -> None:
-        """Moves what is unhandled to the front, into a larger buffer if the front was full already.
+    def _make_space(self) -> None:
+        """Moves the received bytes to the front, into a larger buffer if more than half of it is used.
 
-        The buffer grows with the bytes that came, not with the length a client claims.
+        The buffer grows with the bytes received, not with the length that a client claims.
         """
-        unhandled = memoryview(self._buffer)[self._start : self._end]
-        if len(unhandled) <= len(self._buffer) // 2:
-            memoryview(self._buffer)[: len(unhandled)] = unhandled
+        pending = memoryview(self._buffer)[self._start : self._end]
+        if len(pending) <= len(self._buffer) // 2:
+            memoryview(self._buffer)[: len(pending)] = pending
         elif len(self._buffer) < BUFFER_BYTES:
             self._small = bytearray(2 * len(self._buffer))
-            self._small[: len(unhandled)] = unhandled
-            self._use(self._small)
+            self._small[: len(pending)] = pending
+            self._switch_to(self._small)
         else:
-            larger = self._in_all.buffer(2 * len(self._buffer))
-            larger[: len(unhandled)] = unhandled
-            self._use(larger)
-        self._start, self._end = 0, len(unhandled)
+            larger = self._pool.take_buffer(2 * len(self._buffer))
+            larger[: len(pending)] = pending
+            self._switch_to(larger)
+        self._start, self._end = 0, len(pending)
 
-    def _use(self, buffer: bytearray) -> None:
-        """Goes on with this buffer."""
-        before, self._buffer = self._buffer, buffer
-        self._in_all.beyond_buffers += max(len(buffer) - BUFFER_BYTES, 0) - max(len(before) - BUFFER_BYTES, 0)
-        if len(before) > BUFFER_BYTES:
-            self._in_all.give_back(before)
+    def _switch_to(self, buffer: bytearray) -> None:
+        """Replaces the buffer and accounts for its size."""
+        previous, self._buffer = self._buffer, buffer
+        self._pool.extra_bytes += max(len(buffer) - BUFFER_BYTES, 0) - max(len(previous) - BUFFER_BYTES, 0)
+        if len(previous) > BUFFER_BYTES:
+            self._pool.return_buffer(previous)

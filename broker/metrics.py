@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus, over HTTP on a port of its own: what the broker counted, holds, and has room for."""
+"""`/metrics` for Prometheus, over HTTP on a separate port."""
 
 from __future__ import annotations
 
@@ -14,64 +14,66 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from headrace.broker.connection import Connections
-from headrace.broker.counts import BUCKETS_S, OTHER, TOPICS_MAX, Histogram, RequestCounts
 from headrace.broker.errors import AddressUnusable
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import BY_KEY
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.request_counts import BUCKETS_S, OTHER, TOPICS_MAX, Histogram, RequestCounts
 from headrace.version import VERSION
 
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 16 * 1024
-HEAD_S = 5.0
-"""For a client to send the head of its request, and to take the answer."""
+REQUEST_TIMEOUT_S = 5.0
+"""Time for a client to send its request head and to receive the response."""
 CLIENTS_MAX = 16
-"""At once; more are closed."""
+"""Concurrent clients; further connections are closed."""
 
 
 class MetricsPage:
-    """The text that Prometheus reads, made when it asks."""
+    """Renders the metrics when Prometheus scrapes them."""
 
     def __init__(self, node: BrokerNode, connections: Connections, counts: RequestCounts) -> None:
         self._node, self._connections, self._counts = node, connections, counts
 
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type, of the formats that a client accepts."""
-        self._counts.keep_within({topic.name for topic in self._node.topics})
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Returns the page and its content type, in a format that the `Accept` header allows."""
+        self._counts.retain_topics({topic.name for topic in self._node.topics})
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
-        registry.register(_Collected([*self._of_requests(), *self._of_logs(), *self._of_work()]))
+        registry.register(_StaticCollector([*self._request_metrics(), *self._log_metrics(), *self._work_metrics()]))
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
 
-    def _of_requests(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily("headrace_broker_info", "Always 1, for the version in its label.", labels=["version"])
+    def _request_metrics(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily("headrace_broker_info", "Always 1; the label is the version.", labels=["version"])
         info.add_metric([VERSION], 1)
         yield info
         yield GaugeMetricFamily(
-            "headrace_broker_connections", "Connections of clients.", value=len(self._connections.open)
+            "headrace_broker_connections", "Open client connections.", value=len(self._connections.open)
         )
         yield GaugeMetricFamily(
-            "headrace_broker_fetch_sessions", "Fetch sessions of clients.", value=len(self._node.fetch_sessions)
+            "headrace_broker_fetch_sessions", "Open fetch sessions.", value=len(self._node.fetch_sessions)
         )
         times = HistogramMetricFamily(
             "headrace_broker_request_seconds",
-            "From a request to its answer; a fetch may wait for messages, and a member for its group.",
+            "Time from request to response, including a fetch's wait for records and a member's wait for its group.",
             labels=["api"],
         )
         for key, histogram in sorted(self._counts.seconds.items()):
             times.add_metric([BY_KEY[key].name], _buckets(histogram), sum_value=histogram.sum_s)
         yield times
         errors = CounterMetricFamily(
-            "headrace_broker_errors", "Error codes in answers, of each part that has one.", labels=["api", "error"]
+            "headrace_broker_errors",
+            "Error codes in responses; every partition or topic with an error counts.",
+            labels=["api", "error"],
         )
         for (key, code), number in sorted(self._counts.errors.items()):
             errors.add_metric([BY_KEY[key].name, _error_name(code)], number)
         yield errors
         for name, text, counter in (
-            ("received", "Bytes of record batches that producers sent", self._counts.received),
-            ("sent", "Bytes of record batches that were fetched", self._counts.sent),
+            ("received", "Bytes of record batches received from producers", self._counts.received),
+            ("sent", "Bytes of record batches sent to consumers", self._counts.sent),
         ):
             family = CounterMetricFamily(
                 f"headrace_broker_{name}_bytes",
@@ -82,16 +84,20 @@ class MetricsPage:
                 family.add_metric([topic], number)
             yield family
 
-    def _of_logs(self) -> Iterator[Metric]:
+    def _log_metrics(self) -> Iterator[Metric]:
         sizes: Counter[str] = Counter()
         for (topic, _), log in self._node.logs.items():
             sizes[topic] += log.size
-        yield GaugeMetricFamily("headrace_broker_topics", "Topics, with our own.", value=len(self._node.topics))
-        yield GaugeMetricFamily("headrace_broker_partitions", "Partitions of all topics.", value=len(self._node.logs))
+        yield GaugeMetricFamily(
+            "headrace_broker_topics", "Number of topics, including internal ones.", value=len(self._node.topics)
+        )
+        yield GaugeMetricFamily(
+            "headrace_broker_partitions", "Number of partitions of all topics.", value=len(self._node.logs)
+        )
         largest = dict(sizes.most_common(TOPICS_MAX))
         family = GaugeMetricFamily(
             "headrace_broker_log_bytes",
-            f'Bytes of batches that are kept; "{OTHER}" is all but the {TOPICS_MAX} largest topics.',
+            f'Bytes of record batches in the logs; "{OTHER}" is all but the {TOPICS_MAX} largest topics.',
             labels=["topic"],
         )
         for topic, size in sorted(largest.items()):
@@ -101,25 +107,27 @@ class MetricsPage:
         yield family
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(self._node.config.data_dir)
-            yield GaugeMetricFamily("headrace_broker_disk_free_bytes", "Of the data directory's disk.", value=disk.free)
             yield GaugeMetricFamily(
-                "headrace_broker_disk_total_bytes", "Of the data directory's disk.", value=disk.total
+                "headrace_broker_disk_free_bytes", "Free space of the data directory's disk.", value=disk.free
+            )
+            yield GaugeMetricFamily(
+                "headrace_broker_disk_total_bytes", "Size of the data directory's disk.", value=disk.total
             )
 
-    def _of_work(self) -> Iterator[Metric]:
-        forced = HistogramMetricFamily(
-            "headrace_broker_fsync_seconds", "To force to disk what waited for it together.", labels=[]
+    def _work_metrics(self) -> Iterator[Metric]:
+        fsyncs = HistogramMetricFamily(
+            "headrace_broker_fsync_seconds", "Duration of one fsync of everything that waited for it.", labels=[]
         )
         histogram = self._node.flusher.seconds
-        forced.add_metric([], _buckets(histogram), sum_value=histogram.sum_s)
-        yield forced
+        fsyncs.add_metric([], _buckets(histogram), sum_value=histogram.sum_s)
+        yield fsyncs
         yield CounterMetricFamily(
             "headrace_broker_paused_seconds",
-            "While nobody was served, of a second and more at a time.",
+            "Total time in which the event loop served no client, counting pauses of a second or more.",
             value=self._node.pauses.total_s,
         )
         groups = GaugeMetricFamily(
-            "headrace_broker_groups", "Consumer groups with or without members.", labels=["state"]
+            "headrace_broker_groups", "Consumer groups, with and without members.", labels=["state"]
         )
         states = Counter(group.state.value for group in self._node.groups.groups.values())
         for state, number in sorted(states.items()):
@@ -128,17 +136,17 @@ class MetricsPage:
         cleaner = self._node.cleaner
         yield CounterMetricFamily("headrace_broker_compactions", "Logs compacted.", value=cleaner.compactions)
         yield CounterMetricFamily(
-            "headrace_broker_compacted_bytes", "Bytes that compaction took out of logs.", value=cleaner.freed_bytes
+            "headrace_broker_compacted_bytes", "Bytes that compaction removed from logs.", value=cleaner.freed_bytes
         )
         yield GaugeMetricFamily(
             "headrace_broker_logs_not_compacted",
-            "Logs that are not compacted any more, since a batch of theirs is damaged.",
-            value=cleaner.given_up_count,
+            "Logs excluded from compaction because of a corrupt batch.",
+            value=cleaner.uncleanable_count,
         )
 
 
-class _Collected:
-    """What prometheus_client asks for metrics."""
+class _StaticCollector:
+    """A prometheus_client collector of metrics that are already built."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -149,10 +157,10 @@ class _Collected:
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     buckets: list[tuple[str, float]] = []
-    reached = 0
+    cumulative = 0
     for end, number in zip((*map(str, BUCKETS_S), "+Inf"), histogram.counts, strict=True):
-        reached += number
-        buckets.append((end, reached))
+        cumulative += number
+        buckets.append((end, cumulative))
     return buckets
 
 
@@ -164,7 +172,7 @@ _ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 
 class MetricsListener:
-    """Answers GET /metrics and nothing else; one request for each connection."""
+    """HTTP server for GET /metrics; one request per connection."""
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
@@ -172,9 +180,10 @@ class MetricsListener:
         self._clients = 0
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """
+        """Listens on the address and returns it.
+
         Raises:
-            AddressUnusable: the address is taken, or not this machine's.
+            AddressUnusable: the address is in use or not an address of this machine.
         """
         try:
             self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
@@ -191,27 +200,27 @@ class MetricsListener:
         self._clients += 1
         try:
             if self._clients <= CLIENTS_MAX:
-                async with asyncio.timeout(HEAD_S):
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head.decode("latin-1")))
+                    writer.write(self._respond(head.decode("latin-1")))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            logger.debug("metrics not read error=%s", error)
+            logger.debug("metrics request failed error=%s", error)
         except Exception:
             logger.exception("metrics failed")
         finally:
             self._clients -= 1
             writer.close()
 
-    def _answer(self, head: str) -> bytes:
+    def _respond(self, head: str) -> bytes:
         request, *lines = head.split("\r\n")
         words = request.split(" ")
         if len(words) != 3 or words[0] not in ("GET", "HEAD"):
-            return _response("405 Method Not Allowed", b"GET /metrics is answered here\n")
+            return _response("405 Method Not Allowed", b"use GET /metrics\n")
         if words[1].partition("?")[0] != "/metrics":
-            return _response("404 Not Found", b"GET /metrics is answered here\n")
+            return _response("404 Not Found", b"use GET /metrics\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body, content_type = self._page.page(headers.get("accept", ""))
+        body, content_type = self._page.render(headers.get("accept", ""))
         return _response("200 OK", body, content_type, with_body=words[0] == "GET")
 
 

@@ -1,11 +1,11 @@
-"""What of answers is on its way to one client, in order.
+"""Outgoing responses of one connection, in order.
 
-What is in memory goes with one call for as many pieces as there are; what is in log files goes from the page cache to
-the socket without passing through here (sendfile), except over TLS and where there is no such call. Only what a client
-reads is taken out of the files, so that one that reads slowly costs no memory for what it has asked.
+Pieces in memory go out with one write call. Pieces in log files go from the page cache to the socket by sendfile,
+without a copy in user space; TLS and systems without sendfile need a copy. Files are read only as fast as the client
+reads, so a slow client does not cost memory.
 
-asyncio's transport owns the socket and says when it takes more. It is never told of more than it could send at once,
-but for the little that makes it wait for the socket.
+asyncio's transport owns the socket and reports when it can send more. It never gets more than it can send at once,
+except for the few bytes that make it wait for the socket.
 """
 
 from __future__ import annotations
@@ -18,141 +18,143 @@ from collections.abc import Callable, Sequence
 from headrace.broker.log.files import FileSlice
 from headrace.broker.protocol.framing import Piece
 
-WAITED_WITH_BYTES = 4096
-"""Handed to the transport when the socket takes nothing more, so that it tells when it does."""
-SENT_AT_ONCE = 1024 * 1024
-"""Of files to one client that takes all of it, before others have their turn."""
-TOGETHER_BYTES = 16 * 1024
-"""Of answers that wait for those behind them, to go with one call."""
-COPIED_AT_ONCE = 256 * 1024
-"""Bytes of a file that are read where they cannot be sent from it; the next when the client has read these."""
-NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What a file system or a sandbox says that has no such call."""
+WAKEUP_BYTES = 4096
+"""Passed to the transport when the socket is full, so that the transport reports when it can send again."""
+SENDFILE_BYTES_BEFORE_YIELD = 1024 * 1024
+"""File bytes sent to one fast client before other connections are served."""
+GATHERED_BYTES_MAX = 16 * 1024
+"""Responses are gathered up to this size and sent with one call."""
+COPY_CHUNK_BYTES = 256 * 1024
+"""File bytes read at a time where sendfile is not available; the next chunk is read when the client has received this
+one."""
+SENDFILE_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of a file system or sandbox that does not support sendfile."""
 
 
 class ResponseWriter:
-    """Not for use by threads. `go_on` is to be called soon after the transport's `resume_writing`.
+    """Not thread-safe. Call `flush` soon after the transport's `resume_writing`.
 
     Args:
-        transport: to which nobody else writes.
-        may_go_on: called when others have had their turn, and when what had to be read from a disk has been, which a
-            thread does.
+        transport: used by this writer alone.
+        on_ready: called when `flush` should run again: after other connections were served, or after a thread has read
+            data from disk.
     """
 
-    def __init__(self, transport: asyncio.Transport, may_go_on: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, on_ready: Callable[[], None]) -> None:
         self._transport = transport
-        self._may_go_on = may_go_on
-        self._waiting: deque[Piece] = deque()
-        self._in_memory_bytes = self._in_files_bytes = 0  # of what waits: counted, since there may be many pieces
-        self._reading: asyncio.Future[None] | None = None
-        self._together = _Together(self)
+        self._on_ready = on_ready
+        self._queue: deque[Piece] = deque()
+        self._in_memory_bytes = self._in_files_bytes = 0  # counters, because the queue may hold many pieces
+        self._disk_read: asyncio.Future[None] | None = None
+        self._gathering = _Gathering(self)
         self.is_gathering = False
         is_plain = transport.get_extra_info("sslcontext") is None
         socket = transport.get_extra_info("socket") if is_plain else None
         self._socket_fd = socket.fileno() if socket is not None else None
-        # What the transport cannot send at once is waited for; plain ones stop above this limit, those of TLS at it.
+        # Pause as soon as the transport buffers anything: a plain transport pauses above the limit, a TLS transport at
+        # it.
         transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
 
     def write(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            self._waiting.append(piece)
+            self._queue.append(piece)
             if isinstance(piece, FileSlice):
                 self._in_files_bytes += len(piece)
             else:
                 self._in_memory_bytes += len(piece)
-        if not self.is_gathering or self._in_files_bytes or self._in_memory_bytes > TOGETHER_BYTES:
-            self.go_on()
+        if not self.is_gathering or self._in_files_bytes or self._in_memory_bytes > GATHERED_BYTES_MAX:
+            self.flush()
 
-    def together(self) -> _Together:
-        """What is written within goes when it ends, with one call where it is short."""
-        return self._together
+    def gathering(self) -> _Gathering:
+        """Context manager: responses written inside it are sent at its end, short ones with one call."""
+        return self._gathering
 
     @property
     def memory_bytes(self) -> int:
-        """What is in memory of what is not sent yet."""
+        """Unsent bytes held in memory."""
         return self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     @property
     def unsent_bytes(self) -> int:
         return self._in_files_bytes + self._in_memory_bytes + self._transport.get_write_buffer_size()
 
-    def go_on(self) -> None:
-        """Sends until the transport has something left, a disk has to be waited for, others have their turn, or nothing
-        is left.
+    def flush(self) -> None:
+        """Sends until the transport's buffer is full, a disk read is needed, other connections must be served, or the
+        queue is empty.
 
         Raises:
-            OSError: a file cannot be read. What is behind it cannot be sent either.
+            OSError: a file cannot be read. The pieces behind it cannot be sent either.
         """
-        transport, waiting = self._transport, self._waiting
-        if self._reading is not None:
+        transport, queue = self._transport, self._queue
+        if self._disk_read is not None:
             return
-        rest = SENT_AT_ONCE
-        while waiting and not transport.get_write_buffer_size() and not transport.is_closing():
-            in_memory = self._take_in_memory()
+        bytes_left = SENDFILE_BYTES_BEFORE_YIELD
+        while queue and not transport.get_write_buffer_size() and not transport.is_closing():
+            in_memory = self._pop_memory_pieces()
             if in_memory:
                 transport.write(b"".join(in_memory) if len(in_memory) > 1 else in_memory[0])
                 continue
-            if rest <= 0:
-                asyncio.get_running_loop().call_soon(self._may_go_on)
+            if bytes_left <= 0:
+                asyncio.get_running_loop().call_soon(self._on_ready)
                 return
-            piece = waiting[0]
+            piece = queue[0]
             assert isinstance(piece, FileSlice)
             size = len(piece)
-            if not piece.is_cached(rest):
-                self._reading = asyncio.get_running_loop().run_in_executor(None, piece.read_ahead, rest)
-                self._reading.add_done_callback(self._has_read)
+            if not piece.is_cached(bytes_left):
+                self._disk_read = asyncio.get_running_loop().run_in_executor(None, piece.read_ahead, bytes_left)
+                self._disk_read.add_done_callback(self._on_disk_read)
                 return
             if self._socket_fd is None:
-                self._write(piece, COPIED_AT_ONCE)
+                self._write_copy(piece, COPY_CHUNK_BYTES)
             else:
-                self._send(piece, self._socket_fd, rest)
-            rest -= size - len(piece)
+                self._sendfile(piece, self._socket_fd, bytes_left)
+            bytes_left -= size - len(piece)
             self._in_files_bytes -= size - len(piece)
             if not len(piece):
-                waiting.popleft()
+                queue.popleft()
 
-    def _has_read(self, reading: asyncio.Future[None]) -> None:
-        self._reading = None
+    def _on_disk_read(self, reading: asyncio.Future[None]) -> None:
+        self._disk_read = None
         if not reading.cancelled():
-            reading.exception()  # which whoever reads it next meets too
-            self._may_go_on()
+            reading.exception()  # the next read of this file raises the same error
+            self._on_ready()
 
-    def _take_in_memory(self) -> list[bytes | bytearray]:
-        """The pieces up to the next one that is in a file, which wait no longer."""
-        taken: list[bytes | bytearray] = []
-        while self._waiting and not isinstance(piece := self._waiting[0], FileSlice):
-            taken.append(piece)
-            self._waiting.popleft()
+    def _pop_memory_pieces(self) -> list[bytes | bytearray]:
+        """Removes and returns the pieces in front of the next file piece."""
+        data: list[bytes | bytearray] = []
+        while self._queue and not isinstance(piece := self._queue[0], FileSlice):
+            data.append(piece)
+            self._queue.popleft()
             self._in_memory_bytes -= len(piece)
-        return taken
+        return data
 
-    def _send(self, piece: FileSlice, socket_fd: int, most: int) -> None:
-        """Has the kernel send what the socket takes, up to so many bytes."""
-        wanted, sent = min(len(piece), most), 0
+    def _sendfile(self, piece: FileSlice, socket_fd: int, bytes_max: int) -> None:
+        """Sends up to `bytes_max` bytes of the file by sendfile, as many as the socket accepts."""
+        byte_count, sent = min(len(piece), bytes_max), 0
         try:
-            sent = piece.send(socket_fd, wanted)
+            sent = piece.send(socket_fd, byte_count)
         except BlockingIOError:
             pass
         except ConnectionError:
-            self._transport.abort()  # The client is gone.
+            self._transport.abort()  # the client has closed the connection
             return
         except OSError as error:
-            if error.errno not in NO_SENDFILE:
+            if error.errno not in SENDFILE_UNSUPPORTED:
                 raise
             self._socket_fd = None
             return
-        if sent < wanted:  # also where the file ends, of which nothing can be taken then
-            self._write(piece, WAITED_WITH_BYTES)
+        if sent < byte_count:  # the socket is full or the file is truncated; in the second case the read below fails
+            self._write_copy(piece, WAKEUP_BYTES)
 
-    def _write(self, piece: FileSlice, byte_count: int) -> None:
-        taken = piece.take(byte_count)
-        if not taken:
-            raise _ended(piece)
-        self._transport.write(taken)
+    def _write_copy(self, piece: FileSlice, byte_count: int) -> None:
+        data = piece.take(byte_count)
+        if not data:
+            raise _truncated_error(piece)
+        self._transport.write(data)
 
 
-class _Together:
-    """A context of a writer; none within itself."""
+class _Gathering:
+    """Context manager of `ResponseWriter.gathering`; not reentrant."""
 
     def __init__(self, writer: ResponseWriter) -> None:
         self._writer = writer
@@ -162,8 +164,8 @@ class _Together:
 
     def __exit__(self, *_: object) -> None:
         self._writer.is_gathering = False
-        self._writer.go_on()
+        self._writer.flush()
 
 
-def _ended(piece: FileSlice) -> OSError:
-    return OSError(f"a log file ends {len(piece)} bytes before what was promised of it")
+def _truncated_error(piece: FileSlice) -> OSError:
+    return OSError(f"a log file ends {len(piece)} bytes before the end of the range to send")

@@ -1,1 +1,1 @@
-"""Who a client is, and what it may do: users, SASL, rights on topics and groups."""
+"""Authentication and authorization of clients: users, SASL, permissions on topics and groups."""

@@ -1,8 +1,8 @@
-"""The login of one connection: SASL with PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-43, KIP-84, KIP-152).
+"""SASL login of one connection: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-43, KIP-84, KIP-152).
 
-Whether a name is a user's shows neither in an answer nor in the time that it takes: an unknown user is asked for a
-proof of a password that nobody has. PLAIN costs the broker as much as the password's hash; such checks have one
-thread, and what was right once is known by a keyed digest in memory.
+Neither a response nor its timing reveals whether a user exists: an unknown user gets a SCRAM challenge too, derived
+from a random key, and no password fits it. PLAIN costs the broker one password hash per check. These checks share one
+thread; a verified password is remembered in memory as a keyed digest, so later logins skip the hash.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from headrace.broker.access.rights import NOTHING, UNLIMITED, Rights
+from headrace.broker.access.permissions import ALL_PERMISSIONS, NO_PERMISSIONS, BrokerPermissions
 from headrace.broker.access.scram import (
     HASHES,
     ITERATIONS,
     SALT_BYTES,
-    WRONG,
-    Exchange,
-    FirstMessage,
+    WRONG_CREDENTIALS,
+    ClientFirstMessage,
     LoginRefused,
+    ScramExchange,
     Verifier,
 )
 from headrace.broker.access.users import UsersFile
@@ -35,22 +35,26 @@ PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *HASHES)
 PLAIN_HASH: Final = "SCRAM-SHA-256"
 PASSWORD_BYTES_MAX: Final = 1024
-"""What is longer is refused, since it is hashed for whoever sends it."""
-REFUSED_DELAY_S: Final = 0.2
-"""A wrong password is answered only then, and its connection closed."""
+"""Longer passwords are refused before they are hashed."""
+FAILED_LOGIN_DELAY_S: Final = 0.2
+"""A failed login gets its response after this delay; then the connection is closed."""
 
 
 class Users:
-    """The users of a broker, and what their logins share. `key` is random, and made anew at every start."""
+    """The users of a broker and the state that their logins share.
+
+    `key` is random and generated at every start. It makes the challenges of unknown users and the password digests
+    unpredictable.
+    """
 
     def __init__(self, file: UsersFile, key: bytes = b"") -> None:
         self.file = file
         self._key = key or secrets.token_bytes(32)
-        self._proven: dict[str, bytes] = {}
-        self._checks = ThreadPoolExecutor(1, thread_name_prefix="broker-login")
+        self._verified_digests: dict[str, bytes] = {}
+        self._password_executor = ThreadPoolExecutor(1, thread_name_prefix="broker-login")
 
     def verifiers(self, user: str) -> Mapping[str, Verifier]:
-        """What a user's password is checked with; of an unknown one, what no password fits."""
+        """Returns the verifiers of a user by mechanism; for an unknown user they match no password."""
         known = self.file.policy.users.get(user)
         if known is not None:
             return known
@@ -61,80 +65,82 @@ class Users:
             made[mechanism] = Verifier(mechanism, ITERATIONS, digest[:SALT_BYTES], digest[-size:], digest[-size:])
         return made
 
-    async def is_password(self, user: str, password: str) -> bool:
-        """Whether it is the password of this user; an unknown user has none."""
+    async def check_password(self, user: str, password: str) -> bool:
+        """Returns whether this is the user's password; False for an unknown user."""
         verifier = self.verifiers(user)[PLAIN_HASH]
-        proof = hmac.digest(self._key, f"{verifier}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
-        if hmac.compare_digest(self._proven.get(user, b""), proof):
+        password_digest = hmac.digest(self._key, f"{verifier}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
+        if hmac.compare_digest(self._verified_digests.get(user, b""), password_digest):
             return True
         loop = asyncio.get_running_loop()
-        is_right = await loop.run_in_executor(self._checks, verifier.matches, password)
-        if is_right and user in self.file.policy.users:
-            self._proven[user] = proof
+        is_correct = await loop.run_in_executor(self._password_executor, verifier.matches, password)
+        if is_correct and user in self.file.policy.users:
+            self._verified_digests[user] = password_digest
             return True
         return False
 
     def close(self) -> None:
-        self._checks.shutdown(wait=False, cancel_futures=True)
+        self._password_executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Login:
-    """Who one connection is. Without users it is anybody, who may do everything."""
+    """Login state of one connection. Without a users file every connection is logged in and has all permissions."""
 
-    __slots__ = ("_exchange", "_mechanism", "_users", "has_failed", "is_in", "user")
+    __slots__ = ("_exchange", "_mechanism", "_users", "has_failed", "is_authenticated", "user")
 
     def __init__(self, users: Users | None) -> None:
         self._users = users
         self._mechanism = ""
-        self._exchange: Exchange | None = None
+        self._exchange: ScramExchange | None = None
         self.user = ""
-        self.is_in = users is None
+        self.is_authenticated = users is None
         self.has_failed = False
 
     @property
-    def rights(self) -> Rights:
+    def permissions(self) -> BrokerPermissions:
         if self._users is None:
-            return UNLIMITED
-        return self._users.file.policy.rights.get(self.user, NOTHING)
+            return ALL_PERMISSIONS
+        return self._users.file.policy.permissions.get(self.user, NO_PERMISSIONS)
 
-    def begin(self, mechanism: str) -> bool:
-        """Takes note of the mechanism that the client is about to use; False where it is none of ours."""
+    def choose_mechanism(self, mechanism: str) -> bool:
+        """Sets the mechanism of the login that follows. Returns False for an unsupported mechanism."""
         if mechanism not in MECHANISMS:
             return False
         self._mechanism, self._exchange = mechanism, None
         return True
 
     @property
-    def may_begin(self) -> bool:
-        """Is there somebody to log in, who is not yet?"""
-        return self._users is not None and not self.is_in
+    def can_log_in(self) -> bool:
+        """True if the broker requires a login and this connection has not completed one."""
+        return self._users is not None and not self.is_authenticated
 
-    async def go_on(self, message: bytes) -> bytes:
-        """Our answer to a message of the mechanism; with the last one `is_in` is set.
+    async def authenticate(self, message: bytes) -> bytes:
+        """Processes a SASL message and returns the server's reply. The last message of a mechanism sets
+        `is_authenticated`.
 
         Raises:
-            LoginRefused: the client did not prove who it is; the connection must be closed.
+            LoginRefused: the client did not prove its identity; the connection must be closed.
         """
         try:
-            if self._users is None or self.is_in or not self._mechanism:
-                raise LoginRefused("no mechanism was agreed on")
+            if self._users is None or self.is_authenticated or not self._mechanism:
+                raise LoginRefused("no SASL mechanism was chosen; send SaslHandshake first")
             if self._mechanism == PLAIN:
-                user, answer = await _plain(self._users, message)
+                user, answer = await _authenticate_plain(self._users, message)
             elif self._exchange is None:
-                first = FirstMessage.parse(message)
+                first = ClientFirstMessage.parse(message)
                 verifier = self._users.verifiers(first.user)[self._mechanism]
-                self._exchange = Exchange(first, verifier, secrets.token_urlsafe(24))
+                self._exchange = ScramExchange(first, verifier, secrets.token_urlsafe(24))
                 return self._exchange.challenge.encode()
             else:
                 user, answer = self._exchange.user, self._exchange.finish(message)
                 if user not in self._users.file.policy.users:
-                    raise LoginRefused(WRONG)
+                    raise LoginRefused(WRONG_CREDENTIALS)
         except LoginRefused:
             self.has_failed = True
-            # Longer than it takes to find out, so that the time says nothing, and a guess costs some.
-            await asyncio.sleep(REFUSED_DELAY_S)
+            # The delay exceeds the time of every check, so timing reveals nothing. It also slows down password
+            # guessing.
+            await asyncio.sleep(FAILED_LOGIN_DELAY_S)
             raise
-        self.user, self.is_in = user, True
+        self.user, self.is_authenticated = user, True
         return answer
 
     @property
@@ -142,19 +148,19 @@ class Login:
         return self._mechanism
 
 
-ANYBODY: Final = Login(None)
+ANONYMOUS: Final = Login(None)
 
 
-async def _plain(users: Users, message: bytes) -> tuple[str, bytes]:
+async def _authenticate_plain(users: Users, message: bytes) -> tuple[str, bytes]:
     parts = message.split(b"\0")
     if len(parts) != 3 or len(parts[2]) > PASSWORD_BYTES_MAX:
-        raise LoginRefused("expected a user name and a password with a zero byte before each")
+        raise LoginRefused("expected AUTHZID NUL USER NUL PASSWORD")
     try:
-        acting_for, user, password = (part.decode("utf-8") for part in parts)
+        authorization_id, user, password = (part.decode("utf-8") for part in parts)
     except UnicodeDecodeError:
         raise LoginRefused("the message is not UTF-8") from None
-    if acting_for not in ("", user):
-        raise LoginRefused("nobody acts for another user here")
-    if not await users.is_password(user, password):
-        raise LoginRefused(WRONG)
+    if authorization_id not in ("", user):
+        raise LoginRefused("a user cannot act for another user; leave the authorization id empty")
+    if not await users.check_password(user, password):
+        raise LoginRefused(WRONG_CREDENTIALS)
     return user, b""

@@ -1,8 +1,8 @@
-"""Passwords as a users file keeps them, and the server's part of SCRAM (RFC 5802, RFC 7677).
+"""Stored passwords of a users file, and the server side of SCRAM (RFC 5802, RFC 7677).
 
-A password is kept as PostgreSQL writes it, once for each hash function: `SCRAM-SHA-256$<iterations>:<salt>$<stored
-key>:<server key>`, in base64. A password is checked with that, in PLAIN too, and it proves the broker to its client;
-whoever reads it cannot log in with it.
+A password is stored in PostgreSQL's format, once per hash function: `SCRAM-SHA-256$<iterations>:<salt>$<stored
+key>:<server key>`, in base64. The broker checks passwords against it, also for PLAIN, and proves its own identity to
+the client with the server key. The stored form does not allow a login.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import Final
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS: Final = 16_384
-"""The most that Kafka's own tool writes; some 8 ms of whoever logs in, and of the broker with PLAIN."""
+"""The highest count that Kafka's own tool writes. Hashing takes about 8 ms: on the client with SCRAM, on the broker
+with PLAIN."""
 ITERATIONS_MIN: Final = 4096
-"""RFC 7677 and Kafka's clients take no fewer."""
+"""Minimum of RFC 7677 and of Kafka's clients."""
 ITERATIONS_MAX: Final = 1_000_000
 SALT_BYTES: Final = 16
 MESSAGE_CHARS_MAX: Final = 4096
 NONCE_CHARS_MAX: Final = 512
-WRONG: Final = "wrong user or password"
-"""The message of every refused login, so that it does not show whether the user exists."""
+WRONG_CREDENTIALS: Final = "wrong user or password"
+"""The message of every refused login: it must not reveal whether the user exists."""
 
 _FORMAT = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d{1,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 _FIRST = re.compile(r"(n,(?:a=([^,]*))?,)(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?)")
@@ -33,12 +34,12 @@ _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[^,]+)*?
 
 
 class LoginRefused(Exception):
-    """The message is for the client, and tells nothing that it did not know."""
+    """A login failed. The message goes to the client and contains nothing that the client did not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What is kept of a password for one mechanism; `str()` is the text for a users file."""
+    """Stored form of one password for one mechanism; `str()` gives the text for a users file."""
 
     mechanism: str
     iterations: int
@@ -47,8 +48,8 @@ class Verifier:
     server_key: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-        """What is to be kept of a password; `salt` is SALT_BYTES random bytes of its own."""
+    def derive(cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
+        """Derives the stored form of a password; `salt` is SALT_BYTES fresh random bytes."""
         name = HASHES[mechanism]
         salted = hashlib.pbkdf2_hmac(name, password.encode("utf-8", "surrogatepass"), salt, iterations)
         stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
@@ -56,9 +57,10 @@ class Verifier:
 
     @classmethod
     def parse(cls, text: str) -> Verifier:
-        """
+        """Parses the text of a users file.
+
         Raises:
-            ValueError: it is none; the message does not repeat it.
+            ValueError: the text is malformed; the message does not repeat it.
         """
         found = _FORMAT.fullmatch(text)
         try:
@@ -70,15 +72,15 @@ class Verifier:
                 raise ValueError
         except (ValueError, binascii.Error):
             raise ValueError(
-                "expected SCRAM-SHA-256$…:…$…:…, or the same with 512, as `headrace broker user` prints it"
+                "expected SCRAM-SHA-256$…:…$…:… or SCRAM-SHA-512$…; `headrace broker user` prints both"
             ) from None
         if not ITERATIONS_MIN <= int(found[2]) <= ITERATIONS_MAX:
-            raise ValueError(f"{found[2]} iterations; expected between {ITERATIONS_MIN} and {ITERATIONS_MAX}")
+            raise ValueError(f"{found[2]} iterations; use {ITERATIONS_MIN} to {ITERATIONS_MAX}")
         return cls(found[1], int(found[2]), salt, stored, server)
 
     def matches(self, password: str) -> bool:
-        """Whether it is of this password; takes equally long either way."""
-        made = Verifier.of(self.mechanism, password, self.salt, self.iterations)
+        """Returns whether the password matches, in constant time."""
+        made = Verifier.derive(self.mechanism, password, self.salt, self.iterations)
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
     def __str__(self) -> str:
@@ -89,8 +91,8 @@ class Verifier:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstMessage:
-    """What a client begins with: who it says it is, and what is hashed of the message."""
+class ClientFirstMessage:
+    """client-first-message: the claimed user name, and the parts of the message that the proof signs."""
 
     user: str
     header: str
@@ -98,36 +100,39 @@ class FirstMessage:
     nonce: str
 
     @classmethod
-    def parse(cls, raw: bytes) -> FirstMessage:
-        """
+    def parse(cls, raw: bytes) -> ClientFirstMessage:
+        """Parses the message (RFC 5802, section 7).
+
         Raises:
-            LoginRefused: it is no such message, or wants to act for another user.
+            LoginRefused: the message is malformed, or the client wants to act for another user.
         """
         found = _FIRST.fullmatch(_text(raw))
         if found is None or len(found[5]) > NONCE_CHARS_MAX:
             raise LoginRefused("expected n,,n=USER,r=NONCE without channel binding")
         user = _user(found[4])
         if found[2] and _user(found[2]) != user:
-            raise LoginRefused("nobody acts for another user here")
+            raise LoginRefused("a user cannot act for another user; leave the authorization id empty")
         if "tokenauth=true" in found[3].split(","):
-            raise LoginRefused("there are no delegation tokens here")
+            raise LoginRefused("this broker has no delegation tokens; log in with a user name and a password")
         return cls(user, found[1], found[3], found[5])
 
 
-class Exchange:
-    """One login: the client's first message, our challenge, its proof. `nonce` is random text of ours, used once."""
+class ScramExchange:
+    """One SCRAM login: the client's first message, the server's challenge, the client's proof. `nonce` is the server's
+    random text, used once."""
 
-    def __init__(self, first: FirstMessage, verifier: Verifier, nonce: str) -> None:
+    def __init__(self, first: ClientFirstMessage, verifier: Verifier, nonce: str) -> None:
         self._first, self._verifier = first, verifier
         self._nonce = first.nonce + nonce
         self.user = first.user
         self.challenge = f"r={self._nonce},s={base64.b64encode(verifier.salt).decode()},i={verifier.iterations}"
 
     def finish(self, raw: bytes) -> bytes:
-        """Our answer to the client's last message, which shows it that the broker knows the password too.
+        """Checks client-final-message and returns server-final-message, which proves that the broker knows the password
+        too.
 
         Raises:
-            LoginRefused: the client does not know it.
+            LoginRefused: the proof is wrong.
         """
         found = _FINAL.fullmatch(_text(raw))
         name, verifier = HASHES[self._verifier.mechanism], self._verifier
@@ -143,7 +148,7 @@ class Exchange:
         is_known = hmac.compare_digest(hashlib.new(name, client_key).digest(), verifier.stored_key)
         is_answer = header == self._first.header.encode() and hmac.compare_digest(found[3], self._nonce)
         if not (is_known and is_answer and len(proof) == len(signature)):
-            raise LoginRefused(WRONG)
+            raise LoginRefused(WRONG_CREDENTIALS)
         return b"v=" + base64.b64encode(hmac.digest(verifier.server_key, said, name))
 
 
@@ -158,7 +163,7 @@ def _text(raw: bytes) -> str:
 
 
 def _user(name: str) -> str:
-    """A name as it is, of one in which commas and equals signs are written as `=2C` and `=3D`."""
+    """Decodes a SASL user name, in which `=2C` stands for a comma and `=3D` for an equals sign."""
     if re.search(r"=(?!2C|3D)", name):
-        raise LoginRefused("a user name with an equals sign that is not written as =3D")
+        raise LoginRefused("an equals sign in the user name; write it as =3D")
     return name.replace("=2C", ",").replace("=3D", "=")

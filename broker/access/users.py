@@ -1,11 +1,12 @@
-"""The users file: who there is and what each may do.
+"""The users file: names, passwords and permissions.
 
-One line each, words separated by blanks, `#` begins a comment:
+One entry per line, words separated by blanks; `#` begins a comment:
 
-    user  NAME  VERIFIERS           as `headrace broker user NAME` prints it; see `scram`
-    grant NAME  RIGHT  RESOURCE     RIGHT is read, write or admin; RESOURCE is topic:PATTERN, group:PATTERN or *
+    user  NAME  VERIFIERS              as `headrace broker user NAME` prints it; see `scram`
+    grant NAME  PERMISSION  RESOURCE   PERMISSION is read, write or admin; RESOURCE is topic:PATTERN, group:PATTERN or *
 
-In a grant the name `*` is every user of the file; in a PATTERN it stands for any text. What no line grants is refused.
+In a grant the name `*` means every user of the file. A `*` in a PATTERN matches any text. Everything not granted is
+refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.access.rights import WILDCARD, Grant, Rights
+from headrace.broker.access.permissions import WILDCARD, BrokerPermissions, Grant
 from headrace.broker.access.scram import HASHES, Verifier
 from headrace.broker.errors import UsersUnusable
 
@@ -26,29 +27,32 @@ logger = logging.getLogger(__name__)
 USERS_MAX: Final = 10_000
 LINE_CHARS_MAX: Final = 4096
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-SHAPES: Final = {"user": "user NAME VERIFIERS", "grant": "grant NAME read|write|admin topic:PATTERN|group:PATTERN|*"}
+LINE_FORMATS: Final = {
+    "user": "user NAME VERIFIERS",
+    "grant": "grant NAME read|write|admin topic:PATTERN|group:PATTERN|*",
+}
 
-# Followed by a blank or not at all, so that a `#` within a name is one.
+# A comment starts at a `#` after a blank or at the start of a line; a `#` inside a name is part of the name.
 _COMMENT = re.compile(r"(^|\s)#.*")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f#*]{1,250}")
 
 Verifiers = Mapping[str, Verifier]
-"""Of one user, by mechanism."""
+"""Verifiers of one user, by mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A users file, read."""
+    """Parsed users file."""
 
     users: Mapping[str, Verifiers] = field(repr=False)
-    rights: Mapping[str, Rights]
+    permissions: Mapping[str, BrokerPermissions]
 
 
 def parse_users(text: str) -> Policy:
-    """The policy that a users file states.
+    """Parses a users file.
 
     Raises:
-        ValueError: a line is none of the kinds, or they contradict each other; hashes are not repeated.
+        ValueError: a line is malformed, or lines contradict each other; the message repeats no hash.
     """
     users: dict[str, Verifiers] = {}
     granted: dict[str, list[Grant]] = {}
@@ -56,7 +60,7 @@ def parse_users(text: str) -> Policy:
     for number, (kind, name, *rest) in _lines(text):
         try:
             if kind == "user":
-                users[_new_name(name, users)] = _verifiers(rest[0])
+                users[_checked_name(name, users)] = _verifiers(rest[0])
             else:
                 granted.setdefault(name, []).append(Grant.parse(*rest))
                 first_line.setdefault(name, number)
@@ -64,51 +68,51 @@ def parse_users(text: str) -> Policy:
             raise ValueError(f"line {number}: {error}") from None
     for name, number in first_line.items():
         if name != WILDCARD and name not in users:
-            raise ValueError(f"line {number}: no line makes {name} a user")
+            raise ValueError(f"line {number}: user {name} does not exist; add `{LINE_FORMATS['user']}`")
     if not users:
-        # Also what a file looks like between being emptied and being written again.
-        raise ValueError("it has no user, so that nobody could do anything")
-    everybody = granted.get(WILDCARD, [])
-    return Policy(users, {name: Rights((*granted.get(name, ()), *everybody)) for name in users})
+        # An editor may truncate the file before it writes it, so an empty file must not lock out all users.
+        raise ValueError("the file has no user line, so no client could log in; add one with `headrace broker user`")
+    for_all_users = granted.get(WILDCARD, [])
+    return Policy(users, {name: BrokerPermissions((*granted.get(name, ()), *for_all_users)) for name in users})
 
 
 def user_line(name: str, verifiers: Verifiers) -> str:
-    """The line of a users file that makes a user.
+    """Formats the `user` line of a users file.
 
     Raises:
-        ValueError: no user can be called so.
+        ValueError: the name is not allowed.
     """
-    return f"user {_new_name(name, {})} {','.join(map(str, verifiers.values()))}"
+    return f"user {_checked_name(name, {})} {','.join(map(str, verifiers.values()))}"
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if len(line) > LINE_CHARS_MAX:
-            raise ValueError(f"line {number}: it is longer than {LINE_CHARS_MAX} characters")
+            raise ValueError(f"line {number}: longer than {LINE_CHARS_MAX} characters")
         words = _COMMENT.sub("", line).split()
         if not words:
             continue
-        shape = SHAPES.get(words[0])
-        if shape is None or len(words) != len(shape.split()):
-            raise ValueError(f"line {number}: expected `{'` or `'.join(SHAPES.values())}`")
+        line_format = LINE_FORMATS.get(words[0])
+        if line_format is None or len(words) != len(line_format.split()):
+            raise ValueError(f"line {number}: expected `{'` or `'.join(LINE_FORMATS.values())}`")
         yield number, words
 
 
-def _new_name(name: str, taken: Mapping[str, object]) -> str:
+def _checked_name(name: str, taken: Mapping[str, object]) -> str:
     if _NAME.fullmatch(name) is None:
-        raise ValueError("a user's name has no blank, asterisk, number sign or control character")
+        raise ValueError("a user name cannot contain blanks, *, # or control characters, nor more than 250 characters")
     if name in taken:
-        raise ValueError(f"user {name} is there already")
+        raise ValueError(f"user {name} is defined twice")
     if len(taken) >= USERS_MAX:
-        raise ValueError(f"there are more than {USERS_MAX} users")
+        raise ValueError(f"more than {USERS_MAX} users")
     return name
 
 
 def _verifiers(text: str) -> Verifiers:
-    found = [Verifier.parse(part) for part in text.split(",")]
-    by_mechanism = {verifier.mechanism: verifier for verifier in found}
-    if len(by_mechanism) != len(HASHES) or len(found) != len(HASHES):
-        raise ValueError(f"expected one verifier each of {' and '.join(HASHES)}, with a comma between")
+    stat = [Verifier.parse(part) for part in text.split(",")]
+    by_mechanism = {verifier.mechanism: verifier for verifier in stat}
+    if len(by_mechanism) != len(HASHES) or len(stat) != len(HASHES):
+        raise ValueError(f"expected one verifier each of {' and '.join(HASHES)}, separated by a comma")
     return by_mechanism
 
 
@@ -116,46 +120,46 @@ class UsersFile:
     """A users file that may change while the broker runs.
 
     Raises:
-        UsersUnusable: it cannot be read, or has a mistake.
+        UsersUnusable: the file cannot be read, or has an error.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._stat: tuple[int, int, int] | None = None
         self.policy = self._read()
 
     def _read(self) -> Policy:
         try:
-            found = self._path.stat()
-            self._seen = found.st_mtime_ns, found.st_size, found.st_ino
+            stat = self._path.stat()
+            self._stat = stat.st_mtime_ns, stat.st_size, stat.st_ino
             with self._path.open(encoding="utf-8") as file:
                 text = file.read(FILE_BYTES_MAX + 1)
         except OSError as error:
             raise UsersUnusable(str(self._path), error.strerror or str(error)) from error
         except UnicodeDecodeError:
-            raise UsersUnusable(str(self._path), "it is not UTF-8 text") from None
+            raise UsersUnusable(str(self._path), "the file is not UTF-8 text") from None
         try:
             if len(text) > FILE_BYTES_MAX:
-                raise ValueError(f"it has more than {FILE_BYTES_MAX} characters")
+                raise ValueError(f"the file has more than {FILE_BYTES_MAX} characters")
             return parse_users(text)
         except ValueError as error:
             raise UsersUnusable(str(self._path), str(error)) from None
 
-    def look(self) -> frozenset[str]:
-        """Reads the file again if it has changed; returns who is gone or has another password now.
+    def reload_if_changed(self) -> frozenset[str]:
+        """Reads the file again if it has changed. Returns the users that were deleted or have a new password.
 
-        A file with a mistake is logged, and changes nothing.
+        A file with an error is logged and changes nothing.
         """
         try:
-            found = self._path.stat()
-            if (found.st_mtime_ns, found.st_size, found.st_ino) == self._seen:
+            stat = self._path.stat()
+            if (stat.st_mtime_ns, stat.st_size, stat.st_ino) == self._stat:
                 return frozenset()
             before, self.policy = self.policy, self._read()
         except (OSError, UsersUnusable) as error:
-            if self._seen is not None or isinstance(error, UsersUnusable):
-                logger.error("users as before reason=%s", error)
+            if self._stat is not None or isinstance(error, UsersUnusable):
+                logger.error("users file not reloaded, previous users stay reason=%s", error)
             if isinstance(error, OSError):
-                self._seen = None
+                self._stat = None
             return frozenset()
-        logger.info("users read file=%s users=%d", self._path, len(self.policy.users))
+        logger.info("users reloaded file=%s users=%d", self._path, len(self.policy.users))
         return frozenset(name for name, known in before.users.items() if self.policy.users.get(name) != known)

@@ -1,1 +1,2 @@
-"""Consumer groups and their offsets: `group` is the state machine, `coordinator` keeps it on the log."""
+"""Consumer groups, their offsets, and transactions. `group` and `consumer_group` are state machines; `coordinator`
+stores them."""

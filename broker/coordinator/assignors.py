@@ -1,8 +1,9 @@
-"""Which member of a consumer group is to read which partitions: the server-side assignors of KIP-848.
+"""Server-side assignors of KIP-848: they distribute topic partitions over the members of a consumer group.
 
-`uniform` gives every member as many partitions as the others, to within one where all subscribe to the same topics,
-and leaves with their members as many as that allows. `range` gives of each topic consecutive partitions to each member,
-so that partitions of the same number of several topics come to one member; it looks at nothing that was before.
+`uniform` balances the number of partitions per member. If all members subscribe to the same topics, the numbers differ
+by at most one; within that, members keep as many of their current partitions as possible. `range` gives each member
+consecutive partitions of each topic, so that a member gets the same partition numbers of several topics; it ignores the
+current assignment.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 TopicIdPartition = tuple[bytes, int]
-"""The bytes of a topic's id, since groups compare many: objects of `uuid.UUID` take ten times as long."""
+"""(topic id, partition). The id is bytes, because groups compare many of them and `uuid.UUID` objects are ten times
+slower."""
 Assignment = dict[str, frozenset[TopicIdPartition]]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribedTopic:
-    """`members` are the ids of those that subscribe, of which there are some, in the order in which they are served."""
+    """A topic with its subscribers. `members` are their member ids, in the order in which partitions are assigned;
+    never empty."""
 
     topic_id: bytes
     partitions: int
@@ -29,47 +32,48 @@ class SubscribedTopic:
 Assignor = Callable[[Sequence[SubscribedTopic], Mapping[str, Set[TopicIdPartition]]], Assignment]
 
 
-def assign_range(topics: Sequence[SubscribedTopic], present: Mapping[str, Set[TopicIdPartition]]) -> Assignment:
+def assign_range(topics: Sequence[SubscribedTopic], current: Mapping[str, Set[TopicIdPartition]]) -> Assignment:
     found: dict[str, list[TopicIdPartition]] = {}
     for topic in topics:
-        each, more = divmod(topic.partitions, len(topic.members))
+        each, remainder = divmod(topic.partitions, len(topic.members))
         begin = 0
         for number, member_id in enumerate(topic.members):
-            end = begin + each + (number < more)
+            end = begin + each + (number < remainder)
             found.setdefault(member_id, []).extend((topic.topic_id, index) for index in range(begin, end))
             begin = end
     return _frozen(found)
 
 
-def assign_uniform(topics: Sequence[SubscribedTopic], present: Mapping[str, Set[TopicIdPartition]]) -> Assignment:
+def assign_uniform(topics: Sequence[SubscribedTopic], current: Mapping[str, Set[TopicIdPartition]]) -> Assignment:
     by_members: dict[tuple[str, ...], list[SubscribedTopic]] = {}
     for topic in topics:
         by_members.setdefault(topic.members, []).append(topic)
-    # Who has few to choose from chooses first, or others would have taken what only they can read.
-    shares = [_Share(members, by_members[members]) for members in sorted(by_members, key=len)]
-    _keep(shares, present)
-    loads = Counter({member_id: 0 for share in shares for member_id in share.members})
-    for share in shares:
-        for member_id, partitions in share.held.items():
+    # Members with fewer topics to choose from are assigned first; otherwise others would take the partitions that only
+    # they can read.
+    subscriber_sets = [_SubscriberSet(members, by_members[members]) for members in sorted(by_members, key=len)]
+    _retain_current(subscriber_sets, current)
+    loads = Counter({member_id: 0 for subscriber_set in subscriber_sets for member_id in subscriber_set.members})
+    for subscriber_set in subscriber_sets:
+        for member_id, partitions in subscriber_set.held.items():
             loads[member_id] += len(partitions)
-    for share in shares:
-        _hand_out(share, loads)
-    while sum(_balance(share, loads) for share in shares):
-        # A partition that is moved makes room for one of another share; each move makes the loads more alike.
+    for subscriber_set in subscriber_sets:
+        _assign_unowned(subscriber_set, loads)
+    while sum(_balance(subscriber_set, loads) for subscriber_set in subscriber_sets):
+        # A move may allow a move in another set. Each move reduces the difference between two loads, so the loop ends.
         continue
     found: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in loads}
-    for share in shares:
-        for member_id, partitions in share.held.items():
+    for subscriber_set in subscriber_sets:
+        for member_id, partitions in subscriber_set.held.items():
             found[member_id] += partitions
     return _frozen(found)
 
 
 @dataclass(slots=True)
-class _Share:
-    """The topics of the same subscribers, among which it makes no difference which one a partition is of.
+class _SubscriberSet:
+    """All topics with the same subscribers; their partitions are interchangeable.
 
-    There may be thousands of topics and a thousand members, and few shares. Of what a member has in `held`, that which
-    it had before comes first.
+    There may be thousands of topics and a thousand members, but few different sets. In `held`, a member's current
+    partitions come first.
     """
 
     members: tuple[str, ...]
@@ -80,51 +84,56 @@ class _Share:
         self.held = {member_id: [] for member_id in self.members}
 
 
-def _keep(shares: Sequence[_Share], present: Mapping[str, Set[TopicIdPartition]]) -> None:
-    """Leaves with members what they may keep: partitions that are there, of topics that they subscribe to."""
-    places = {topic.topic_id: (share.held, topic.partitions) for share in shares for topic in share.topics}
-    nowhere: tuple[dict[str, list[TopicIdPartition]], int] = {}, 0
-    for member_id, partitions in present.items():
+def _retain_current(subscriber_sets: Sequence[_SubscriberSet], current: Mapping[str, Set[TopicIdPartition]]) -> None:
+    """Leaves members the partitions they hold, if the partition exists and they still subscribe to its topic."""
+    by_topic_id = {
+        topic.topic_id: (subscriber_set.held, topic.partitions)
+        for subscriber_set in subscriber_sets
+        for topic in subscriber_set.topics
+    }
+    unknown_topic: tuple[dict[str, list[TopicIdPartition]], int] = {}, 0
+    for member_id, partitions in current.items():
         for partition in sorted(partitions):
-            held, count = places.get(partition[0], nowhere)
+            held, count = by_topic_id.get(partition[0], unknown_topic)
             if partition[1] < count and member_id in held:
                 held[member_id].append(partition)
 
 
-def _hand_out(share: _Share, loads: Counter[str]) -> None:
-    """Gives partitions that nobody has to who has least."""
-    taken = {partition for partitions in share.held.values() for partition in partitions}
-    queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(share.members)]
+def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None:
+    """Assigns each unowned partition to the member with the fewest partitions."""
+    owned = {partition for partitions in subscriber_set.held.values() for partition in partitions}
+    queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     heapq.heapify(queue)
-    for topic in share.topics:
+    for topic in subscriber_set.topics:
         for index in range(topic.partitions):
             partition = (topic.topic_id, index)
-            if partition not in taken:
+            if partition not in owned:
                 load, number, member_id = queue[0]
-                share.held[member_id].append(partition)
+                subscriber_set.held[member_id].append(partition)
                 loads[member_id] = load + 1
                 heapq.heapreplace(queue, (load + 1, number, member_id))
 
 
-def _balance(share: _Share, loads: Counter[str]) -> bool:
-    """Moves partitions from who has most to who has least while that makes a difference; says whether it did."""
-    held, is_changed = share.held, False
-    poor = [(loads[member_id], number, member_id) for number, member_id in enumerate(share.members)]
-    rich = [(-load, number, member_id) for load, number, member_id in poor if held[member_id]]
-    heapq.heapify(poor)
-    heapq.heapify(rich)
-    # Who gives has more than who takes even afterwards, so nobody that has given takes later, or the other way round:
-    # each heap needs to know of its own changes alone.
-    while rich and -rich[0][0] - poor[0][0] >= 2:
-        (most, giver, giver_id), (least, taker, taker_id) = rich[0], poor[0]
-        held[taker_id].append(held[giver_id].pop())
-        loads[giver_id] -= 1
-        loads[taker_id] += 1
-        heapq.heapreplace(poor, (least + 1, taker, taker_id))
-        if held[giver_id]:
-            heapq.heapreplace(rich, (most + 1, giver, giver_id))
+def _balance(subscriber_set: _SubscriberSet, loads: Counter[str]) -> bool:
+    """Moves partitions from the most to the least loaded member while the difference is at least two. Returns True if
+    any moved."""
+    held, is_changed = subscriber_set.held, False
+    least_loaded = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
+    most_loaded = [(-load, number, member_id) for load, number, member_id in least_loaded if held[member_id]]
+    heapq.heapify(least_loaded)
+    heapq.heapify(most_loaded)
+    # A donor still has more than the receiver afterwards, so no member is donor in one step and receiver in another.
+    # Therefore each heap only needs updates for its own members.
+    while most_loaded and -most_loaded[0][0] - least_loaded[0][0] >= 2:
+        (most, donor, donor_id), (least, receiver, receiver_id) = most_loaded[0], least_loaded[0]
+        held[receiver_id].append(held[donor_id].pop())
+        loads[donor_id] -= 1
+        loads[receiver_id] += 1
+        heapq.heapreplace(least_loaded, (least + 1, receiver, receiver_id))
+        if held[donor_id]:
+            heapq.heapreplace(most_loaded, (most + 1, donor, donor_id))
         else:
-            heapq.heappop(rich)
+            heapq.heappop(most_loaded)
         is_changed = True
     return is_changed
 
@@ -134,5 +143,5 @@ def _frozen(found: Mapping[str, Iterable[TopicIdPartition]]) -> Assignment:
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""The first one is the default, as in Kafka."""
+"""Available assignors. The first one is the default, as in Kafka."""
 DEFAULT_ASSIGNOR = "uniform"

@@ -1,11 +1,12 @@
-"""Offsets that consumers commit: who may, and what is stored of them.
+"""Offset commits: permission checks of members, and storage.
 
-An answer goes out when what it tells is in the log and, unless fsync is `none`, on disk.
+A response is sent when the commit is in the log and, unless fsync is `none`, on disk.
 
-Offsets that a transaction commits are stored as a batch of its producer, and nobody sees them. When it is committed
-they are stored once more as a commit like any other, before the marker that ends the transaction in this log: so
-nothing that was committed since is set back, whenever a crash comes. Whatever is committed or deleted later than they
-were counts, and they do not any more; of two transactions that which stored an offset last, in whatever order they end.
+Offsets of an open transaction are stored as a batch of its producer and are not visible. When the transaction commits,
+they are stored again as an ordinary commit, before the marker that ends the transaction in this log. So a crash at any
+point never resets an offset to an older commit. A later commit or deletion of the same offset takes precedence over the
+transaction's. If two transactions store the same offset, the one that stored it last takes precedence, in whatever
+order they end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from headrace.broker.coordinator.consumer_group import ConsumerGroup, Topics
+from headrace.broker.coordinator.consumer_group import ConsumerGroup, TopicCatalog
 from headrace.broker.coordinator.group_store import GroupStore, entries_of
 from headrace.broker.coordinator.offsets import METADATA_CHARS_MAX, TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset, OffsetKey, encode_key
@@ -23,13 +24,13 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 
-class Commits:
-    """Not for use by threads. A group that nobody has joined is there as soon as something is committed for it."""
+class OffsetCommits:
+    """Stores and deletes committed offsets. Not thread-safe. The first commit for an unknown group creates it."""
 
-    def __init__(self, store: GroupStore, topics: Topics, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(self, store: GroupStore, topics: TopicCatalog, monotonic_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._monotonic_ms = store, topics, monotonic_ms
         self._offsets = store.offsets
-        self._forgotten: dict[str, _Forgotten] = {}  # by the topic that was deleted
+        self._unstored_deletions: dict[str, _UnstoredDeletions] = {}  # by deleted topic
 
     def check(
         self,
@@ -37,23 +38,28 @@ class Commits:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        places: Collection[TopicPartition],
+        partitions: Collection[TopicPartition],
         *,
         knows_member_epochs: bool = True,
     ) -> None:
-        """Raises:
-        RequestRefused: this member of this generation may not commit offsets of these partitions.
+        """Checks that a member may commit offsets of these partitions.
+
+        Raises:
+            RequestRefused: the member or its generation is not current.
         """
         group = self._store.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(member_id, generation, places, self._topics)
+            group.check_commit(member_id, generation, partitions, self._topics)
             if generation >= 0 and not knows_member_epochs:
-                # It would not know what to make of STALE_MEMBER_EPOCH.
-                raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, "members of this group commit with newer versions")
+                # The client's version does not have STALE_MEMBER_EPOCH.
+                raise RequestRefused(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "members of a consumer group must commit with OffsetCommit version 9 or later",
+                )
         elif group is not None:
             group.check_commit(member_id, instance_id, generation, self._monotonic_ms())
         elif generation >= 0:
-            raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
+            raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, f"group {group_id!r} does not exist")
 
     def check_transaction(
         self,
@@ -61,17 +67,19 @@ class Commits:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        places: Collection[TopicPartition],
+        partitions: Collection[TopicPartition],
     ) -> None:
-        """Raises:
-        RequestRefused: this member of this generation may not have its offsets committed by a transaction.
+        """Checks that a member may commit offsets in a transaction.
+
+        Raises:
+            RequestRefused: the member or its generation is not current.
         """
-        # Clients that do not say for which member they ask are as old as exactly-once itself.
+        # Clients older than TxnOffsetCommit version 3 do not name the member.
         if generation >= 0 or member_id or instance_id is not None:
             try:
-                self.check(group_id, member_id, instance_id, generation, places)
+                self.check(group_id, member_id, instance_id, generation, partitions)
             except RequestRefused as refused:
-                # The newer code came with a version of OffsetCommit, and with none of TxnOffsetCommit.
+                # OffsetCommit has a version with STALE_MEMBER_EPOCH, TxnOffsetCommit has none.
                 is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH
                 raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, refused.message) if is_stale else refused from None
 
@@ -84,20 +92,20 @@ class Commits:
         if not offsets:
             return
         keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self._offsets.check_room(keyed)
+        self._offsets.check_capacity(keyed)
         if group_id not in self._store.groups:
             self._store.add_group(group_id)
         self._store.append(entries_of(keyed))
-        # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
-        # forced may at worst see an offset that a power failure takes back.
+        # Visible in memory at once, so that memory and log agree on the order of two commits. Until the fsync, a reader
+        # may see an offset that a power failure undoes.
         for key, committed in keyed.items():
             self._offsets.apply(key, committed)
-        await self._store.forced()
+        await self._store.wait_until_durable()
 
-    async def store_later(
+    async def store_pending(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int, epoch: int
     ) -> None:
-        """Stores offsets that count as soon as the transaction of a producer is committed.
+        """Stores offsets that take effect when the producer's transaction commits.
 
         Raises:
             RequestRefused: they could not be stored.
@@ -105,18 +113,18 @@ class Commits:
         if not offsets:
             return
         keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self._offsets.check_room(keyed, is_pending=True)
+        self._offsets.check_capacity(keyed, is_pending=True)
         if group_id not in self._store.groups:
             self._store.add_group(group_id)
         self._store.append(entries_of(keyed), producer_id=producer_id, producer_epoch=epoch)
         self._offsets.add_pending(producer_id, epoch, keyed)
-        await self._store.forced()
+        await self._store.wait_until_durable()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Lets what a transaction had stored count, or forgets it; the marker is written next, and not here.
+        """Applies or discards the offsets of a transaction. The caller writes the transaction's marker afterwards.
 
         Raises:
-            RequestRefused: that could not be stored.
+            RequestRefused: they could not be stored.
         """
         pending = self._offsets.pending(producer_id)
         if is_commit and pending:
@@ -126,132 +134,141 @@ class Commits:
         self._offsets.drop_pending(producer_id)
 
     async def delete(self, keys: Iterable[OffsetKey]) -> None:
-        """Raises:
-        RequestRefused: the deletion could not be stored.
-        """
-        doomed = list(keys)
-        if doomed:
-            await self.forget(doomed)
-            await self._store.forced()
+        """Deletes offsets durably.
 
-    async def forget(
-        self, keys: Collection[OffsetKey], is_due: Callable[[OffsetKey], object] = lambda key: True
+        Raises:
+            RequestRefused: the deletion could not be stored.
+        """
+        keys_to_delete = list(keys)
+        if keys_to_delete:
+            await self.delete_in_batches(keys_to_delete)
+            await self._store.wait_until_durable()
+
+    async def delete_in_batches(
+        self, keys: Collection[OffsetKey], is_deletable: Callable[[OffsetKey], object] = lambda key: True
     ) -> None:
-        """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile.
+        """Deletes offsets in batches; other requests are served in between.
 
         Args:
-            is_due: asked about each when its turn has come. What was committed since stays in any case.
+            is_deletable: called for each offset just before it is deleted. An offset committed meanwhile is never
+                deleted.
         """
         found = [(key, self._offsets.get(key)) for key in keys]
-        due = (key for key, committed in found if self._offsets.get(key) is committed and is_due(key))
-        for some in in_batches(due):
-            self._store.append([(encode_key(key), None) for key in some])
-            for key in some:
+        due = (key for key, committed in found if self._offsets.get(key) is committed and is_deletable(key))
+        for batch in in_batches(due):
+            self._store.append([(encode_key(key), None) for key in batch])
+            for key in batch:
                 self._offsets.apply(key, None)
             await asyncio.sleep(0)
 
-    async def forget_topic(self, topic: str) -> None:
-        """Offsets in a deleted topic mean nothing in a new one of its name: nobody sees them from now on.
+    async def delete_topic_offsets(self, topic: str) -> None:
+        """Deletes all offsets of a deleted topic, so that a new topic of this name does not inherit them. They
+        disappear from memory at once.
 
         Raises:
-            RequestRefused: that could not be stored, which will be tried again.
+            RequestRefused: the deletion could not be stored; it will be retried.
         """
-        self._forgotten.setdefault(topic, _Forgotten()).add(self._offsets.forget_topic(topic))
-        await self._store_forgotten(topic)
+        self._unstored_deletions.setdefault(topic, _UnstoredDeletions()).add(self._offsets.remove_topic(topic))
+        await self._store_deletions(topic)
 
-    async def forget_rest(self) -> None:
-        """Stores what could not be stored of `forget_topic`.
+    async def retry_deletions(self) -> None:
+        """Stores deletions of `delete_topic_offsets` that failed before.
 
         Raises:
-            RequestRefused: nor can it now.
+            RequestRefused: they still cannot be stored.
         """
-        for topic in tuple(self._forgotten):
-            await self._store_forgotten(topic)
+        for topic in tuple(self._unstored_deletions):
+            await self._store_deletions(topic)
 
-    def forget_before(self, topic: str) -> Iterator[None]:
-        """Stores before a topic is created that what was committed in one of its name is gone, in turns.
+    def delete_before_create(self, topic: str) -> Iterator[None]:
+        """Deletes, before a topic is created, the offsets of an earlier topic of the same name, one batch per
+        iteration.
 
-        That is only left to do where the broker ended while that one was deleted, or just now deletes it, or where the
-        disk refused it then.
+        There are any only if the broker stopped while it deleted the earlier topic, is deleting it now, or could not
+        write the deletion.
 
         Raises:
-            RequestRefused: it could not be stored.
+            RequestRefused: the deletion could not be stored.
         """
-        while self._store_some_forgotten(topic):
+        while self._store_deletion_batch(topic):
             yield
-        for some in in_batches(self._offsets.of_topic(topic)):
-            self._store.append([(encode_key(key), None) for key in some])
-            for key in some:
+        for batch in in_batches(self._offsets.of_topic(topic)):
+            self._store.append([(encode_key(key), None) for key in batch])
+            for key in batch:
                 self._offsets.apply(key, None)
             yield
 
-    async def forgotten_before(self, topic: str) -> None:
-        """`forget_before`, and waits until it is on disk: after a loss of power the new topic would have the offsets.
+    async def delete_before_create_durably(self, topic: str) -> None:
+        """Runs `delete_before_create` and waits until the deletion is on disk. Otherwise a power failure would give the
+        new topic the old offsets.
 
         Raises:
-            RequestRefused: it could not be stored.
+            RequestRefused: the deletion could not be stored.
         """
-        is_any = False
-        for _ in self.forget_before(topic):
-            is_any = True
+        has_deletions = False
+        for _ in self.delete_before_create(topic):
+            has_deletions = True
             await asyncio.sleep(0)
-        if is_any:
-            await self._store.forced()
+        if has_deletions:
+            await self._store.wait_until_durable()
 
-    async def _store_forgotten(self, topic: str) -> None:
-        is_any = False
-        while self._store_some_forgotten(topic):
-            is_any = True
+    async def _store_deletions(self, topic: str) -> None:
+        has_deletions = False
+        while self._store_deletion_batch(topic):
+            has_deletions = True
             await asyncio.sleep(0)
-        if is_any:
-            await self._store.forced()
+        if has_deletions:
+            await self._store.wait_until_durable()
 
-    def _store_some_forgotten(self, topic: str) -> bool:
-        """Stores of the next offsets in a deleted topic that they are gone; returns whether there were any left.
+    def _store_deletion_batch(self, topic: str) -> bool:
+        """Stores the next batch of a deleted topic's offset deletions; returns False if none was left.
 
-        There is no new topic of the name until there are none.
+        No new topic of this name is created until none is left.
 
         Raises:
-            RequestRefused: the disk refused it; they are left.
+            RequestRefused: the batch could not be written; it stays pending.
         """
-        forgotten = self._forgotten.get(topic)
-        some = forgotten.some() if forgotten is not None else ()
-        if forgotten is None or not some:
-            self._forgotten.pop(topic, None)
+        deletions = self._unstored_deletions.get(topic)
+        batch = deletions.next_batch() if deletions is not None else ()
+        if deletions is None or not batch:
+            self._unstored_deletions.pop(topic, None)
             return False
-        self._store.append([(encode_key(key), None) for key in some])
-        forgotten.note_stored()
+        self._store.append([(encode_key(key), None) for key in batch])
+        deletions.note_stored()
         return True
 
 
-class _Forgotten:
-    """Offsets in a deleted topic of which the log does not say yet that they are gone."""
+class _UnstoredDeletions:
+    """Deletions of one topic's offsets that are not in the log yet."""
 
-    __slots__ = ("_rest", "_some")
+    __slots__ = ("_batch", "_remaining")
 
     def __init__(self) -> None:
-        self._rest: Iterator[OffsetKey] = iter(())
-        self._some: Sequence[OffsetKey] = ()
+        self._remaining: Iterator[OffsetKey] = iter(())
+        self._batch: Sequence[OffsetKey] = ()
 
     def add(self, keys: Iterator[OffsetKey]) -> None:
-        self._rest = itertools.chain(self._rest, keys)
+        self._remaining = itertools.chain(self._remaining, keys)
 
-    def some(self) -> Sequence[OffsetKey]:
-        """The next to be stored, until they are; none behind the last."""
-        if not self._some:
-            self._some = next(in_batches(self._rest), ())
-        return self._some
+    def next_batch(self) -> Sequence[OffsetKey]:
+        """Returns the next batch, the same one until `note_stored`; empty at the end."""
+        if not self._batch:
+            self._batch = next(in_batches(self._remaining), ())
+        return self._batch
 
     def note_stored(self) -> None:
-        self._some = ()
+        self._batch = ()
 
 
 def check_metadata(metadata: str | None) -> str:
-    """Raises:
-    RequestRefused: the text beside an offset is too long.
+    """Returns the metadata of an offset, "" for None.
+
+    Raises:
+        RequestRefused: the text is too long.
     """
     if metadata is not None and len(metadata) > METADATA_CHARS_MAX:
         raise RequestRefused(
-            ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{len(metadata)} characters; at most {METADATA_CHARS_MAX}"
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            f"offset metadata of {len(metadata)} characters; at most {METADATA_CHARS_MAX}",
         )
     return metadata or ""

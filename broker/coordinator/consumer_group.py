@@ -1,13 +1,17 @@
-"""The state machine of one consumer group of KIP-848: no I/O, no clock.
+"""State machine of one consumer group of the consumer protocol (KIP-848). No I/O, no clock.
 
-There is one request, the heartbeat, and every heartbeat is answered at once. Three epochs, which only grow, say where
-everybody stands: the group's goes up whenever members, subscriptions or topics change; the target assignment is of the
-group epoch for which it was made, at the next heartbeat of anybody; a member takes over the target's epoch when it has
-given up what is no longer its own. A partition is a member's from when the member is told of it until the member says
-that it has given it up, or is gone: so no two members ever have one at the same time.
+The only request is the heartbeat, and it gets its response at once. Three epochs, which only increase, describe the
+progress of a rebalance:
 
-Who does not answer in its session, or does not give up partitions in its rebalance timeout, is removed by `tick`, and
-finds out by its next heartbeat.
+- The group epoch increases when members, subscriptions or topics change.
+- The target assignment epoch is the group epoch for which the target was computed, at the next heartbeat of any member.
+- The member epoch becomes the target's when the member has released the partitions that are no longer its own.
+
+A member owns a partition from the response that assigns it until the member reports its release, leaves or is removed.
+So two members never own the same partition at the same time.
+
+`tick` removes members that miss their session timeout or do not release partitions within their rebalance timeout. They
+learn it from the response to their next heartbeat.
 """
 
 from __future__ import annotations
@@ -26,23 +30,23 @@ from headrace.broker.coordinator.assignors import (
     TopicIdPartition,
 )
 from headrace.broker.coordinator.consumer_members import (
-    JOINS,
-    LEAVES,
-    LEAVES_FOR_A_WHILE,
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
     ConsumerMember,
     MemberState,
-    next_step,
+    next_assignment,
 )
 from headrace.broker.coordinator.consumer_messages import HeartbeatRequest, HeartbeatResult, check_heartbeat
 from headrace.broker.coordinator.group import MEMBERS_MAX, REBALANCE_TIMEOUT_MS_MIN
-from headrace.broker.coordinator.messages import Outcome
+from headrace.broker.coordinator.messages import GroupActions
 from headrace.broker.coordinator.topic_patterns import matching_topics
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class ConsumerGroupState(StrEnum):
-    """Named as ConsumerGroupDescribe shows them."""
+    """The names that ConsumerGroupDescribe shows."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -51,7 +55,7 @@ class ConsumerGroupState(StrEnum):
     DEAD = "Dead"
 
 
-class TopicSeen(Protocol):
+class CatalogTopic(Protocol):
     @property
     def topic_id(self) -> uuid.UUID: ...
 
@@ -59,36 +63,37 @@ class TopicSeen(Protocol):
     def partitions(self) -> int: ...
 
 
-class Topics(Protocol):
-    """The topics there are; `changes` counts how often that changed."""
+class TopicCatalog(Protocol):
+    """The existing topics; `changes` counts their changes."""
 
     changes: int
 
-    def get(self, name: str) -> TopicSeen | None: ...
+    def get(self, name: str) -> CatalogTopic | None: ...
 
     def names(self) -> Iterable[str]: ...
 
 
 @dataclass(slots=True)
-class Unstored:
-    """What of a group has changed since it was stored: member ids, and whether the epochs did."""
+class UnstoredChanges:
+    """Changes of a group that are not stored yet: whether epochs changed, and ids of changed members, targets and
+    current assignments."""
 
     epochs: bool = False
     members: set[str] = field(default_factory=set)
     targets: set[str] = field(default_factory=set)
-    steps: set[str] = field(default_factory=set)
+    current_assignments: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return bool(self.epochs or self.members or self.targets or self.steps)
+        return bool(self.epochs or self.members or self.targets or self.current_assignments)
 
     def clear(self) -> None:
         self.epochs = False
-        self.members, self.targets, self.steps = set(), set(), set()
+        self.members, self.targets, self.current_assignments = set(), set(), set()
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """See the module. What raises `RequestRefused` leaves the group as it was."""
+    """A consumer group; see the module. Methods that raise `RequestRefused` leave it unchanged."""
 
     group_id: str
     session_timeout_ms: int
@@ -96,12 +101,12 @@ class ConsumerGroup:
     target_epoch: int = 0
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     target: dict[str, frozenset[TopicIdPartition]] = field(default_factory=dict)
-    unstored: Unstored = field(default_factory=Unstored)
+    unstored: UnstoredChanges = field(default_factory=UnstoredChanges)
     _static_ids: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     _owners: dict[TopicIdPartition, str] = field(default_factory=dict)
     _subscribers: dict[str, dict[str, None]] = field(default_factory=dict)  # topic -> member ids
-    _topics: dict[str, TopicSeen] = field(default_factory=dict)  # those of the subscriptions that are there
-    _topics_seen: int = -1  # `changes` when `_topics` was made; -1: it is to be made anew
+    _topics: dict[str, CatalogTopic] = field(default_factory=dict)  # existing topics with subscribers
+    _topics_version: int = -1  # `changes` when `_topics` was computed; -1 if it is outdated
     _is_deleted: bool = False
 
     @property
@@ -112,91 +117,101 @@ class ConsumerGroup:
             return ConsumerGroupState.EMPTY
         if self.target_epoch < self.epoch:
             return ConsumerGroupState.ASSIGNING
-        settled = (MemberState.STABLE, self.target_epoch)
-        if any((member.state, member.epoch) != settled for member in self.members.values()):
+        reconciled = (MemberState.STABLE, self.target_epoch)
+        if any((member.state, member.epoch) != reconciled for member in self.members.values()):
             return ConsumerGroupState.RECONCILING
         return ConsumerGroupState.STABLE
 
     @property
     def assignor(self) -> str:
-        """The one that most members prefer."""
+        """The assignor that most members prefer."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(ASSIGNORS, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
 
     @property
     def subscribed(self) -> Set[str]:
-        """Topics that some member reads."""
+        """Names of topics with at least one subscriber."""
         return self._subscribers.keys()
 
     # Requests
 
-    def heartbeat(self, request: HeartbeatRequest, topics: Topics, now_ms: int) -> HeartbeatResult:
-        """A member joins, shows that it lives, tells what it gave up, or leaves; it learns what it is to read.
+    def heartbeat(self, request: HeartbeatRequest, topics: TopicCatalog, now_ms: int) -> HeartbeatResult:
+        """Processes a heartbeat: a member joins, stays, reports released partitions, or leaves. The result holds its
+        assignment.
 
         Raises:
-            RequestRefused: it is no member of this epoch, or what it asks for is not allowed.
+            RequestRefused: the member or its epoch is not current, or the request is invalid.
         """
-        if request.epoch in (LEAVES, LEAVES_FOR_A_WHILE):
+        if request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request)
         check_heartbeat(request)
-        member = self._joining(request) if request.epoch == JOINS else self._known(request)
-        matched = self._matched(member, request, topics)
-        # Nothing is refused from here on.
+        member = self._joining_member(request) if request.epoch == JOIN_EPOCH else self._require_current(request)
+        matched = self._match_pattern(member, request, topics)
+        # No refusals from here on: the group changes.
         if member.member_id not in self.members:
             self._add(member, request)
         self._update(member, request, matched)
-        member.matched_at = topics.changes
+        member.matched_at_change = topics.changes
         member.session_deadline_ms = now_ms + self.session_timeout_ms
-        self._look_at(topics)
+        self._refresh_topics(topics)
         if self.target_epoch < self.epoch:
             self._assign()
         is_changed = self._reconcile(member, request.owned, now_ms)
-        tells = is_changed or request.tells_everything
-        return HeartbeatResult(member.member_id, member.epoch, frozenset(member.assigned) if tells else None)
+        includes_assignment = is_changed or request.needs_full_response
+        return HeartbeatResult(
+            member.member_id, member.epoch, frozenset(member.assigned) if includes_assignment else None
+        )
 
     def check_commit(
         self,
         member_id: str,
         epoch: int,
-        places: Collection[tuple[str, int]],
-        topics: Topics,
+        partitions: Collection[tuple[str, int]],
+        topics: TopicCatalog,
     ) -> None:
-        """May this member in this epoch commit offsets of these partitions?
+        """Checks that a member may commit offsets of these partitions.
 
-        A member that has not heard yet of its newest epoch may, of what it had then and has still (KIP-1251). A
-        consumer that assigns itself has no epoch; it may as long as the group has no members.
+        A member that does not know its newest epoch yet may commit for partitions that it owned in the epoch it knows
+        and still owns (KIP-1251). A consumer that assigns partitions manually has no epoch; it may commit while the
+        group has no members.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: the member does not exist, or its epoch is stale.
         """
         if epoch < 0 and not self.members:
             return
-        member = self._member(member_id)
+        member = self._require_member(member_id)
         if epoch == member.epoch:
             return
-        since = {**member.assigned, **member.revoking}
-        named = {name: topics.get(name) for name, _ in places}
-        for name, index in places:
+        held_since = {**member.assigned, **member.revoking}
+        named = {name: topics.get(name) for name, _ in partitions}
+        for name, index in partitions:
             topic = named[name]
-            came = since.get((topic.topic_id.bytes, index)) if topic is not None else None
-            if epoch > member.epoch or epoch < 0 or came is None or came > epoch:
-                raise RequestRefused(ErrorCode.STALE_MEMBER_EPOCH, f"epoch {epoch}; the member's is {member.epoch}")
+            assigned_epoch = held_since.get((topic.topic_id.bytes, index)) if topic is not None else None
+            if epoch > member.epoch or epoch < 0 or assigned_epoch is None or assigned_epoch > epoch:
+                raise RequestRefused(
+                    ErrorCode.STALE_MEMBER_EPOCH, f"member epoch {epoch}; the current one is {member.epoch}"
+                )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """May this member in this epoch ask for offsets? Who says that it is none may.
+        """Checks that a member may fetch offsets. A client that names no member may.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: the member does not exist, or its epoch is stale.
         """
         if member_id is None and epoch < 0:
             return
-        member = self._member(member_id or "")
+        member = self._require_member(member_id or "")
         if epoch != member.epoch:
-            raise RequestRefused(ErrorCode.STALE_MEMBER_EPOCH, f"epoch {epoch}; the member's is {member.epoch}")
+            raise RequestRefused(
+                ErrorCode.STALE_MEMBER_EPOCH, f"member epoch {epoch}; the current one is {member.epoch}"
+            )
 
     def check_empty(self) -> None:
-        """Raises:
-        RequestRefused: the group has members, so it cannot be deleted.
+        """Checks that the group can be deleted.
+
+        Raises:
+            RequestRefused: the group has members.
         """
         if self.members:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members")
@@ -207,61 +222,70 @@ class ConsumerGroup:
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None when nothing is due."""
+        """Returns the time of the next `tick`; None if no deadline is set."""
         return min((member.deadline_ms for member in self.members.values()), default=None)
 
-    def tick(self, now_ms: int) -> Outcome:
-        """Lets go of members whose time is up."""
+    def tick(self, now_ms: int) -> GroupActions:
+        """Removes members after their deadline."""
         for member in [member for member in self.members.values() if member.deadline_ms <= now_ms]:
             self._remove(member)
-        return Outcome(must_store=bool(self.unstored))
+        return GroupActions(must_store=bool(self.unstored))
 
-    # Coming and going
+    # Joining and leaving
 
-    def _joining(self, request: HeartbeatRequest) -> ConsumerMember:
-        """The member that joins, as it is so far; a new one is not yet among the others."""
+    def _joining_member(self, request: HeartbeatRequest) -> ConsumerMember:
+        """Returns the joining member; a new one is not added to the group yet."""
         if request.rebalance_timeout_ms is None or request.owned is None or request.owned:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "who joins tells its rebalance timeout and owns nothing")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST,
+                "a joining member must send its rebalance timeout and an empty list of owned partitions",
+            )
         if request.topics is None and request.pattern is None:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "who joins tells its subscription")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a joining member must send its subscription")
         owner_id = self._static_ids.get(request.instance_id) if request.instance_id is not None else None
-        if owner_id is not None and owner_id != request.member_id and not self.members[owner_id].is_away:
-            raise RequestRefused(ErrorCode.UNRELEASED_INSTANCE_ID, f"{request.instance_id} is {owner_id}'s")
-        present = self.members.get(request.member_id)
-        if present is not None:
-            if request.instance_id != present.instance_id:
-                raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{request.member_id} is of another instance")
-            return present
+        if owner_id is not None and owner_id != request.member_id and not self.members[owner_id].is_temporarily_absent:
+            raise RequestRefused(
+                ErrorCode.UNRELEASED_INSTANCE_ID, f"instance id {request.instance_id} is in use by member {owner_id}"
+            )
+        existing = self.members.get(request.member_id)
+        if existing is not None:
+            if request.instance_id != existing.instance_id:
+                raise RequestRefused(ErrorCode.INVALID_REQUEST, f"member {request.member_id} has another instance id")
+            return existing
         if owner_id is None and len(self.members) >= MEMBERS_MAX:
-            raise RequestRefused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {MEMBERS_MAX} members")
+            raise RequestRefused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has reached its maximum of {MEMBERS_MAX} members"
+            )
         return ConsumerMember(request.member_id)
 
-    def _known(self, request: HeartbeatRequest) -> ConsumerMember:
+    def _require_current(self, request: HeartbeatRequest) -> ConsumerMember:
         if request.instance_id is not None:
             self._check_instance(request.instance_id, request.member_id)
-        member = self._member(request.member_id)
+        member = self._require_member(request.member_id)
         if request.epoch == member.epoch:
             return member
-        # The answer that brought the newer epoch may have been lost.
+        # Accepts the previous epoch too, because the response with the newer one may have been lost.
         is_behind = request.epoch == member.previous_epoch and request.epoch < member.epoch
         if not is_behind or request.owned is None or not request.owned <= member.assigned.keys():
             raise RequestRefused(
-                ErrorCode.FENCED_MEMBER_EPOCH, f"epoch {request.epoch}; the member's is {member.epoch}"
+                ErrorCode.FENCED_MEMBER_EPOCH, f"member epoch {request.epoch}; the current one is {member.epoch}"
             )
         return member
 
-    def _member(self, member_id: str) -> ConsumerMember:
+    def _require_member(self, member_id: str) -> ConsumerMember:
         member = self.members.get(member_id)
         if member is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member {member_id!r}")
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id!r} does not exist")
         return member
 
     def _check_instance(self, instance_id: str, member_id: str) -> None:
         owner_id = self._static_ids.get(instance_id)
         if owner_id is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member of instance {instance_id!r}")
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has instance id {instance_id!r}")
         if owner_id != member_id:
-            raise RequestRefused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is now {owner_id}")
+            raise RequestRefused(
+                ErrorCode.FENCED_INSTANCE_ID, f"instance id {instance_id} is now in use by member {owner_id}"
+            )
 
     def _add(self, member: ConsumerMember, request: HeartbeatRequest) -> None:
         owner_id = self._static_ids.get(request.instance_id) if request.instance_id is not None else None
@@ -274,16 +298,18 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
         self.unstored.members.add(member.member_id)
-        self.unstored.steps.add(member.member_id)
+        self.unstored.current_assignments.add(member.member_id)
 
     def _replace(self, old: ConsumerMember, new: ConsumerMember) -> None:
-        """A static member is back under another id: what was the old one's is the new one's, and nobody else notices.
+        """Replaces a static member that returned with a new member id. It inherits the assignment; other members are
+        not affected.
 
-        It gave up what it had when it went, or its process ended: so what was unrevoked is nobody's now.
+        The old member released its partitions when it left or when its process ended, so partitions it was revoking are
+        free.
         """
         new.assigned, new.assignor = dict(old.assigned), old.assignor
         new.topics, new.pattern, new.matched = old.topics, old.pattern, old.matched
-        self._forget(old)
+        self._detach(old)
         self.members[new.member_id] = new
         self._own(new)
         for name in new.subscribed:
@@ -295,25 +321,25 @@ class ConsumerGroup:
     def _leave(self, request: HeartbeatRequest) -> HeartbeatResult:
         if request.instance_id is not None:
             self._check_instance(request.instance_id, request.member_id)
-        elif request.epoch == LEAVES_FOR_A_WHILE:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "only a static member may come back")
-        member = self._member(request.member_id)
-        if request.epoch == LEAVES_FOR_A_WHILE:
+        elif request.epoch == LEAVE_STATIC_EPOCH:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "only a static member may leave temporarily")
+        member = self._require_member(request.member_id)
+        if request.epoch == LEAVE_STATIC_EPOCH:
             self._disown(member)
-            member.epoch, member.revoking, member.state = LEAVES_FOR_A_WHILE, {}, MemberState.STABLE
+            member.epoch, member.revoking, member.state = LEAVE_STATIC_EPOCH, {}, MemberState.STABLE
             self._own(member)
-            self.unstored.steps.add(member.member_id)
+            self.unstored.current_assignments.add(member.member_id)
         else:
             self._remove(member)
         return HeartbeatResult(request.member_id, request.epoch)
 
     def _remove(self, member: ConsumerMember) -> None:
-        self._forget(member)
+        self._detach(member)
         if self.target.pop(member.member_id, None) is not None:
             self.unstored.targets.add(member.member_id)
         self._change_epoch()
 
-    def _forget(self, member: ConsumerMember) -> None:
+    def _detach(self, member: ConsumerMember) -> None:
         self._disown(member)
         for name in member.subscribed:
             self._unsubscribe(member, name)
@@ -321,7 +347,7 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self._static_ids.pop(member.instance_id, None)
         self.unstored.members.add(member.member_id)
-        self.unstored.steps.add(member.member_id)
+        self.unstored.current_assignments.add(member.member_id)
 
     def _change_epoch(self) -> None:
         self.epoch += 1
@@ -329,16 +355,16 @@ class ConsumerGroup:
 
     # Subscriptions
 
-    def _matched(self, member: ConsumerMember, request: HeartbeatRequest, topics: Topics) -> frozenset[str]:
+    def _match_pattern(self, member: ConsumerMember, request: HeartbeatRequest, topics: TopicCatalog) -> frozenset[str]:
         pattern = member.pattern if request.pattern is None else request.pattern
         if not pattern:
             return frozenset()
-        if request.pattern is None and member.matched_at == topics.changes:
+        if request.pattern is None and member.matched_at_change == topics.changes:
             return member.matched
-        return matching_topics(pattern, filter(request.sees, topics.names()))
+        return matching_topics(pattern, filter(request.can_see_topic, topics.names()))
 
     def _update(self, member: ConsumerMember, request: HeartbeatRequest, matched: frozenset[str]) -> None:
-        before = _told(member)
+        before = _stored_fields(member)
         self._subscribe(member, member.topics if request.topics is None else request.topics, matched)
         if request.pattern is not None:
             member.pattern = request.pattern or None
@@ -347,9 +373,9 @@ class ConsumerGroup:
         member.rack_id = member.rack_id if request.rack_id is None else request.rack_id
         member.assignor = member.assignor if request.assignor is None else request.assignor
         member.client_id, member.client_host = request.client_id, request.client_host
-        if request.epoch == JOINS and member.is_away:
-            member.epoch = JOINS
-        if _told(member) != before:
+        if request.epoch == JOIN_EPOCH and member.is_temporarily_absent:
+            member.epoch = JOIN_EPOCH
+        if _stored_fields(member) != before:
             self.unstored.members.add(member.member_id)
 
     def _subscribe(self, member: ConsumerMember, topics: frozenset[str], matched: frozenset[str]) -> None:
@@ -361,7 +387,7 @@ class ConsumerGroup:
             self._unsubscribe(member, name)
         for name in after - before:
             self._subscribers.setdefault(name, {})[member.member_id] = None
-        self._topics_seen = -1
+        self._topics_version = -1
         if self.target_epoch == self.epoch:
             self._change_epoch()
 
@@ -371,20 +397,20 @@ class ConsumerGroup:
         if not subscribers:
             del self._subscribers[name]
 
-    def _look_at(self, topics: Topics) -> None:
-        """Notices topics that are new, larger or gone since the target was made."""
-        if self._topics_seen == topics.changes:
+    def _refresh_topics(self, topics: TopicCatalog) -> None:
+        """Increases the group epoch if topics were created, extended or deleted since the target was computed."""
+        if self._topics_version == topics.changes:
             return
         found = {name: topic for name in self._subscribers if (topic := topics.get(name)) is not None}
-        self._topics, self._topics_seen = found, topics.changes
-        if self.target_epoch == self.epoch and self._wanted() != set(self._targeted()):
+        self._topics, self._topics_version = found, topics.changes
+        if self.target_epoch == self.epoch and self._subscribed_partitions() != set(self._target_partitions()):
             self._change_epoch()
 
-    def _wanted(self) -> set[TopicIdPartition]:
+    def _subscribed_partitions(self) -> set[TopicIdPartition]:
         sizes = [(topic.topic_id.bytes, topic.partitions) for topic in self._topics.values()]
         return {(topic_id, index) for topic_id, partitions in sizes for index in range(partitions)}
 
-    def _targeted(self) -> Iterator[TopicIdPartition]:
+    def _target_partitions(self) -> Iterator[TopicIdPartition]:
         return (partition for partitions in self.target.values() for partition in partitions)
 
     # Assigning
@@ -403,31 +429,35 @@ class ConsumerGroup:
         self.target = ASSIGNORS[self.assignor](subscribed, before)
         self.target_epoch = self.epoch
         self.unstored.epochs = True
-        nothing: frozenset[TopicIdPartition] = frozenset()
+        empty: frozenset[TopicIdPartition] = frozenset()
         self.unstored.targets |= {
             member_id
             for member_id in before.keys() | self.target.keys()
-            if before.get(member_id, nothing) != self.target.get(member_id, nothing)
+            if before.get(member_id, empty) != self.target.get(member_id, empty)
         }
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None, now_ms: int) -> bool:
-        """Takes the member's next step; says whether what it is to read changed."""
+        """Updates the member's current assignment; returns True if its partitions changed."""
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return False
         target = self.target.get(member.member_id, frozenset())
         taken = {partition for partition in target if self._owners.get(partition, member.member_id) != member.member_id}
-        step = next_step(member, target, self.target_epoch, owned, taken)
+        next_current = next_assignment(member, target, self.target_epoch, owned, taken)
         assigned_before = member.assigned
-        if step == member.step:
+        if next_current == member.current_assignment:
             return False
         self._disown(member)
-        if step.epoch != member.epoch:
-            member.previous_epoch, member.epoch = member.epoch, step.epoch
-        member.state, member.assigned, member.revoking = step.state, step.assigned, step.revoking
+        if next_current.epoch != member.epoch:
+            member.previous_epoch, member.epoch = member.epoch, next_current.epoch
+        member.state, member.assigned, member.revoking = (
+            next_current.state,
+            next_current.assigned,
+            next_current.revoking,
+        )
         self._own(member)
-        if step.state is MemberState.UNREVOKED_PARTITIONS:
+        if next_current.state is MemberState.UNREVOKED_PARTITIONS:
             member.revocation_deadline_ms = now_ms + member.rebalance_timeout_ms
-        self.unstored.steps.add(member.member_id)
+        self.unstored.current_assignments.add(member.member_id)
         return member.assigned.keys() != assigned_before.keys()
 
     def _own(self, member: ConsumerMember) -> None:
@@ -442,10 +472,10 @@ class ConsumerGroup:
     # Restarts
 
     def restore(self, members: Iterable[ConsumerMember], now_ms: int) -> None:
-        """Takes over members that were stored before a restart; each has a session's time to be heard of.
+        """Adds the stored members after a restart. Each gets a full session timeout for its next heartbeat.
 
-        Where some of the log was lost, a partition may seem to be two members'. The one that came to it last stays, and
-        the other has to join again.
+        If a part of the log was lost, two members may seem to own a partition. The one that got it last stays; the
+        other must join again.
         """
         for member in sorted(members, key=_newest_epoch, reverse=True):
             if any(partition in self._owners for partition in (*member.assigned, *member.revoking)):
@@ -465,8 +495,8 @@ def _newest_epoch(member: ConsumerMember) -> int:
     return max((*member.assigned.values(), *member.revoking.values()), default=0)
 
 
-def _told(member: ConsumerMember) -> tuple[object, ...]:
-    """What is stored of what a member told."""
+def _stored_fields(member: ConsumerMember) -> tuple[object, ...]:
+    """Returns the fields that are stored as member metadata."""
     return (
         member.instance_id,
         member.rack_id,

@@ -1,4 +1,4 @@
-"""Members of a consumer group of KIP-848: what they told, what they have, and what they are to have next."""
+"""Members of a consumer group (KIP-848): subscription, current assignment and the next assignment."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from enum import IntEnum
 
 from headrace.broker.coordinator.assignors import TopicIdPartition
 
-JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
-"""Member epochs of requests. The last one is a static member's that will be back within its session."""
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
+"""Special member epochs in requests. The last one is sent by a static member that will return within its session
+timeout."""
 
 
 class MemberState(IntEnum):
-    """Numbered as Kafka's records have them."""
+    """The numbers of Kafka's records."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # it has to give up partitions before it goes on to the next epoch
-    UNRELEASED_PARTITIONS = 2  # it waits for partitions that others have to give up
+    UNREVOKED_PARTITIONS = 1  # must release partitions before it moves to the next epoch
+    UNRELEASED_PARTITIONS = 2  # waits for partitions that other members must release
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Where a member stands on the way to its target."""
+class CurrentAssignment:
+    """Current assignment of a member and its progress toward the target."""
 
     epoch: int
     state: MemberState
@@ -32,9 +33,10 @@ class Step:
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """`assigned` has for each partition the member epoch in which it came; `revoking` are those to be given up.
+    """`assigned` maps each partition to the member epoch in which it was assigned; `revoking` are partitions to
+    release.
 
-    What is in either of them is the member's, and nobody else's.
+    The member owns all partitions in both, and no other member owns them.
     """
 
     member_id: str
@@ -45,29 +47,29 @@ class ConsumerMember:
     rebalance_timeout_ms: int = 0
     topics: frozenset[str] = frozenset()  # by name
     pattern: str | None = None
-    matched: frozenset[str] = frozenset()  # topics that the pattern stands for
-    matched_at: int = -1  # which of the changes of topics was the last one when it was looked for them
+    matched: frozenset[str] = frozenset()  # topics that match the pattern
+    matched_at_change: int = -1  # `TopicCatalog.changes` when the pattern was last matched
     assignor: str | None = None
-    epoch: int = JOINS
+    epoch: int = JOIN_EPOCH
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
     assigned: dict[TopicIdPartition, int] = field(default_factory=dict)
     revoking: dict[TopicIdPartition, int] = field(default_factory=dict)
     session_deadline_ms: int = 0
-    revocation_deadline_ms: int = 0  # counts while partitions are unrevoked
+    revocation_deadline_ms: int = 0  # applies while partitions are being revoked
 
     @property
     def subscribed(self) -> frozenset[str]:
         return self.topics | self.matched
 
     @property
-    def is_away(self) -> bool:
-        """Has this static member said that it will be back?"""
-        return self.epoch == LEAVES_FOR_A_WHILE
+    def is_temporarily_absent(self) -> bool:
+        """True if this static member left temporarily."""
+        return self.epoch == LEAVE_STATIC_EPOCH
 
     @property
-    def step(self) -> Step:
-        return Step(self.epoch, self.state, self.assigned, self.revoking)
+    def current_assignment(self) -> CurrentAssignment:
+        return CurrentAssignment(self.epoch, self.state, self.assigned, self.revoking)
 
     @property
     def deadline_ms(self) -> int:
@@ -76,26 +78,27 @@ class ConsumerMember:
         return self.session_deadline_ms
 
 
-def next_step(
+def next_assignment(
     member: ConsumerMember,
     target: Set[TopicIdPartition],
     target_epoch: int,
     owned: Set[TopicIdPartition] | None,
     taken: Set[TopicIdPartition],
-) -> Step:
-    """Brings a member that is not there yet as far towards its target as the others let it (KIP-848, Rebalance
-    Process).
+) -> CurrentAssignment:
+    """Computes a member's next step toward its target assignment (KIP-848, Rebalance Process).
 
     Args:
-        owned: what it says that it reads, None where it says nothing about that.
-        taken: partitions of the target that are others'.
+        owned: partitions that the member says it owns; None if it does not say.
+        taken: partitions of the target that other members still own.
     """
     if member.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & member.revoking.keys()):
-        return member.step
-    kept = {partition: epoch for partition, epoch in member.assigned.items() if partition in target}
+        return member.current_assignment
+    retained = {partition: epoch for partition, epoch in member.assigned.items() if partition in target}
     revoking = {partition: epoch for partition, epoch in member.assigned.items() if partition not in target}
     if revoking and (owned is None or owned & revoking.keys()):
-        return Step(member.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
-    free = {partition: target_epoch for partition in sorted(target) if partition not in kept and partition not in taken}
+        return CurrentAssignment(member.epoch, MemberState.UNREVOKED_PARTITIONS, retained, revoking)
+    free = {
+        partition: target_epoch for partition in sorted(target) if partition not in retained and partition not in taken
+    }
     state = MemberState.UNRELEASED_PARTITIONS if taken else MemberState.STABLE
-    return Step(target_epoch, state, {**kept, **free}, {})
+    return CurrentAssignment(target_epoch, state, {**retained, **free}, {})

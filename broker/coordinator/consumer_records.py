@@ -1,10 +1,12 @@
-"""The records of consumer groups of KIP-848 in `__consumer_offsets`, in Kafka's layout.
+"""Records of consumer groups (KIP-848) in `__consumer_offsets`, in Kafka's layout.
 
-Keys begin with their kind: 3 the group's epoch, 5 what a member told, 6 the epoch of the target assignment, 7 the
-target of a member, 8 where a member stands; 3 and 6 of {group}, the others of {group, member}. A null value deletes.
-Values have version 0 in front and are "flexible". Kafka's kinds 4 and 16 are not written: what topics there are is
-compared with the targets after a start, and what a pattern matched stands beside what the member told, in a tagged
-field of our own, as does the time since when a group has no members.
+A key begins with the record kind: 3 group epoch, 5 member metadata, 6 target assignment epoch, 7 target assignment of a
+member, 8 current assignment of a member. Kinds 3 and 6 continue with {group}, the others with {group, member}. A null
+value deletes. Values begin with version 0 and use flexible encoding.
+
+Kafka's kinds 4 (partition metadata) and 16 (resolved pattern) are not written: after a start, existing topics are
+compared with the targets. The topics matched by a pattern, and the time since when a group has no members, are stored
+in tagged fields of this broker.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from enum import IntEnum
 from headrace.broker.coordinator.assignors import TopicIdPartition
 from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.consumer_members import ConsumerMember, MemberState
-from headrace.broker.coordinator.table import Entry
+from headrace.broker.coordinator.table import TableEntry
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.primitives import Reader, Writer
 
 VALUE_VERSION = 0
-EPOCHS_TAG = 0  # Kafka's: since which member epoch each of the partitions is the member's (KIP-1251)
-MATCHED_TAG, CHANGED_TAG = 848_001, 848_002  # ours; Kafka's readers skip them
+EPOCHS_TAG = 0  # Kafka's tag: member epoch in which each partition was assigned (KIP-1251)
+MATCHED_TAG, CHANGED_TAG = 848_001, 848_002  # tags of this broker; Kafka skips them
 
 
 class RecordKind(IntEnum):
@@ -30,12 +32,12 @@ class RecordKind(IntEnum):
     MEMBER = 5
     TARGET_EPOCH = 6
     TARGET = 7
-    STEP = 8
+    CURRENT_ASSIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKey:
-    """`member_id` is "" where a record is of the group as a whole."""
+    """`member_id` is "" in records of the whole group."""
 
     kind: RecordKind
     group_id: str
@@ -44,41 +46,41 @@ class ConsumerKey:
 
 @dataclass(slots=True)
 class StoredGroup:
-    """What is known of a group after some records."""
+    """State of a group after reading some of its records."""
 
     epoch: int = 0
     target_epoch: int = 0
     changed_at_ms: int = 0
     members: dict[str, ConsumerMember] = field(default_factory=dict)
-    steps: dict[str, ConsumerMember] = field(default_factory=dict)  # in which only that counts
+    current_assignments: dict[str, ConsumerMember] = field(default_factory=dict)  # only the assignment fields are set
     target: dict[str, frozenset[TopicIdPartition]] = field(default_factory=dict)
 
     def apply(self, key: ConsumerKey, value: bytes | None) -> None:
-        """Folds one record; None deletes.
+        """Applies one record; None deletes.
 
         Raises:
-            MalformedMessage: it cannot be read.
+            MalformedMessage: the record is malformed.
         """
         if key.kind is RecordKind.GROUP:
             self.epoch, self.changed_at_ms = _group(value) if value is not None else (0, 0)
         elif key.kind is RecordKind.TARGET_EPOCH:
             self.target_epoch = _reader(value).i32() if value is not None else 0
         elif value is None:
-            of_kind: dict[RecordKind, dict[str, ConsumerMember]] = {
+            members_by_kind: dict[RecordKind, dict[str, ConsumerMember]] = {
                 RecordKind.MEMBER: self.members,
-                RecordKind.STEP: self.steps,
+                RecordKind.CURRENT_ASSIGNMENT: self.current_assignments,
             }
-            (self.target if key.kind is RecordKind.TARGET else of_kind[key.kind]).pop(key.member_id, None)
+            (self.target if key.kind is RecordKind.TARGET else members_by_kind[key.kind]).pop(key.member_id, None)
         elif key.kind is RecordKind.MEMBER:
             self.members[key.member_id] = _member(key.member_id, value)
-        elif key.kind is RecordKind.STEP:
-            self.steps[key.member_id] = _step(key.member_id, value)
+        elif key.kind is RecordKind.CURRENT_ASSIGNMENT:
+            self.current_assignments[key.member_id] = _current_assignment(key.member_id, value)
         else:
             self.target[key.member_id] = frozenset(_partitions(_reader(value)))
 
-    def whole_members(self) -> Iterator[ConsumerMember]:
+    def merged_members(self) -> Iterator[ConsumerMember]:
         for member_id, member in self.members.items():
-            step = self.steps.get(member_id)
+            step = self.current_assignments.get(member_id)
             if step is not None:
                 member.epoch, member.previous_epoch, member.state = step.epoch, step.previous_epoch, step.state
                 member.assigned, member.revoking = step.assigned, step.revoking
@@ -95,43 +97,46 @@ def encode_consumer_key(key: ConsumerKey) -> bytes:
 
 
 def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
-    """Reads on behind the kind; None for one that this version does not know.
+    """Decodes the key after its kind; returns None for an unknown kind.
 
     Raises:
-        MalformedMessage: the bytes are cut off.
+        MalformedMessage: the key is truncated.
     """
     if kind not in RecordKind._value2member_map_:
         return None
     known = RecordKind(kind)
-    is_whole = known in (RecordKind.GROUP, RecordKind.TARGET_EPOCH)
-    return ConsumerKey(known, reader.string(), "" if is_whole else reader.string())
+    is_group_record = known in (RecordKind.GROUP, RecordKind.TARGET_EPOCH)
+    return ConsumerKey(known, reader.string(), "" if is_group_record else reader.string())
 
 
 def keys_of(group: ConsumerGroup) -> Iterator[ConsumerKey]:
-    """Of everything that is kept of a group."""
+    """Yields the keys of all records of a group."""
     yield ConsumerKey(RecordKind.GROUP, group.group_id)
     yield ConsumerKey(RecordKind.TARGET_EPOCH, group.group_id)
     for member_id in tuple(group.members):
         yield ConsumerKey(RecordKind.MEMBER, group.group_id, member_id)
         yield ConsumerKey(RecordKind.TARGET, group.group_id, member_id)
-        yield ConsumerKey(RecordKind.STEP, group.group_id, member_id)
+        yield ConsumerKey(RecordKind.CURRENT_ASSIGNMENT, group.group_id, member_id)
 
 
-def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[Entry]:
-    """What of a group has to be stored, together."""
+def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntry]:
+    """Returns the records of all unstored changes of a group, to be appended in one batch."""
     unstored, group_id = group.unstored, group.group_id
     keys = [
         *(ConsumerKey(RecordKind.MEMBER, group_id, member_id) for member_id in sorted(unstored.members)),
         *(ConsumerKey(RecordKind.TARGET, group_id, member_id) for member_id in sorted(unstored.targets)),
-        *(ConsumerKey(RecordKind.STEP, group_id, member_id) for member_id in sorted(unstored.steps)),
+        *(
+            ConsumerKey(RecordKind.CURRENT_ASSIGNMENT, group_id, member_id)
+            for member_id in sorted(unstored.current_assignments)
+        ),
     ]
     if unstored.epochs:
         keys += [ConsumerKey(RecordKind.GROUP, group_id), ConsumerKey(RecordKind.TARGET_EPOCH, group_id)]
     return [consumer_entry(group, key, changed_at_ms) for key in keys]
 
 
-def consumer_entry(group: ConsumerGroup, key: ConsumerKey, changed_at_ms: int) -> Entry:
-    """A record as the group is now; without a value where there is no such member any more."""
+def consumer_entry(group: ConsumerGroup, key: ConsumerKey, changed_at_ms: int) -> TableEntry:
+    """Returns a record with the group's current state; without a value if the member does not exist."""
     writer = Writer(flexible=True)
     writer.i16(VALUE_VERSION)
     member = group.members.get(key.member_id)
@@ -183,7 +188,7 @@ def _put_strings(writer: Writer, strings: Iterable[str]) -> None:
 
 
 def _put_tag(writer: Writer, tag: int, content: bytes) -> None:
-    """The only tagged field of a structure, and its end."""
+    """Writes the tagged fields of a structure that has one."""
     writer.uvarint(1)
     writer.uvarint(tag)
     writer.uvarint(len(content))
@@ -191,11 +196,11 @@ def _put_tag(writer: Writer, tag: int, content: bytes) -> None:
 
 
 def _put_partitions(writer: Writer, partitions: Mapping[TopicIdPartition, int], *, has_epochs: bool) -> None:
-    of_topics: dict[bytes, list[int]] = {}
+    by_topic: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(partitions):
-        of_topics.setdefault(topic_id, []).append(index)
-    writer.array_size(len(of_topics))
-    for topic_id, indexes in of_topics.items():
+        by_topic.setdefault(topic_id, []).append(index)
+    writer.array_size(len(by_topic))
+    for topic_id, indexes in by_topic.items():
         writer.buffer += topic_id
         _put_numbers(writer, indexes)
         if has_epochs:
@@ -213,11 +218,13 @@ def _put_numbers(writer: Writer, numbers: list[int]) -> None:
 
 
 def _reader(value: bytes) -> Reader:
-    """Behind the version."""
+    """Returns a reader positioned behind the version."""
     reader = Reader(memoryview(value), 0, flexible=True)
     version = reader.i16()
     if version != VALUE_VERSION:
-        raise MalformedMessage(f"version {version} of a consumer group's record; this release reads {VALUE_VERSION}")
+        raise MalformedMessage(
+            f"a consumer group record of version {version}; this release reads version {VALUE_VERSION}"
+        )
     return reader
 
 
@@ -254,11 +261,11 @@ def _member(member_id: str, value: bytes) -> ConsumerMember:
     return member
 
 
-def _step(member_id: str, value: bytes) -> ConsumerMember:
+def _current_assignment(member_id: str, value: bytes) -> ConsumerMember:
     reader = _reader(value)
     epoch, previous_epoch, state = reader.i32(), reader.i32(), reader.i8()
     if state not in MemberState._value2member_map_:
-        raise MalformedMessage(f"a member of state {state}")
+        raise MalformedMessage(f"member state {state} does not exist")
     return ConsumerMember(
         member_id,
         epoch=epoch,
@@ -280,6 +287,6 @@ def _partitions(reader: Reader) -> dict[TopicIdPartition, int]:
         indexes = [reader.i32() for _ in range(reader.array_size())]
         epochs = _tagged(reader).get(EPOCHS_TAG)
         if epochs is not None and epochs.array_size() != len(indexes):
-            raise MalformedMessage("not as many epochs as partitions")
+            raise MalformedMessage("the numbers of member epochs and partitions differ")
         found.update({(topic_id, index): epochs.i32() if epochs is not None else 0 for index in indexes})
     return found

@@ -1,6 +1,6 @@
-"""The group coordinator: what clients ask of the groups of this node, and the requests that wait for them.
+"""The group coordinator: processes the requests of group members, and holds requests that wait for the group.
 
-An answer goes out when what it tells is in the log and, unless fsync is `none`, on disk.
+A response is sent when the change is in the log and, unless fsync is `none`, on disk.
 """
 
 from __future__ import annotations
@@ -15,41 +15,44 @@ from functools import partial
 from pathlib import Path
 
 from headrace.broker.config import FsyncMode
-from headrace.broker.coordinator.commits import Commits
-from headrace.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState, Topics
-from headrace.broker.coordinator.consumer_members import JOINS
+from headrace.broker.coordinator.commits import OffsetCommits
+from headrace.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState, TopicCatalog
+from headrace.broker.coordinator.consumer_members import JOIN_EPOCH
 from headrace.broker.coordinator.consumer_messages import HeartbeatRequest, HeartbeatResult
 from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MIN, Group, GroupState
 from headrace.broker.coordinator.group_store import GroupStore, tombstones
 from headrace.broker.coordinator.members import Ticket
-from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
+from headrace.broker.coordinator.messages import GroupActions, JoinRequest, JoinResult, SyncRequest, SyncResult
 from headrace.broker.coordinator.records import OffsetKey
-from headrace.broker.coordinator.table import Entry, LogTable
+from headrace.broker.coordinator.table import LogTable, TableEntry
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
+"""The log is compacted when it has grown by this much: about 50,000 commits, which are read in under a second."""
 EMPTY_GROUP_MS = 600_000
-"""Without members and offsets a group is forgotten after this time, as in Kafka: consumers of a moment make up ids."""
+"""A group without members and offsets is deleted after this time, as in Kafka: short-lived consumers generate group
+ids."""
 MEMBER_PREFIX_CHARS = 200
-"""Of a client id or instance id, at the front of a member id."""
+"""Characters of the client id or instance id that begin a member id."""
 CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS = 45_000, 5000
-"""Of members of consumer groups (KIP-848), which are told the one and are let go after the other; Kafka's defaults."""
+"""Kafka's defaults for consumer groups (KIP-848): members are removed after the first, and told to send heartbeats at
+the second."""
 TICK_MS_MAX = 60_000
-"""The longest the coordinator sleeps; deadlines wake it earlier."""
+"""The coordinator wakes up at least this often; earlier at a deadline."""
 
 
-UNUSED = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
+UNUSED_STATES = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
 
 
 class GroupCoordinator:
-    """Not for use by threads. `now_ms` is the wall clock, for what is stored; deadlines go by the monotonic one."""
+    """Coordinates all groups of the broker. Not thread-safe. `now_ms` is the wall clock, for stored times; deadlines
+    use the monotonic clock."""
 
     def __init__(
         self,
@@ -58,33 +61,33 @@ class GroupCoordinator:
         fsync: FsyncMode,
         now_ms: Callable[[], int],
         *,
-        topics: Topics,
+        topics: TopicCatalog,
         unlink: Callable[[list[Path]], object],
         rebalance_delay_ms: int = 0,
         session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
         consumer_session_timeout_ms: int = CONSUMER_SESSION_TIMEOUT_MS,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
-        self._table = LogTable(log, flusher, fsync, now_ms, unlink=unlink, grows_by=COMPACT_BYTES)
+        self._table = LogTable(log, flusher, fsync, now_ms, unlink=unlink, growth_bytes=COMPACT_BYTES)
         self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self._topics, self._consumer_session_timeout_ms = topics, consumer_session_timeout_ms
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
         self._changed = asyncio.Event()
-        self._due_ms: dict[str, int] = {}  # group id -> when its time has something to do, at the earliest
+        self._deadlines_ms: dict[str, int] = {}  # group id -> next deadline, or an earlier time
         self._stopped = False
         self.store = GroupStore(
             self._table,
             now_ms,
             monotonic_ms,
-            on_due=self._changed.set,
-            make_classic=lambda group_id: Group(group_id, _new_member_id, rebalance_delay_ms, session_timeout_ms_min),
-            make_consumer=lambda group_id: ConsumerGroup(group_id, consumer_session_timeout_ms),
+            on_compaction_due=self._changed.set,
+            create_classic=lambda group_id: Group(group_id, _new_member_id, rebalance_delay_ms, session_timeout_ms_min),
+            create_consumer=lambda group_id: ConsumerGroup(group_id, consumer_session_timeout_ms),
         )
-        self.commits = Commits(self.store, topics, monotonic_ms)
+        self.commits = OffsetCommits(self.store, topics, monotonic_ms)
         self.groups, self.offsets = self.store.groups, self.store.offsets
         for group in self.groups.values():
-            self._note_due(group)
+            self._update_deadline(group)
 
     # Members
 
@@ -99,9 +102,9 @@ class GroupCoordinator:
                 group = self.store.add_group(group_id) if group is None else self._become_classic(group)
             except RequestRefused as refused:
                 return JoinResult(refused.code, request.member_id)
-        ticket, answer = self._ticket()
-        self._carry_out(group, group.join(request, ticket, self._monotonic_ms()))
-        result = await self._answered(group, ticket, answer)
+        ticket, pending_result = self._ticket()
+        self._apply(group, group.join(request, ticket, self._monotonic_ms()))
+        result = await self._wait_for_result(group, ticket, pending_result)
         assert isinstance(result, JoinResult)
         return result
 
@@ -109,9 +112,9 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if not isinstance(group, Group):
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
-        ticket, answer = self._ticket()
-        self._carry_out(group, group.sync(request, ticket, self._monotonic_ms()))
-        result = await self._answered(group, ticket, answer)
+        ticket, pending_result = self._ticket()
+        self._apply(group, group.sync(request, ticket, self._monotonic_ms()))
+        result = await self._wait_for_result(group, ticket, pending_result)
         assert isinstance(result, SyncResult)
         return result
 
@@ -125,66 +128,71 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if not isinstance(group, Group):
             return ErrorCode.UNKNOWN_MEMBER_ID
-        code, outcome = group.leave(member_id, instance_id, self._monotonic_ms())
-        self._carry_out(group, outcome)
+        code, actions = group.leave(member_id, instance_id, self._monotonic_ms())
+        self._apply(group, actions)
         return code
 
     # Members of consumer groups (KIP-848)
 
     def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatResult:
-        """
+        """Processes a heartbeat of the consumer protocol.
+
         Raises:
-            RequestRefused: the member has to join anew, or may not; or its group could not be stored.
+            RequestRefused: the member must rejoin or may not join, or the change could not be stored.
         """
         if not group_id:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a group without a name")
-        present = self.groups.get(group_id)
-        if isinstance(present, ConsumerGroup):
-            group = present
-        elif present is not None and present.state is not GroupState.EMPTY:
-            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of the classic protocol")
-        elif request.epoch != JOINS:
-            # Members whose group was lost with the power join again.
-            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no consumer group {group_id!r}")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "the group id is empty")
+        current = self.groups.get(group_id)
+        if isinstance(current, ConsumerGroup):
+            group = current
+        elif current is not None and current.state is not GroupState.EMPTY:
+            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} uses the classic protocol")
+        elif request.epoch != JOIN_EPOCH:
+            # After a power failure that lost the group, its members join again.
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"consumer group {group_id!r} does not exist")
         else:
-            self.store.check_new(group_id, present)
+            self.store.check_can_create(group_id, current)
             group = ConsumerGroup(group_id, self._consumer_session_timeout_ms)
         result = group.heartbeat(request, self._topics, self._monotonic_ms())
         if group.unstored:
-            # Together with the end of the classic group that it was before.
-            self._store_changes(group, tombstones(present) if isinstance(present, Group) else ())
+            # Stored in one batch with the deletion of the empty classic group that it replaces.
+            self._store_changes(group, tombstones(current) if isinstance(current, Group) else ())
             self.groups[group_id] = group
-            self._note_due(group)
+            self._update_deadline(group)
         return result
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raises:
-        RequestRefused: this member in this epoch may not ask for offsets.
+        """Checks that a member may fetch offsets.
+
+        Raises:
+            RequestRefused: the member does not exist, or its epoch is stale.
         """
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             group.check_fetch(member_id, epoch)
 
     def _become_classic(self, group: ConsumerGroup) -> Group:
-        """Raises:
-        RequestRefused: it has members, or that could not be stored.
+        """Replaces an empty consumer group with a classic group.
+
+        Raises:
+            RequestRefused: the group has members, or the change could not be stored.
         """
         if group.members:
             raise RequestRefused(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id!r} is of the consumer protocol"
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id!r} uses the consumer protocol"
             )
         self.store.append(tombstones(group))
         return self.store.add_classic(group.group_id)
 
-    def _store_changes(self, group: ConsumerGroup, gone: Sequence[Entry] = ()) -> None:
-        """Stores what changed, if it did; what cannot be stored is stored with the next change.
+    def _store_changes(self, group: ConsumerGroup, deleted_entries: Sequence[TableEntry] = ()) -> None:
+        """Stores the changes of a group, if any. Changes that cannot be stored now are stored with the next change.
 
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the log could not be written.
         """
         if not group.members:
-            self.store.note_unused(group.group_id)
-        self.store.append([*gone, *self.store.unstored_of(group)])
+            self.store.mark_unused(group.group_id)
+        self.store.append([*deleted_entries, *self.store.changed_entries(group)])
         if group.unstored.epochs:
             logger.info(
                 "group changed group=%s state=%s epoch=%d members=%d",
@@ -195,128 +203,134 @@ class GroupCoordinator:
             )
         group.unstored.clear()
 
-    # Groups as a whole
+    # Whole groups
 
     async def delete_group(self, group_id: str) -> None:
-        """Raises:
-        RequestRefused: there is no such group, or it has members.
+        """Deletes a group without members, with its offsets.
+
+        Raises:
+            RequestRefused: the group does not exist, or has members.
         """
         group = self.groups.get(group_id)
         if group is None:
-            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} does not exist")
         group.check_empty()
-        if self.offsets.pending_of(group_id):
-            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"a transaction is to commit offsets of group {group_id!r}")
-        # Some at a time, between which somebody may join or commit, or delete it too.
-        doomed = [OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id)]
-        await self.commits.forget(doomed, lambda key: self._is_unused(group))
+        if self.offsets.pending_partitions(group_id):
+            raise RequestRefused(
+                ErrorCode.NON_EMPTY_GROUP, f"an open transaction will commit offsets of group {group_id!r}"
+            )
+        # Between batches a member may join or commit, or another client may delete the group.
+        keys_to_delete = [OffsetKey(group_id, *topic_partition) for topic_partition in self.offsets.of_group(group_id)]
+        await self.commits.delete_in_batches(keys_to_delete, lambda key: self._is_unused(group))
         if not self._is_unused(group) or self.offsets.of_group(group_id):
-            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
+            raise RequestRefused(
+                ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} was used while it was deleted; delete it again"
+            )
         self.store.append(tombstones(group))
         group.delete()
-        self.store.forget(group_id)
-        await self.store.forced()
+        self.store.remove(group_id)
+        await self.store.wait_until_durable()
         logger.info("group deleted group=%s", group_id)
 
     def _is_unused(self, group: Group | ConsumerGroup) -> bool:
-        """Is it there, without members, and does no transaction commit offsets for it?"""
-        is_pending = self.offsets.pending_of(group.group_id)
-        return self.groups.get(group.group_id) is group and group.state in UNUSED and not is_pending
+        """True if the group still exists, has no members, and no open transaction will commit offsets for it."""
+        is_pending = self.offsets.pending_partitions(group.group_id)
+        return self.groups.get(group.group_id) is group and group.state in UNUSED_STATES and not is_pending
 
-    async def keep_house(self) -> None:
-        """Expires offsets of groups that nobody uses any more, and forgets what a deletion of a topic could not.
+    async def run_housekeeping(self) -> None:
+        """Deletes expired offsets and unused groups, and retries failed deletions of topic offsets.
 
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the log could not be written.
         """
-        turns = Turns()
+        yielder = LoopYielder()
         for group_id in list(self.groups):
-            await turns.give()
+            await yielder.yield_if_due()
             now_ms, group = self._now_ms(), self.groups.get(group_id)
-            if group is not None and group.state in UNUSED:
+            if group is not None and group.state in UNUSED_STATES:
                 expired = self.offsets.expired(group_id, self.store.unused_since_ms(group_id), now_ms)
-                # Some at a time, between which the group may be used again.
-                await self.commits.forget(expired, partial(self._is_expired, now_ms=now_ms))
+                # Between batches the group may be used again.
+                await self.commits.delete_in_batches(expired, partial(self._is_expired, now_ms=now_ms))
                 if self._is_unused(group) and not self.offsets.of_group(group_id):
-                    self._forget_unused(group_id, self.store.unused_since_ms(group_id), now_ms)
-        await self.commits.forget_rest()
+                    self._remove_if_unused(group_id, self.store.unused_since_ms(group_id), now_ms)
+        await self.commits.retry_deletions()
 
     def _is_expired(self, key: OffsetKey, now_ms: int) -> bool:
         group, committed = self.groups.get(key.group_id), self.offsets.get(key)
         return (
             group is not None
-            and group.state in UNUSED
+            and group.state in UNUSED_STATES
             and committed is not None
             and self.offsets.is_expired(committed.committed_at_ms, now_ms)
-            # A transaction that is to commit it anew uses it.
-            and (key.topic, key.partition) not in self.offsets.pending_of(key.group_id)
+            # an open transaction will commit this offset
+            and (key.topic, key.partition) not in self.offsets.pending_partitions(key.group_id)
         )
 
-    def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
+    def _remove_if_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
         group = self.groups[group_id]
-        # One without a generation was asked for and never joined: nothing is stored of it.
+        # A group without a generation never had members, so nothing is stored for it.
         is_old = now_ms - unused_since_ms > EMPTY_GROUP_MS
         if isinstance(group, ConsumerGroup):
-            is_stored, is_due = True, is_old
+            is_stored, is_compaction_due = True, is_old
         else:
             is_stored = bool(group.generation)
-            is_due = (is_old or not is_stored) and not group.expects_members
-        if is_due:
+            is_compaction_due = (is_old or not is_stored) and not group.has_pending_members
+        if is_compaction_due:
             if is_stored:
                 self.store.append(tombstones(group))
-            self.store.forget(group_id)
+            self.store.remove(group_id)
 
     # Time
 
     async def run(self) -> None:
-        """Lets time pass for the groups, until `stop`."""
+        """Processes deadlines of the groups until `stop`."""
         while not self._stopped:
             now_ms = self._monotonic_ms()
-            await self.look(now_ms)
+            await self.run_due(now_ms)
             if not self._stopped:
                 self._changed.clear()
-            wait_ms = min(max(min(self._due_ms.values(), default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
+            wait_ms = min(max(min(self._deadlines_ms.values(), default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
-    async def look(self, now_ms: int) -> None:
-        """Does what time has come for by the monotonic clock, and compacts the log when it is due."""
-        for group_id in [group_id for group_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+    async def run_due(self, now_ms: int) -> None:
+        """Processes the deadlines up to `now_ms` (monotonic clock), and compacts the log when it is due."""
+        for group_id in [group_id for group_id, due_ms in self._deadlines_ms.items() if due_ms <= now_ms]:
             try:
                 self._tick(group_id, now_ms)
             except Exception:
-                # Its members find out by their own timeouts; the other groups go on.
-                logger.exception("group stuck group=%s", group_id)
-                self._due_ms[group_id] = now_ms + TICK_MS_MAX
-        if self._table.is_due:
+                # Other groups continue. The members of this one notice by their own timeouts.
+                logger.exception("deadline of a group not processed group=%s", group_id)
+                self._deadlines_ms[group_id] = now_ms + TICK_MS_MAX
+        if self._table.is_compaction_due:
             try:
                 await self.store.compact()
             except (OSError, RequestRefused) as error:
                 logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
             except Exception:
-                # Nor must that end the time of the groups.
+                # A failed compaction must not stop the processing of deadlines.
                 logger.exception("offsets not compacted bytes=%d", self._table.log.size)
 
     def _tick(self, group_id: str, now_ms: int) -> None:
         group = self.groups.get(group_id)
         due_ms = group.next_deadline_ms() if group is not None else None
         if group is None or due_ms is None:
-            del self._due_ms[group_id]
+            del self._deadlines_ms[group_id]
         elif due_ms <= now_ms:
-            outcome = group.tick(now_ms)
+            actions = group.tick(now_ms)
             if isinstance(group, Group):
-                self._carry_out(group, outcome)
+                self._apply(group, actions)
                 return
-            self._note_due(group)
+            self._update_deadline(group)
             try:
                 self._store_changes(group)
             except RequestRefused as refused:
                 logger.error("group not stored group=%s reason=%s", group_id, refused)
         else:
-            self._due_ms[group_id] = due_ms
+            self._deadlines_ms[group_id] = due_ms
 
     def stop(self) -> None:
         self._stopped = True
@@ -327,25 +341,25 @@ class GroupCoordinator:
         self._waiting[ticket] = asyncio.get_running_loop().create_future()
         return ticket, self._waiting[ticket]
 
-    async def _answered(
-        self, group: Group, ticket: Ticket, answer: asyncio.Future[JoinResult | SyncResult]
+    async def _wait_for_result(
+        self, group: Group, ticket: Ticket, pending_result: asyncio.Future[JoinResult | SyncResult]
     ) -> JoinResult | SyncResult:
         try:
-            return await answer
+            return await pending_result
         except asyncio.CancelledError:
-            # Its connection is closed, and nobody but its session would tell that it is gone.
+            # The connection was closed; from now on the member is removed if its session times out.
             self._waiting.pop(ticket, None)
-            self._carry_out(group, group.hung_up(ticket, self._monotonic_ms()))
+            self._apply(group, group.disconnect(ticket, self._monotonic_ms()))
             raise
 
-    def _carry_out(self, group: Group, outcome: Outcome) -> None:
-        """Stores the group if it changed, then sends the replies."""
+    def _apply(self, group: Group, actions: GroupActions) -> None:
+        """Stores the group if it changed, then sends the responses."""
         error = ErrorCode.NONE
-        if outcome.must_store:
+        if actions.must_store:
             if group.state is GroupState.EMPTY:
-                self.store.note_unused(group.group_id)
+                self.store.mark_unused(group.group_id)
             try:
-                self.store.append([self.store.entry_of(group)])
+                self.store.append([self.store.entry_for(group)])
             except RequestRefused as refused:
                 logger.error("group not stored group=%s reason=%s", group.group_id, refused)
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -356,24 +370,24 @@ class GroupCoordinator:
                 group.generation,
                 len(group.members),
             )
-        for reply in outcome.replies:
+        for reply in actions.replies:
             waiting = self._waiting.pop(reply.ticket, None)
             if waiting is not None and not waiting.done():
-                waiting.set_result(_unstored(reply.result, error) if error else reply.result)
-        self._note_due(group)
+                waiting.set_result(_storage_failure(reply.result, error) if error else reply.result)
+        self._update_deadline(group)
 
-    def _note_due(self, group: Group | ConsumerGroup) -> None:
+    def _update_deadline(self, group: Group | ConsumerGroup) -> None:
         due_ms = group.next_deadline_ms()
         if due_ms is None:
-            self._due_ms.pop(group.group_id, None)
+            self._deadlines_ms.pop(group.group_id, None)
         else:
-            self._due_ms[group.group_id] = due_ms
+            self._deadlines_ms[group.group_id] = due_ms
             self._changed.set()
 
 
-def _unstored(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
-    """What is answered where the group could not be stored: neither an assignment nor the new id of a static member,
-    which the next start would not know. What was refused anyway stays refused."""
+def _storage_failure(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
+    """Returns the response if the group could not be stored: no assignment and no new id of a static member, because
+    they would be unknown after a restart. A refusal stays a refusal."""
     if result.error is not ErrorCode.NONE:
         return result
     return SyncResult(error) if isinstance(result, SyncResult) else JoinResult(error, result.member_id)

@@ -1,12 +1,12 @@
-"""The state machine of one consumer group (classic protocol): no I/O, no clock.
+"""State machine of one consumer group of the classic protocol. No I/O, no clock.
 
-Every call is given the time, in milliseconds of a clock that only goes forward, and returns what has to happen:
-answers to requests that waited (named by their ticket), and whether the group's metadata has to be stored first. The
-rules are Kafka's group coordinator's, with KIP-345 (static members) and KIP-394 (a member id before joining).
+Methods get the time in ms of a monotonic clock. They return the actions to perform: responses to waiting requests
+(identified by their ticket), and whether the group's metadata must be stored first. The rules are those of Kafka's
+group coordinator, with KIP-345 (static members) and KIP-394 (member id before joining).
 
 A group rebalances in two steps. PREPARING_REBALANCE waits until every member has joined or the rebalance timeout has
-passed; then the generation goes up and all joins are answered. COMPLETING_REBALANCE waits for the leader's assignment;
-then all syncs are answered and the group is STABLE.
+passed; then the generation increases and all joins get their response. COMPLETING_REBALANCE waits for the leader's
+assignment; then all syncs get their response and the group is STABLE.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from headrace.broker.coordinator.members import Member, Members, Ticket, common_protocols
+from headrace.broker.coordinator.members import GroupMember, GroupMembers, Ticket, shared_protocols
 from headrace.broker.coordinator.messages import (
+    GroupActions,
     JoinedMember,
     JoinRequest,
     JoinResult,
-    Outcome,
     Reply,
     SyncRequest,
     SyncResult,
@@ -29,18 +29,18 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
-"""Kafka's bounds, the lower one a setting: shorter sessions make heartbeats a load, longer ones keep partitions of the
-dead unread."""
+"""Kafka's bounds; the lower one is a setting. Shorter sessions cause many heartbeats; with longer ones the partitions
+of a dead member stay unread."""
 REBALANCE_TIMEOUT_MS_MIN = 1000
-"""Members that ask for less are given this: nobody could join again in time."""
+"""Minimum rebalance timeout; smaller values are raised to it, because members could not rejoin in time."""
 NAME_CHARS_MAX = 1000
-"""Of a group id, an instance id or a protocol: in UTF-8 they must fit a string's two-byte length with room to spare."""
+"""Longest group id, instance id or protocol name. In UTF-8 it fits into a string with a 2-byte length."""
 MEMBERS_MAX = 1000
-"""Of one group; each rebalance sends every member's metadata to the leader."""
+"""Members per group. Each rebalance sends the metadata of every member to the leader."""
 
 
 class GroupState(StrEnum):
-    """Named as DescribeGroups shows them."""
+    """The names that DescribeGroups shows."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -49,50 +49,50 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-class Event(Enum):
-    REBALANCE_NEEDED = "a member came, changed or went"
-    ALL_JOINED = "every member that will join has joined"
-    ASSIGNED = "the leader has assigned"
-    ALL_LEFT = "the last member went"
+class GroupEvent(Enum):
+    REBALANCE_NEEDED = "a member joined, changed or left"
+    ALL_JOINED = "every expected member has joined"
+    ASSIGNED = "the leader has sent the assignment"
+    ALL_LEFT = "the last member left"
     DELETED = "the group was deleted"
 
 
-TRANSITIONS: Mapping[tuple[GroupState, Event], GroupState] = {
-    (GroupState.EMPTY, Event.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
-    (GroupState.STABLE, Event.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
-    (GroupState.COMPLETING_REBALANCE, Event.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
-    (GroupState.PREPARING_REBALANCE, Event.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
-    (GroupState.PREPARING_REBALANCE, Event.ALL_JOINED): GroupState.COMPLETING_REBALANCE,
-    (GroupState.COMPLETING_REBALANCE, Event.ASSIGNED): GroupState.STABLE,
-    (GroupState.PREPARING_REBALANCE, Event.ALL_LEFT): GroupState.EMPTY,
-    (GroupState.EMPTY, Event.DELETED): GroupState.DEAD,
+TRANSITIONS: Mapping[tuple[GroupState, GroupEvent], GroupState] = {
+    (GroupState.EMPTY, GroupEvent.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupEvent.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.REBALANCE_NEEDED): GroupState.PREPARING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_JOINED): GroupState.COMPLETING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.ASSIGNED): GroupState.STABLE,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_LEFT): GroupState.EMPTY,
+    (GroupState.EMPTY, GroupEvent.DELETED): GroupState.DEAD,
 }
-"""What is not here cannot happen: an empty group passes through PREPARING_REBALANCE like any other."""
+"""All possible transitions. An empty group passes through PREPARING_REBALANCE too."""
 
 
 @dataclass(slots=True)
 class Group:
-    """See the module. Methods that raise `RequestRefused` leave the group as it was."""
+    """A consumer group; see the module. Methods that raise `RequestRefused` leave it unchanged."""
 
     group_id: str
-    new_member_id: Callable[[str], str]  # from the client id or the instance id
-    rebalance_delay_ms: int = 0  # how long the first members wait for others, anew for each that comes
+    new_member_id: Callable[[str], str]  # argument: client id or instance id
+    rebalance_delay_ms: int = 0  # how long the first members wait for others; restarts with each new member
     session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN
     state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: Members = field(default_factory=Members)
-    _complete_from_ms: int = 0  # before that more first members may come
-    _rebalance_deadline_ms: int = 0  # of joining while preparing, of assigning while completing
+    members: GroupMembers = field(default_factory=GroupMembers)
+    _initial_delay_until_ms: int = 0  # until then more first members may join
+    _rebalance_deadline_ms: int = 0  # for joins while preparing, for the assignment while completing
     _replies: list[Reply] = field(default_factory=list)
     _must_store: bool = False
 
     # Requests
 
-    def join(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> Outcome:
-        """A member wants to be part of the next generation."""
+    def join(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> GroupActions:
+        """A member joins the next generation."""
         try:
             self._check_join(request)
             if request.member_id == "":
@@ -101,33 +101,34 @@ class Group:
                 self._join_known(request, ticket, now_ms)
         except RequestRefused as refused:
             self._reply(ticket, JoinResult(refused.code, request.member_id))
-        return self._outcome()
+        return self._take_actions()
 
-    def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> Outcome:
-        """A member asks for its assignment; the leader brings everybody's."""
+    def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> GroupActions:
+        """A member requests its assignment; the leader's request contains all assignments."""
         try:
-            member = self._member(request.member_id, request.instance_id, request.generation)
+            member = self._require_current(request.member_id, request.instance_id, request.generation)
             if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
                 raise RequestRefused(
-                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has chosen {self.protocol_type}/{self.protocol}"
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"the group uses protocol {self.protocol_type}/{self.protocol}",
                 )
             if self.state is GroupState.PREPARING_REBALANCE:
-                raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "the group rebalances")
+                raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing; join again")
         except RequestRefused as refused:
             self._reply(ticket, SyncResult(refused.code))
-            return self._outcome()
+            return self._take_actions()
         member.touch(now_ms)
         if self.state is GroupState.STABLE:
-            self._reply(ticket, self._assigned(member))
-            return self._outcome()
-        self._supersede(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+            self._reply(ticket, self._sync_result(member))
+            return self._take_actions()
+        self._reply_if_waiting(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_ticket = ticket
         if member.member_id == self.leader:
             self._assign(request.assignments, now_ms)
-        return self._outcome()
+        return self._take_actions()
 
-    def hung_up(self, ticket: Ticket, now_ms: int) -> Outcome:
-        """Whoever waited with this ticket is gone, and from now on lives by its session as one that does not wait."""
+    def disconnect(self, ticket: Ticket, now_ms: int) -> GroupActions:
+        """The connection of a waiting request was closed. From now on its member's session may time out."""
         for member in self.members.values():
             if member.join_ticket == ticket:
                 member.join_ticket = None
@@ -135,85 +136,89 @@ class Group:
             if member.sync_ticket == ticket:
                 member.sync_ticket = None
                 member.touch(now_ms)
-        return self._outcome()
+        return self._take_actions()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """A member shows that it lives, and learns whether it has to join again."""
+        """A member reports that it is alive; the returned code may require it to rejoin."""
         try:
-            self._member(member_id, instance_id, generation).touch(now_ms)
+            self._require_current(member_id, instance_id, generation).touch(now_ms)
         except RequestRefused as refused:
             return refused.code
-        preparing = self.state is GroupState.PREPARING_REBALANCE
-        return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
+        is_preparing = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
-    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, Outcome]:
-        """A member goes. A static one may be named by its instance id alone."""
-        if self.members.promised.pop(member_id, None) is not None:
-            self._join_if_complete(now_ms)
-            return ErrorCode.NONE, self._outcome()
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, GroupActions]:
+        """A member leaves. A static member may be named by its instance id alone."""
+        if self.members.pending_member_ids.pop(member_id, None) is not None:
+            self._complete_join_if_ready(now_ms)
+            return ErrorCode.NONE, self._take_actions()
         try:
-            owner = self.members.owner_of(instance_id) if member_id == "" else None
-            member = owner or self.members.known(member_id, instance_id)
+            owner = self.members.static_member(instance_id) if member_id == "" else None
+            member = owner or self.members.require(member_id, instance_id)
         except RequestRefused as refused:
-            return refused.code, Outcome()
+            return refused.code, GroupActions()
         self._remove([member], now_ms)
-        return ErrorCode.NONE, self._outcome()
+        return ErrorCode.NONE, self._take_actions()
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
-        """May this member of this generation commit offsets?
+        """Checks that a member may commit offsets.
 
-        A consumer that assigns itself has no generation; it may commit as long as the group has no members.
+        A consumer that assigns partitions manually has no generation; it may commit while the group has no members.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: the member or its generation is not current.
         """
         if generation < 0 and not self.members:
             return
-        member = self._member(member_id, instance_id, generation)
+        member = self._require_current(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
-            raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "the group rebalances")
+            raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing; join again")
         member.touch(now_ms)
 
     def check_empty(self) -> None:
-        """Raises:
-        RequestRefused: the group has members, so it cannot be deleted.
+        """Checks that the group can be deleted.
+
+        Raises:
+            RequestRefused: the group has members.
         """
         if self.state is not GroupState.EMPTY:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members")
 
     def delete(self) -> None:
-        self._go(Event.DELETED)
+        self._transition(GroupEvent.DELETED)
 
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None when nothing is due."""
-        deadlines = list(self.members.promised.values())
-        deadlines += [member.deadline_ms for member in self.members.values() if not member.waits]
+        """Returns the time of the next `tick`; None if no deadline is set."""
+        deadlines = list(self.members.pending_member_ids.values())
+        deadlines += [member.deadline_ms for member in self.members.values() if not member.is_waiting]
         if self.is_rebalancing:
             deadlines.append(self._rebalance_deadline_ms)
-        if self.state is GroupState.PREPARING_REBALANCE and self._complete_from_ms:
-            deadlines.append(self._complete_from_ms)
+        if self.state is GroupState.PREPARING_REBALANCE and self._initial_delay_until_ms:
+            deadlines.append(self._initial_delay_until_ms)
         return min(deadlines, default=None)
 
-    def tick(self, now_ms: int) -> Outcome:
-        """Lets go of members whose time is up."""
-        for member_id in [member_id for member_id, deadline in self.members.promised.items() if deadline <= now_ms]:
-            del self.members.promised[member_id]
-        silent = [member for member in self.members.values() if member.is_silent(now_ms)]
-        if silent:
-            self._remove(silent, now_ms)
+    def tick(self, now_ms: int) -> GroupActions:
+        """Removes members after their deadline, and continues a rebalance that waited for them."""
+        for member_id in [
+            member_id for member_id, deadline in self.members.pending_member_ids.items() if deadline <= now_ms
+        ]:
+            del self.members.pending_member_ids[member_id]
+        expired = [member for member in self.members.values() if member.is_expired(now_ms)]
+        if expired:
+            self._remove(expired, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
-            if self._complete_from_ms <= now_ms:
-                self._complete_from_ms = 0
+            if self._initial_delay_until_ms <= now_ms:
+                self._initial_delay_until_ms = 0
             if self._rebalance_deadline_ms <= now_ms:
-                self._stop_waiting_for_joins(now_ms)
+                self._on_join_timeout(now_ms)
             else:
-                self._join_if_complete(now_ms)
+                self._complete_join_if_ready(now_ms)
         elif self.state is GroupState.COMPLETING_REBALANCE and self._rebalance_deadline_ms <= now_ms:
-            # Members that joined but do not sync, the leader above all, hold up the others.
+            # Members that joined but did not sync, above all the leader, block the rest of the group.
             self._remove([member for member in self.members.values() if member.sync_ticket is None], now_ms)
-        return self._outcome()
+        return self._take_actions()
 
     # Joining
 
@@ -221,31 +226,35 @@ class Group:
         if not self.session_timeout_ms_min <= request.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
             raise RequestRefused(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"session timeout {request.session_timeout_ms} ms; expected between {self.session_timeout_ms_min} and "
-                f"{SESSION_TIMEOUT_MS_MAX}",
+                f"session timeout {request.session_timeout_ms} ms; "
+                f"expected {self.session_timeout_ms_min} to {SESSION_TIMEOUT_MS_MAX}",
             )
         names = (request.instance_id or "", request.protocol_type, *(each.name for each in request.protocols))
         if any(len(name) > NAME_CHARS_MAX for name in names):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a name of more than {NAME_CHARS_MAX} characters")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a name is longer than {NAME_CHARS_MAX} characters")
         if not request.protocol_type or not request.protocols:
             raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol")
         others = [member for member_id, member in self.members.items() if member_id != request.member_id]
         if not others:
             return
         if request.protocol_type != self.protocol_type:
-            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group is of type {self.protocol_type}")
-        if not common_protocols(others) & {protocol.name for protocol in request.protocols}:
-            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+            raise RequestRefused(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has protocol type {self.protocol_type}"
+            )
+        if not shared_protocols(others) & {protocol.name for protocol in request.protocols}:
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is supported by all members")
 
     def _join_newcomer(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
-        owner = self.members.owner_of(request.instance_id)
-        if owner is None and len(self.members) + len(self.members.promised) >= MEMBERS_MAX:
-            raise RequestRefused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {MEMBERS_MAX} members")
+        owner = self.members.static_member(request.instance_id)
+        if owner is None and len(self.members) + len(self.members.pending_member_ids) >= MEMBERS_MAX:
+            raise RequestRefused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has reached its maximum of {MEMBERS_MAX} members"
+            )
         member_id = self.new_member_id(request.instance_id or request.client_id)
         if owner is not None:
             self._replace_static(owner, request, member_id, ticket, now_ms)
-        elif request.instance_id is None and request.needs_known_id:
-            self.members.promised[member_id] = now_ms + request.session_timeout_ms
+        elif request.instance_id is None and request.requires_known_member_id:
+            self.members.pending_member_ids[member_id] = now_ms + request.session_timeout_ms
             self._reply(ticket, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(request, member_id, ticket, now_ms)
@@ -255,16 +264,19 @@ class Group:
         member = _new_member(request, member_id, now_ms)
         self.members.add(member)
         is_first = self.state is GroupState.EMPTY
-        if self.rebalance_delay_ms and (is_first or self._complete_from_ms):
-            began_at_ms = now_ms if is_first else self._rebalance_deadline_ms - self.members.longest_rebalance_ms
-            latest_ms = began_at_ms + self.members.longest_rebalance_ms
-            self._complete_from_ms = min(now_ms + self.rebalance_delay_ms, latest_ms)
+        if self.rebalance_delay_ms and (is_first or self._initial_delay_until_ms):
+            began_at_ms = now_ms if is_first else self._rebalance_deadline_ms - self.members.rebalance_timeout_ms_max
+            latest_ms = began_at_ms + self.members.rebalance_timeout_ms_max
+            self._initial_delay_until_ms = min(now_ms + self.rebalance_delay_ms, latest_ms)
         self._wait_for_join(member, ticket, now_ms)
 
-    def _replace_static(self, old: Member, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int) -> None:
-        """A static member came back under a new member id: the old one is fenced, its assignment stays."""
-        self._supersede(old.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
-        self._supersede(old.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+    def _replace_static(
+        self, old: GroupMember, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int
+    ) -> None:
+        """Replaces a static member that returned with a new member id. It inherits the assignment; the old id is
+        fenced."""
+        self._reply_if_waiting(old.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+        self._reply_if_waiting(old.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         if self.leader == old.member_id:
             self.leader = member_id
         member = _new_member(request, member_id, now_ms)
@@ -272,86 +284,86 @@ class Group:
         self.members.remove(old)
         self.members.add(member)
         if self.state is GroupState.STABLE and old.metadata(self.protocol) == member.metadata(self.protocol):
-            # Nothing changed for the others (KIP-345); the new id has to survive a restart, so it is stored.
+            # The other members are not affected (KIP-345). The new id is stored because it must survive a restart.
             self._must_store = True
-            self._reply(ticket, self._joined(member, skip_assignment=self.leader == member_id))
+            self._reply(ticket, self._join_result(member, skip_assignment=self.leader == member_id))
             return
         self._wait_for_join(member, ticket, now_ms)
 
     def _join_known(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
-        if self.members.promised.pop(request.member_id, None) is not None:
+        if self.members.pending_member_ids.pop(request.member_id, None) is not None:
             self._add(request, request.member_id, ticket, now_ms)
             return
-        member = self.members.known(request.member_id, request.instance_id)
+        member = self.members.require(request.member_id, request.instance_id)
         member.touch(now_ms)
-        changed = member.protocols != request.protocols
-        was_answered = self.state is GroupState.COMPLETING_REBALANCE  # and the answer was lost
+        has_changed = member.protocols != request.protocols
+        is_lost_response = self.state is GroupState.COMPLETING_REBALANCE  # and its response was lost
         is_follower = self.state is GroupState.STABLE and member.member_id != self.leader
-        if not changed and (was_answered or is_follower):
-            self._reply(ticket, self._joined(member))
+        if not has_changed and (is_lost_response or is_follower):
+            self._reply(ticket, self._join_result(member))
             return
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        self._supersede(member.join_ticket, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self._reply_if_waiting(member.join_ticket, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self._wait_for_join(member, ticket, now_ms)
 
-    def _wait_for_join(self, member: Member, ticket: Ticket, now_ms: int) -> None:
+    def _wait_for_join(self, member: GroupMember, ticket: Ticket, now_ms: int) -> None:
         member.join_ticket = ticket
-        self._rebalance(now_ms)
-        self._join_if_complete(now_ms)
+        self._start_rebalance(now_ms)
+        self._complete_join_if_ready(now_ms)
 
-    def _rebalance(self, now_ms: int) -> None:
+    def _start_rebalance(self, now_ms: int) -> None:
         if self.state is GroupState.PREPARING_REBALANCE:
             return
         for member in self.members.values():
             if member.sync_ticket is not None:
-                # It was silent because it waited for us: its session begins anew.
+                # The member waited for the sync response, so its session restarts now.
                 member.touch(now_ms)
-                self._supersede(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+                self._reply_if_waiting(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
                 member.sync_ticket = None
-        self._go(Event.REBALANCE_NEEDED)
-        self._rebalance_deadline_ms = now_ms + self.members.longest_rebalance_ms
+        self._transition(GroupEvent.REBALANCE_NEEDED)
+        self._rebalance_deadline_ms = now_ms + self.members.rebalance_timeout_ms_max
 
-    def _join_if_complete(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE or self.members.promised:
+    def _complete_join_if_ready(self, now_ms: int) -> None:
+        if self.state is not GroupState.PREPARING_REBALANCE or self.members.pending_member_ids:
             return
-        if now_ms < self._complete_from_ms:
+        if now_ms < self._initial_delay_until_ms:
             return
         if all(member.join_ticket is not None for member in self.members.values()):
             self._complete_join(now_ms)
 
-    def _stop_waiting_for_joins(self, now_ms: int) -> None:
-        """The rebalance timeout has passed: go on with those that joined. Static members keep their place."""
+    def _on_join_timeout(self, now_ms: int) -> None:
+        """The rebalance timeout has passed: continues with the members that have joined. Static members stay."""
         for member in [member for member in self.members.values() if member.join_ticket is None]:
             if member.instance_id is None:
                 self._drop(member)
-        self.members.promised.clear()
+        self.members.pending_member_ids.clear()
         if self.members and all(member.join_ticket is None for member in self.members.values()):
-            self._rebalance_deadline_ms = now_ms + self.members.longest_rebalance_ms
+            self._rebalance_deadline_ms = now_ms + self.members.rebalance_timeout_ms_max
             return
         self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        self._complete_from_ms = 0
+        self._initial_delay_until_ms = 0
         self.generation += 1
         if not self.members:
-            self._go(Event.ALL_LEFT)
+            self._transition(GroupEvent.ALL_LEFT)
             self.protocol = self.leader = None
             self._must_store = True
             return
-        self.protocol = self.members.chosen_protocol()
+        self.protocol = self.members.select_protocol()
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         if self.leader not in {member.member_id for member in joined}:
             self.leader = joined[0].member_id
-        self._go(Event.ALL_JOINED)
-        self._rebalance_deadline_ms = now_ms + self.members.longest_rebalance_ms
+        self._transition(GroupEvent.ALL_JOINED)
+        self._rebalance_deadline_ms = now_ms + self.members.rebalance_timeout_ms_max
         for member in joined:
             member.touch(now_ms)
-            self._supersede(member.join_ticket, self._joined(member))
+            self._reply_if_waiting(member.join_ticket, self._join_result(member))
             member.join_ticket = None
 
-    def _joined(self, member: Member, *, skip_assignment: bool = False) -> JoinResult:
+    def _join_result(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinResult:
         members: tuple[JoinedMember, ...] = ()
         if member.member_id == self.leader:
             members = tuple(
@@ -374,36 +386,36 @@ class Group:
     def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-        self._go(Event.ASSIGNED)
+        self._transition(GroupEvent.ASSIGNED)
         self._must_store = True
         for member in self.members.values():
             if member.sync_ticket is not None:
                 member.touch(now_ms)
-                self._supersede(member.sync_ticket, self._assigned(member))
+                self._reply_if_waiting(member.sync_ticket, self._sync_result(member))
                 member.sync_ticket = None
 
-    def _assigned(self, member: Member) -> SyncResult:
+    def _sync_result(self, member: GroupMember) -> SyncResult:
         return SyncResult(ErrorCode.NONE, member.assignment, self.protocol_type, self.protocol)
 
     # Members
 
-    def _member(self, member_id: str, instance_id: str | None, generation: int) -> Member:
-        member = self.members.known(member_id, instance_id)
+    def _require_current(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
+        member = self.members.require(member_id, instance_id)
         if generation != self.generation:
             raise RequestRefused(
-                ErrorCode.ILLEGAL_GENERATION, f"generation {generation}; the group is at {self.generation}"
+                ErrorCode.ILLEGAL_GENERATION, f"generation {generation}; the current one is {self.generation}"
             )
         return member
 
-    def _remove(self, gone: Sequence[Member], now_ms: int) -> None:
-        for member in gone:
+    def _remove(self, removed: Sequence[GroupMember], now_ms: int) -> None:
+        for member in removed:
             self._drop(member)
-        self._rebalance(now_ms)
-        self._join_if_complete(now_ms)
+        self._start_rebalance(now_ms)
+        self._complete_join_if_ready(now_ms)
 
-    def _drop(self, member: Member) -> None:
-        self._supersede(member.join_ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
-        self._supersede(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+    def _drop(self, member: GroupMember) -> None:
+        self._reply_if_waiting(member.join_ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+        self._reply_if_waiting(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         self.members.remove(member)
 
     @property
@@ -411,12 +423,12 @@ class Group:
         return self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 
     @property
-    def expects_members(self) -> bool:
-        """Was somebody told a member id that it has not joined with yet?"""
-        return bool(self.members.promised)
+    def has_pending_members(self) -> bool:
+        """True if a client has received a member id and has not joined with it yet."""
+        return bool(self.members.pending_member_ids)
 
-    def restore(self, members: Sequence[Member], now_ms: int) -> None:
-        """Takes over members that were stored before a restart; each has a session's time to be heard of."""
+    def restore(self, members: Sequence[GroupMember], now_ms: int) -> None:
+        """Adds the stored members after a restart. Each gets a full session timeout for its next heartbeat."""
         for member in members:
             member.touch(now_ms)
             self.members.add(member)
@@ -424,24 +436,24 @@ class Group:
 
     # Bookkeeping
 
-    def _go(self, event: Event) -> None:
+    def _transition(self, event: GroupEvent) -> None:
         self.state = TRANSITIONS[self.state, event]
 
     def _reply(self, ticket: Ticket, result: JoinResult | SyncResult) -> None:
         self._replies.append(Reply(ticket, result))
 
-    def _supersede(self, ticket: Ticket | None, result: JoinResult | SyncResult) -> None:
+    def _reply_if_waiting(self, ticket: Ticket | None, result: JoinResult | SyncResult) -> None:
         if ticket is not None:
             self._reply(ticket, result)
 
-    def _outcome(self) -> Outcome:
-        outcome = Outcome(tuple(self._replies), self._must_store)
+    def _take_actions(self) -> GroupActions:
+        actions = GroupActions(tuple(self._replies), self._must_store)
         self._replies, self._must_store = [], False
-        return outcome
+        return actions
 
 
-def _new_member(request: JoinRequest, member_id: str, now_ms: int) -> Member:
-    return Member(
+def _new_member(request: JoinRequest, member_id: str, now_ms: int) -> GroupMember:
+    return GroupMember(
         member_id,
         request.instance_id,
         request.client_id,

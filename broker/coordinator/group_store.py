@@ -1,7 +1,7 @@
-"""The groups of this node and their committed offsets: in memory, and in the log that they are folded from.
+"""Groups and committed offsets: in memory, and in the log from which they are loaded.
 
-They are stored in one partition of `__consumer_offsets`. One OffsetCommit is one record batch, so by the batch's CRC it
-is in the log as a whole or not at all, for all its partitions.
+They are stored in one partition of `__consumer_offsets`. One OffsetCommit is one record batch, so its CRC makes it
+atomic for all its partitions.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from headrace.broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from headrace.broker.coordinator.table import Entry, LogTable
+from headrace.broker.coordinator.table import LogTable, TableEntry
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log.opened import opened
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
 from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL
@@ -44,17 +44,20 @@ from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL
 logger = logging.getLogger(__name__)
 
 GROUPS_MAX = 50_000
-"""They are all in memory."""
+"""All groups are in memory."""
 
 Key = GroupKey | OffsetKey | ConsumerKey
 
 
 class GroupStore:
-    """`groups` by id, and `offsets`; what changes in them is appended by whoever changes it. Not for use by threads.
+    """`groups` by id, and `offsets`. Callers change them and append the changes. Not thread-safe.
 
-    `now_ms` is the wall clock, for what is stored; `monotonic_ms` that of deadlines. `on_due` is called when the log
-    has grown so much that it should be compacted. The other two make a group of the one protocol or of the other, by
-    its id.
+    Args:
+        now_ms: wall clock, for stored times.
+        monotonic_ms: clock of deadlines.
+        on_compaction_due: called when the log has grown enough to be compacted.
+        create_classic: creates a group of the classic protocol from its id.
+        create_consumer: creates a group of the consumer protocol from its id.
     """
 
     def __init__(
@@ -63,103 +66,109 @@ class GroupStore:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         *,
-        on_due: Callable[[], None],
-        make_classic: Callable[[str], Group],
-        make_consumer: Callable[[str], ConsumerGroup],
+        on_compaction_due: Callable[[], None],
+        create_classic: Callable[[str], Group],
+        create_consumer: Callable[[str], ConsumerGroup],
     ) -> None:
         self.groups: dict[str, Group | ConsumerGroup] = {}
         self.offsets = OffsetTable()
         self.table = table
-        self._now_ms, self._on_due = now_ms, on_due
-        self._make_classic, self._make_consumer = make_classic, make_consumer
+        self._now_ms, self._on_compaction_due = now_ms, on_compaction_due
+        self._create_classic, self._create_consumer = create_classic, create_consumer
         self._unused_since_ms: dict[str, int] = {}
         self._load(monotonic_ms)
 
-    def append(self, entries: Sequence[Entry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends one batch; with a producer, as a part of its transaction.
+    def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
+        """Appends one batch, as part of the producer's transaction if a producer is given.
 
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the log could not be written.
         """
         self.table.append(entries, producer_id=producer_id, producer_epoch=producer_epoch)
-        if self.table.is_due:
-            self._on_due()
+        if self.table.is_compaction_due:
+            self._on_compaction_due()
 
-    async def forced(self) -> None:
-        """Waits until all that was appended is on disk, unless fsync is `none`."""
-        await self.table.forced()
+    async def wait_until_durable(self) -> None:
+        """Waits until everything appended is on disk, unless fsync is `none`."""
+        await self.table.wait_until_durable()
 
-    def check_new(self, group_id: str, present: Group | None = None) -> None:
-        """
+    def check_can_create(self, group_id: str, replaced: Group | None = None) -> None:
+        """Checks that a group may be created.
+
         Args:
-            present: the group that it takes the place of.
+            replaced: existing group of this id that the new one replaces.
 
         Raises:
-            RequestRefused: a group of this id, or one more group, cannot be kept.
+            RequestRefused: the group id is too long, or there are too many groups.
         """
         if len(group_id) > NAME_CHARS_MAX:
-            raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
-        if present is None and len(self.groups) >= GROUPS_MAX:
-            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
+            raise RequestRefused(
+                ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters; at most {NAME_CHARS_MAX}"
+            )
+        if replaced is None and len(self.groups) >= GROUPS_MAX:
+            raise RequestRefused(
+                ErrorCode.POLICY_VIOLATION, f"the limit of {GROUPS_MAX} groups is reached; delete unused ones"
+            )
 
     def add_group(self, group_id: str) -> Group:
-        """`add_classic` where there may be one more.
+        """Creates a classic group.
 
         Raises:
-            RequestRefused: a group of this id, or one more group, cannot be kept.
+            RequestRefused: the group id is too long, or there are too many groups.
         """
-        self.check_new(group_id)
+        self.check_can_create(group_id)
         return self.add_classic(group_id)
 
     def add_classic(self, group_id: str) -> Group:
-        """A group that nobody has joined, of which nothing is stored."""
-        self.note_unused(group_id)
-        group = self.groups[group_id] = self._make_classic(group_id)
+        """Creates a classic group without checking limits. Nothing is stored until it has members."""
+        self.mark_unused(group_id)
+        group = self.groups[group_id] = self._create_classic(group_id)
         return group
 
-    def note_unused(self, group_id: str) -> None:
-        """Nobody uses the group from now on."""
+    def mark_unused(self, group_id: str) -> None:
+        """Records that the group is unused from now on."""
         self._unused_since_ms[group_id] = self._now_ms()
 
     def unused_since_ms(self, group_id: str) -> int:
         return self._unused_since_ms.get(group_id, 0)
 
-    def forget(self, group_id: str) -> None:
-        """Takes the group from memory."""
+    def remove(self, group_id: str) -> None:
+        """Removes the group from memory."""
         del self.groups[group_id]
         self._unused_since_ms.pop(group_id, None)
 
-    # What is stored of them
+    # Stored records
 
-    def entry_of(self, group: Group) -> Entry:
+    def entry_for(self, group: Group) -> TableEntry:
         if group.is_rebalancing:
-            # After a start it is one without members (see `encode_group`), which somebody used until now.
-            self.note_unused(group.group_id)
+            # After a restart this group has no members (see `encode_group`), although it was in use until now.
+            self.mark_unused(group.group_id)
         changed_at_ms = self.unused_since_ms(group.group_id)
         return encode_key(GroupKey(group.group_id)), encode_group(group, changed_at_ms)
 
-    def unstored_of(self, group: ConsumerGroup) -> list[Entry]:
-        """What changed in it since it was stored."""
+    def changed_entries(self, group: ConsumerGroup) -> list[TableEntry]:
+        """Returns the records of the group's unstored changes."""
         return unstored_entries(group, self.unused_since_ms(group.group_id))
 
     async def compact(self) -> None:
-        """
+        """Compacts the log.
+
         Raises:
-            OSError, RequestRefused: the disk refused it.
+            OSError, RequestRefused: the log could not be written.
         """
-        before, after = await self.table.compact(self._alive(), self._row_of, self._append_pending)
+        before, after = await self.table.compact(self._live_keys(), self._row_for, self._append_pending)
         logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, after)
 
-    def _alive(self) -> Iterator[Key]:
+    def _live_keys(self) -> Iterator[Key]:
         for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:
             group = self.groups.get(group_id)
             if isinstance(group, ConsumerGroup):
                 yield from keys_of(group)
             else:
                 yield GroupKey(group_id)
-            yield from [OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id)]
+            yield from [OffsetKey(group_id, *topic_partition) for topic_partition in self.offsets.of_group(group_id)]
 
-    def _row_of(self, key: Key) -> Entry | None:
+    def _row_for(self, key: Key) -> TableEntry | None:
         if isinstance(key, OffsetKey):
             committed = self.offsets.get(key)
             return (encode_key(key), encode_offset(committed)) if committed is not None else None
@@ -168,17 +177,18 @@ class GroupStore:
             if not isinstance(group, ConsumerGroup) or (key.member_id and key.member_id not in group.members):
                 return None
             return consumer_entry(group, key, self.unused_since_ms(key.group_id))
-        # Of one that nobody joined nothing is stored: it would come back with each start after it was forgotten.
-        return self.entry_of(group) if isinstance(group, Group) and group.generation else None
+        # A classic group without a generation never had members and is not stored; otherwise it would reappear at every
+        # start after its deletion.
+        return self.entry_for(group) if isinstance(group, Group) and group.generation else None
 
     def _append_pending(self) -> None:
         for producer_id, epoch, offsets in self.offsets.all_pending():
             self.table.append(entries_of(offsets), producer_id=producer_id, producer_epoch=epoch)
 
-    # After a start
+    # Loading at start
 
     def _load(self, monotonic_ms: Callable[[], int]) -> None:
-        """Folds the log into groups and offsets."""
+        """Reads the log and builds groups and offsets."""
         metadata: dict[str, GroupMetadata] = {}
         consumers: dict[str, StoredGroup] = {}
         unknown: Counter[int] = Counter()
@@ -190,13 +200,14 @@ class GroupStore:
                 if placed.header.attributes & TRANSACTIONAL:
                     self._load_pending(placed.header.producer_id, placed.header.producer_epoch, batch)
                     continue
-                for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
+                for _, _, raw_key, value, _ in decode_records(batch, is_own_batch=True):
                     key = decode_key(raw_key or b"")
                     if isinstance(key, OffsetKey):
                         committed = decode_offset(value) if value is not None else None
-                        # What a compaction wrote anew is no commit: whatever transactions are to commit still counts.
+                        # A record rewritten by compaction is not a new commit: pending offsets of transactions still
+                        # take effect later.
                         if committed is None or committed != self.offsets.get(key):
-                            self.offsets.apply(key, committed, self.offsets.whose(key, committed))
+                            self.offsets.apply(key, committed, self.offsets.pending_producer(key, committed))
                     elif isinstance(key, ConsumerKey):
                         consumers.setdefault(key.group_id, StoredGroup()).apply(key, value)
                         if key.kind is RecordKind.GROUP and value is None:
@@ -208,15 +219,18 @@ class GroupStore:
                     else:
                         metadata[key.group_id] = decode_group(value)
             except (MalformedMessage, CorruptBatch) as error:
-                logger.error("offsets of groups skipped offset=%d reason=%s", placed.header.base_offset, error)
+                logger.error(
+                    "records of groups and offsets skipped offset=%d reason=%s", placed.header.base_offset, error
+                )
         for kind, count in unknown.items():
-            logger.error("records of groups skipped kind=%d count=%d reason=no kind that is known", kind, count)
-        now_ms = monotonic_ms()  # sessions begin when the groups can be asked for
-        for group_id, kept in consumers.items():
-            self._restore_consumers(group_id, kept, now_ms)
+            logger.error("records of groups skipped kind=%d count=%d reason=unknown record kind", kind, count)
+        now_ms = monotonic_ms()  # sessions start when the broker can serve members
+        for group_id, stored_group in consumers.items():
+            self._restore_consumer_group(group_id, stored_group, now_ms)
         for group_id in {*metadata, *self.offsets.groups(), *self.offsets.pending_groups()} - consumers.keys():
-            group = self.groups[group_id] = self._make_classic(group_id)
-            # Of one that never had members offsets alone are stored, each with its time: a start is no use of them.
+            group = self.groups[group_id] = self._create_classic(group_id)
+            # Groups that never had members are stored only through their offsets, which have commit times. The restart
+            # does not count as use.
             self._unused_since_ms[group_id] = 0
             stored = metadata.get(group_id)
             if stored is not None:
@@ -225,27 +239,27 @@ class GroupStore:
                 group.generation, group.protocol, group.leader = stored.generation, stored.protocol, stored.leader
                 group.restore(stored.members, now_ms)
 
-    def _restore_consumers(self, group_id: str, stored: StoredGroup, now_ms: int) -> None:
-        group = self.groups[group_id] = self._make_consumer(group_id)
+    def _restore_consumer_group(self, group_id: str, stored: StoredGroup, now_ms: int) -> None:
+        group = self.groups[group_id] = self._create_consumer(group_id)
         self._unused_since_ms[group_id] = stored.changed_at_ms
         group.epoch, group.target_epoch, group.target = stored.epoch, stored.target_epoch, stored.target
-        group.restore(stored.whole_members(), now_ms)
+        group.restore(stored.merged_members(), now_ms)
 
     def _load_pending(self, producer_id: int, epoch: int, batch: bytes) -> None:
         found: dict[OffsetKey, CommittedOffset] = {}
-        for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
+        for _, _, raw_key, value, _ in decode_records(batch, is_own_batch=True):
             key = decode_key(raw_key or b"")
             if isinstance(key, OffsetKey) and value is not None:
                 found[key] = decode_offset(value)
         self.offsets.add_pending(producer_id, epoch, found)
 
 
-def tombstones(group: Group | ConsumerGroup) -> list[Entry]:
+def tombstones(group: Group | ConsumerGroup) -> list[TableEntry]:
     if isinstance(group, Group):
         return [(encode_key(GroupKey(group.group_id)), None)]
-    # The group's own last: after it nothing is known of the group.
+    # The group's own record comes last: after it the group is unknown.
     return [(encode_consumer_key(key), None) for key in reversed(list(keys_of(group)))]
 
 
-def entries_of(offsets: Mapping[OffsetKey, CommittedOffset]) -> list[Entry]:
+def entries_of(offsets: Mapping[OffsetKey, CommittedOffset]) -> list[TableEntry]:
     return [(encode_key(key), encode_offset(committed)) for key, committed in offsets.items()]

@@ -1,7 +1,7 @@
-"""The members of one group: who they are, which ids are theirs, and which protocol all of them know.
+"""Members of a classic group: member ids, static members and shared protocols.
 
-Static members are known by an instance id, which at any time stands for one member id (KIP-345); who comes with an
-older member id is fenced. A newcomer may be promised a member id before it joins with it (KIP-394).
+A static member has an instance id, which belongs to one member id at a time (KIP-345); an older member id is fenced. A
+new member may receive its member id before it joins (KIP-394).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Ticket = int
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """One way of assigning that a member can do, with what it tells the leader for it."""
+class MemberProtocol:
+    """An assignment protocol that a member supports, with the member's metadata for the leader."""
 
     name: str
     metadata: bytes
 
 
 @dataclass(slots=True)
-class Member:
-    """`deadline_ms` is when its session ends unless it is heard of; a member that waits for us is alive."""
+class GroupMember:
+    """A member. Its session ends at `deadline_ms` without a heartbeat, but not while it waits for a response."""
 
     member_id: str
     instance_id: str | None
@@ -34,14 +34,14 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     deadline_ms: int
     assignment: bytes = b""
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -50,20 +50,21 @@ class Member:
     def touch(self, now_ms: int) -> None:
         self.deadline_ms = now_ms + self.session_timeout_ms
 
-    def is_silent(self, now_ms: int) -> bool:
-        """Has its session ended without a word of it?"""
-        return self.deadline_ms <= now_ms and not self.waits
+    def is_expired(self, now_ms: int) -> bool:
+        """True if the session timeout has passed and the member does not wait for a response."""
+        return self.deadline_ms <= now_ms and not self.is_waiting
 
 
-class Members(Mapping[str, Member]):
-    """Member id -> member, in the order they came. `promised` has ids given out but not joined with -> deadline."""
+class GroupMembers(Mapping[str, GroupMember]):
+    """Members by member id, in joining order. `pending_member_ids` maps ids that have not joined yet to their
+    deadlines."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, GroupMember] = {}
         self._static_ids: dict[str, str] = {}  # instance id -> member id
-        self.promised: dict[str, int] = {}
+        self.pending_member_ids: dict[str, int] = {}
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> GroupMember:
         return self._members[member_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -72,41 +73,46 @@ class Members(Mapping[str, Member]):
     def __len__(self) -> int:
         return len(self._members)
 
-    def add(self, member: Member) -> None:
-        """Takes in a member; a static one from now on owns its instance id."""
+    def add(self, member: GroupMember) -> None:
+        """Adds a member; a static member becomes the owner of its instance id."""
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         del self._members[member.member_id]
         if member.instance_id is not None:
             self._static_ids.pop(member.instance_id, None)
 
-    def owner_of(self, instance_id: str | None) -> Member | None:
-        """The static member of this instance id."""
+    def static_member(self, instance_id: str | None) -> GroupMember | None:
+        """Returns the static member with this instance id, or None."""
         member_id = self._static_ids.get(instance_id) if instance_id is not None else None
         return self._members[member_id] if member_id is not None else None
 
-    def known(self, member_id: str, instance_id: str | None) -> Member:
-        """Raises:
-        RequestRefused: there is no such member, or another one has taken over its instance id.
+    def require(self, member_id: str, instance_id: str | None) -> GroupMember:
+        """Returns the member.
+
+        Raises:
+            RequestRefused: the member does not exist, or another one has taken over its instance id.
         """
-        owner = self.owner_of(instance_id)
+        owner = self.static_member(instance_id)
         if owner is not None and owner.member_id != member_id:
-            raise RequestRefused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is now {owner.member_id}")
+            raise RequestRefused(
+                ErrorCode.FENCED_INSTANCE_ID, f"instance id {instance_id} is now in use by member {owner.member_id}"
+            )
         member = self._members.get(member_id)
         if member is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member {member_id!r}")
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id!r} does not exist")
         return member
 
     @property
-    def longest_rebalance_ms(self) -> int:
+    def rebalance_timeout_ms_max(self) -> int:
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
 
-    def chosen_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all know; ties go to the first by the first member."""
-        common = common_protocols(self._members.values())
+    def select_protocol(self) -> str:
+        """Returns the protocol with the most votes. Each member votes for its first protocol that all members support;
+        a tie goes to the one that the first member prefers."""
+        common = shared_protocols(self._members.values())
         votes = Counter(
             next(each.name for each in member.protocols if each.name in common) for member in self._members.values()
         )
@@ -115,6 +121,6 @@ class Members(Mapping[str, Member]):
         return max(order, key=lambda name: votes[name])
 
 
-def common_protocols(members: Iterable[Member]) -> set[str]:
-    """The names of the protocols that each of these members, of which there are some, knows."""
+def shared_protocols(members: Iterable[GroupMember]) -> set[str]:
+    """Returns the names of the protocols that all members support; there must be at least one member."""
     return set.intersection(*({protocol.name for protocol in member.protocols} for member in members))

@@ -1,11 +1,11 @@
-"""What members ask of a group and what they are answered, as values: JoinGroup and SyncGroup without their versions."""
+"""JoinGroup and SyncGroup requests and results of the classic protocol, independent of the wire format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.broker.coordinator.members import Protocol, Ticket
+from headrace.broker.coordinator.members import MemberProtocol, Ticket
 from headrace.broker.protocol.error_codes import ErrorCode
 
 NO_GENERATION = -1
@@ -13,7 +13,8 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """`member_id` is "" for a newcomer. `needs_known_id`: a newcomer is first told an id and joins again with it."""
+    """`member_id` is "" for a new member. With `requires_known_member_id` it first receives an id and joins again with
+    it."""
 
     member_id: str
     instance_id: str | None
@@ -22,8 +23,8 @@ class JoinRequest:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[Protocol, ...]
-    needs_known_id: bool
+    protocols: tuple[MemberProtocol, ...]
+    requires_known_member_id: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """`members` is for the leader alone; with `skip_assignment` it is only told, and need not assign."""
+    """`members` is set for the leader only; with `skip_assignment` the leader need not assign partitions."""
 
     error: ErrorCode
     member_id: str
@@ -49,7 +50,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """`protocol_type` and `protocol` are None where the version does not tell them; `assignments` is the leader's."""
+    """`protocol_type` and `protocol` are None in versions without them; `assignments` is sent by the leader."""
 
     member_id: str
     instance_id: str | None
@@ -69,15 +70,15 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the request that holds `ticket`."""
+    """The response to the request with this ticket."""
 
     ticket: Ticket
     result: JoinResult | SyncResult
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What has to happen after a call: store the group if asked to, then send the replies."""
+class GroupActions:
+    """Actions to perform after a call: store the group if `must_store`, then send the responses."""
 
     replies: tuple[Reply, ...] = ()
     must_store: bool = False

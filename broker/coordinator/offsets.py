@@ -1,4 +1,4 @@
-"""Committed offsets of all groups, in memory: what the internal topic says, folded. No I/O, no clock."""
+"""Committed offsets of all groups, in memory. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
 
 RETENTION_MS = 7 * 86_400_000
-"""A group's offsets go this long after it was last used: Kafka's `offsets.retention.minutes`."""
+"""Offsets of an unused group are deleted after this time: Kafka's `offsets.retention.minutes`."""
 METADATA_CHARS_MAX = 4096
-"""Of the text a consumer may keep beside an offset."""
+"""Longest metadata text of a committed offset."""
 OFFSET_BYTES, METADATA_CHAR_BYTES = 300, 4
-"""What one takes of memory with its key, and a character of its text at most."""
-KEPT_BYTES_MAX = 512 * 1024 * 1024
-"""Of the offsets of all groups: a million and a half without texts, where 20,000 partitions have a hundred readers."""
+"""Estimated memory of an offset with its key, and of a character of its metadata."""
+OFFSETS_MEMORY_BYTES_MAX = 512 * 1024 * 1024
+"""Memory limit for the offsets of all groups: about 1.5 million offsets without metadata, or 75 groups on 20,000
+partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class _Pending:
     offsets: dict[OffsetKey, CommittedOffset] = field(default_factory=dict)
 
 
-class _Places(Generic[Value]):
-    """Values by group, topic and partition; those of a topic are found without a look at what else groups have."""
+class _PartitionMap(Generic[Value]):
+    """Values by group, topic and partition, with an index by topic."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Value]]] = {}
-        self._groups_of: dict[str, dict[str, None]] = {}  # topic -> ids of groups
+        self._groups_of: dict[str, dict[str, None]] = {}  # topic -> group ids
 
     def groups(self) -> Set[str]:
         return self._groups.keys()
@@ -44,7 +45,7 @@ class _Places(Generic[Value]):
         return self._groups.get(key.group_id, {}).get(key.topic, {}).get(key.partition)
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, Value]:
-        return _OfGroup(self._groups.get(group_id, {}))
+        return _GroupView(self._groups.get(group_id, {}))
 
     def of_topic(self, topic: str) -> Iterator[OffsetKey]:
         for group_id in self._groups_of.get(topic, ()):
@@ -68,7 +69,7 @@ class _Places(Generic[Value]):
         return value
 
     def pop_topic(self, topic: str) -> dict[str, dict[int, Value]]:
-        """What groups had of it, by their ids."""
+        """Removes a topic and returns its values by group id and partition."""
         return {group_id: self._drop(group_id, topic) for group_id in tuple(self._groups_of.get(topic, ()))}
 
     def _drop(self, group_id: str, topic: str) -> dict[int, Value]:
@@ -82,16 +83,16 @@ class _Places(Generic[Value]):
         return partitions
 
 
-class _OfGroup(Mapping[TopicPartition, Value]):
-    """What a group has, seen as it is at any time."""
+class _GroupView(Mapping[TopicPartition, Value]):
+    """Live view of the values of one group."""
 
     __slots__ = ("_topics",)
 
     def __init__(self, topics: Mapping[str, Mapping[int, Value]]) -> None:
         self._topics = topics
 
-    def __getitem__(self, place: TopicPartition) -> Value:
-        topic, partition = place
+    def __getitem__(self, topic_partition: TopicPartition) -> Value:
+        topic, partition = topic_partition
         return self._topics[topic][partition]
 
     def __iter__(self) -> Iterator[TopicPartition]:
@@ -102,55 +103,59 @@ class _OfGroup(Mapping[TopicPartition, Value]):
 
 
 class OffsetTable:
-    """Group -> partition -> committed offset; and by producers, what their open transactions are to commit."""
+    """Committed offsets by group and partition, and the pending offsets of open transactions by producer id."""
 
     def __init__(self) -> None:
-        self._committed: _Places[CommittedOffset] = _Places()
+        self._committed: _PartitionMap[CommittedOffset] = _PartitionMap()
         self._pending: dict[int, _Pending] = {}
-        # The ids of all producers by what they are to commit, of each place in the order in which they stored it: a
-        # commit looks for its own places among thousands.
-        self._producers: _Places[dict[int, None]] = _Places()
+        # Producer ids with a pending offset for a key, in the order in which they stored it. A commit finds the pending
+        # offsets of its partitions without scanning all transactions.
+        self._producers: _PartitionMap[dict[int, None]] = _PartitionMap()
         self._bytes_by_topic: Counter[str] = Counter()
-        self._kept_bytes = 0
+        self._memory_bytes = 0
 
     @property
-    def kept_bytes(self) -> int:
-        """What all of them take of memory, about."""
-        return self._kept_bytes
+    def memory_bytes(self) -> int:
+        """Estimated memory of all offsets."""
+        return self._memory_bytes
 
-    def check_room(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
-        """Whoever has offsets may go on committing them.
+    def check_capacity(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
+        """Checks the memory limit. Commits that replace offsets of at least the same size are always allowed.
 
         Args:
-            is_pending: they are of a transaction, and count twice until it is committed; for these there is as much
-                room again.
+            is_pending: the offsets belong to a transaction. They count again when it commits, so their limit is twice
+                as high.
 
         Raises:
-            RequestRefused: there is no room for them.
+            RequestRefused: the offsets exceed the limit.
         """
         size = sum(map(_bytes_of, offsets.values()))
-        if self._kept_bytes + size <= KEPT_BYTES_MAX * (2 if is_pending else 1):
+        if self._memory_bytes + size <= OFFSETS_MEMORY_BYTES_MAX * (2 if is_pending else 1):
             return
         if is_pending or size > sum(_bytes_of(self.get(key)) for key in offsets):
             raise RequestRefused(
-                ErrorCode.POLICY_VIOLATION, f"the offsets of all groups take {self._kept_bytes:,} bytes already"
+                ErrorCode.POLICY_VIOLATION,
+                f"the offsets of all groups use {self._memory_bytes:,} bytes, the maximum; delete unused groups",
             )
 
-    def _note(self, topic: str, grown_bytes: int) -> None:
+    def _add_bytes(self, topic: str, grown_bytes: int) -> None:
         self._bytes_by_topic[topic] += grown_bytes
-        self._kept_bytes += grown_bytes
+        self._memory_bytes += grown_bytes
         if not self._bytes_by_topic[topic]:
             del self._bytes_by_topic[topic]
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None, producer_id: int | None = None) -> None:
-        """Folds one record; None deletes. Whatever transactions are to commit for the same place is outdated; where
-        that of a producer commits it, what was stored before it and no more."""
+        """Applies one commit; None deletes the offset.
+
+        Pending offsets for the same key are dropped. If the commit comes from the transaction of `producer_id`, only
+        that producer's pending offset and those stored before it are dropped.
+        """
         for each in tuple(self._producers.get(key) or ()):
-            self._note(key.topic, -_bytes_of(self._pending[each].offsets.pop(key)))
-            self._forget_producer(key, each)
+            self._add_bytes(key.topic, -_bytes_of(self._pending[each].offsets.pop(key)))
+            self._remove_pending_producer(key, each)
             if each == producer_id:
                 break
-        self._note(key.topic, _bytes_of(committed) - _bytes_of(self._committed.get(key)))
+        self._add_bytes(key.topic, _bytes_of(committed) - _bytes_of(self._committed.get(key)))
         if committed is not None:
             self._committed.put(key, committed)
         else:
@@ -166,14 +171,14 @@ class OffsetTable:
         return iter(self._committed.groups())
 
     def of_topic(self, topic: str) -> list[OffsetKey]:
-        """Also of what is not committed yet."""
+        """Returns the keys of all committed and pending offsets of a topic."""
         return list(dict.fromkeys([*self._committed.of_topic(topic), *self._producers.of_topic(topic)]))
 
-    def forget_topic(self, topic: str) -> Iterator[OffsetKey]:
-        """Takes out at once whatever there is of a topic, committed or not; returns of what, to be gone through in
-        turns: there may be some hundred thousand."""
+    def remove_topic(self, topic: str) -> Iterator[OffsetKey]:
+        """Removes all offsets of a topic at once, committed and pending. Returns their keys as an iterator, because
+        there may be hundreds of thousands."""
         pending, committed = self._producers.pop_topic(topic), self._committed.pop_topic(topic)
-        self._kept_bytes -= self._bytes_by_topic.pop(topic, 0)
+        self._memory_bytes -= self._bytes_by_topic.pop(topic, 0)
         for group_id, partitions in pending.items():
             for partition, producer_ids in partitions.items():
                 for producer_id in producer_ids:
@@ -184,12 +189,12 @@ class OffsetTable:
             for partition in {**committed.pop(group_id, {}), **pending.pop(group_id, {})}
         )
 
-    # What is not committed yet
+    # Pending offsets of transactions
 
     def add_pending(self, producer_id: int, epoch: int, offsets: Mapping[OffsetKey, CommittedOffset]) -> None:
         pending = self._pending.setdefault(producer_id, _Pending(epoch)).offsets
         for key, committed in offsets.items():
-            self._note(key.topic, _bytes_of(committed) - _bytes_of(pending.get(key)))
+            self._add_bytes(key.topic, _bytes_of(committed) - _bytes_of(pending.get(key)))
             pending[key] = committed
             producers = self._producers.get(key)
             if producers is None:
@@ -201,18 +206,19 @@ class OffsetTable:
     def drop_pending(self, producer_id: int) -> None:
         pending = self._pending.pop(producer_id, None)
         for key, committed in pending.offsets.items() if pending is not None else ():
-            self._note(key.topic, -_bytes_of(committed))
-            self._forget_producer(key, producer_id)
+            self._add_bytes(key.topic, -_bytes_of(committed))
+            self._remove_pending_producer(key, producer_id)
 
-    def _forget_producer(self, key: OffsetKey, producer_id: int) -> None:
+    def _remove_pending_producer(self, key: OffsetKey, producer_id: int) -> None:
         producers = self._producers.get(key)
         assert producers is not None
         del producers[producer_id]
         if not producers:
             self._producers.pop(key)
 
-    def whose(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
-        """The producer whose transaction is to commit just this, which is stored as any commit when it does."""
+    def pending_producer(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
+        """Returns the producer whose pending offset for the key equals `committed`: a commit of its transaction, which
+        is stored like any other."""
         producers = self._producers.get(key) or ()
         return next((each for each in producers if self._pending[each].offsets[key] == committed), None)
 
@@ -221,8 +227,8 @@ class OffsetTable:
         return dict(pending.offsets) if pending is not None else {}
 
     def all_pending(self) -> list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]]:
-        """(producer id, epoch, offsets) of every transaction that is to commit any; what several are to commit apart
-        from the rest, in the order in which they stored it."""
+        """Returns (producer id, epoch, offsets) of every transaction with pending offsets. Keys pending in several
+        transactions are listed separately, in the order in which they were stored."""
         found: list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]] = []
         shared: dict[OffsetKey, dict[int, None]] = {}
         for producer_id, each in self._pending.items():
@@ -244,8 +250,8 @@ class OffsetTable:
     def pending_groups(self) -> Set[str]:
         return self._producers.groups()
 
-    def pending_of(self, group_id: str) -> Set[TopicPartition]:
-        """Of which partitions open transactions are to commit offsets for a group."""
+    def pending_partitions(self, group_id: str) -> Set[TopicPartition]:
+        """Returns the partitions for which open transactions have pending offsets of a group."""
         return self._producers.of_group(group_id).keys()
 
     @staticmethod
@@ -253,7 +259,7 @@ class OffsetTable:
         return now_ms - last_used_ms > RETENTION_MS
 
     def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
-        """The offsets of a group without members that nobody used for RETENTION_MS."""
+        """Returns the expired offsets of a group that has had no members for RETENTION_MS."""
         if not self.is_expired(unused_since_ms, now_ms):
             return []
         return [

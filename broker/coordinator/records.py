@@ -1,8 +1,8 @@
-"""The records of `__consumer_offsets`, in Kafka's layout: committed offsets and metadata of classic groups.
+"""Records of `__consumer_offsets` in Kafka's layout: committed offsets and metadata of classic groups.
 
-Those of consumer groups of KIP-848 are in `consumer_records`.
+`consumer_records` has those of consumer groups (KIP-848).
 
-Keys begin with their version: 0 and 1 a committed offset {group, topic, partition i32} (1 is written), 2 a group
+A key begins with its version: 0 or 1 for a committed offset {group, topic, partition i32} (1 is written), 2 for a group
 {group}. A null value deletes. Offset value version 3: offset i64, leader epoch i32, metadata, commit timestamp i64
 (version 1 had an expiry, version 2 no leader epoch). Group value version 3: protocol type, generation i32, protocol?,
 leader?, state timestamp i64, members. Strings have 2-byte lengths, bytes 4-byte ones.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from headrace.broker.coordinator.consumer_records import ConsumerKey, decode_consumer_key
 from headrace.broker.coordinator.group import Group
-from headrace.broker.coordinator.members import Member, Protocol
+from headrace.broker.coordinator.members import GroupMember, MemberProtocol
 from headrace.kafka_wire.primitives import Reader, Writer
 
 OFFSET_KEY, GROUP_KEY = 1, 2
@@ -43,14 +43,14 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A group as of its last assignment; `protocol_type` is "" for one that only holds offsets."""
+    """A group after its last assignment; `protocol_type` is "" if it only has offsets."""
 
     protocol_type: str
     generation: int
     protocol: str | None
     leader: str | None
     changed_at_ms: int
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
 
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
@@ -67,10 +67,10 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | int:
-    """A key, or the number of a kind of record that this version does not know.
+    """Decodes a key; returns the number of an unknown record kind.
 
     Raises:
-        MalformedMessage: the bytes are cut off.
+        MalformedMessage: the key is truncated.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version = reader.i16()
@@ -100,8 +100,11 @@ def decode_offset(raw: bytes) -> CommittedOffset:
 
 
 def encode_group(group: Group, changed_at_ms: int) -> bytes:
-    """Without its members while it rebalances, as a compaction may meet it: what they have is not of this generation,
-    and newcomers have nothing yet. After a start from here all of them join anew."""
+    """Encodes a group, without its members while it rebalances.
+
+    A compaction may run during a rebalance. Then the members' assignments are from the previous generation and new
+    members have none, so all of them rejoin after a restart.
+    """
     members = group.members.values() if not group.is_rebalancing else ()
     writer = Writer(flexible=False)
     writer.i16(VALUE_VERSION)
@@ -133,21 +136,21 @@ def decode_group(raw: bytes) -> GroupMetadata:
     return GroupMetadata(protocol_type, generation, protocol, leader, changed_at_ms, members)
 
 
-def _member(reader: Reader, version: int, protocol: str) -> Member:
+def _member(reader: Reader, version: int, protocol: str) -> GroupMember:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
     rebalance_timeout_ms, session_timeout_ms = reader.i32(), reader.i32()
     subscription, assignment = bytes(reader.nullable_bytes() or b""), bytes(reader.nullable_bytes() or b"")
-    # Only the chosen protocol is stored. A member that joins again after a restart brings all of them.
-    return Member(
+    # Only the selected protocol is stored. A member that rejoins after a restart sends all of them again.
+    return GroupMember(
         member_id,
         instance_id,
         client_id,
         client_host,
         session_timeout_ms,
         rebalance_timeout_ms,
-        (Protocol(protocol, subscription),),
+        (MemberProtocol(protocol, subscription),),
         0,
         assignment,
     )

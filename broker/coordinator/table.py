@@ -1,10 +1,11 @@
-"""A table in the log of one partition: the newest record of a key is its row, and one without a value deletes it.
+"""Key-value table in the log of one partition: the latest record of a key is its row; a record without a value deletes
+it.
 
-Who holds the table folds the log when it starts and has all rows in memory; this is what is left to do with the log. A
-batch is in it as a whole or not at all, by its checksum.
+The owner of the table reads the log at start and holds all rows in memory; this module writes the log. A batch is
+atomic, because a partly written one fails its checksum.
 
-The log is compacted by writing what is alive anew, as ordinary records behind the rest, forcing that, and dropping the
-older segments. Reading old and new after a crash in between gives the same table, so there is nothing to mend.
+Compaction appends the live rows as ordinary records, fsyncs them, and drops the older segments. After a crash in
+between, old and new records together give the same table, so no repair is needed.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from headrace.broker.config import FsyncMode
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
-from headrace.broker.log.scan import PlacedBatch
+from headrace.broker.log.scan import LocatedBatch
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import build_batch, read_batch_header
 
 BATCH_RECORDS_MAX = 1000
-"""Of one batch that compaction or a deletion writes: some 4 ms, in which everything else waits."""
+"""Records per batch in compactions and deletions. A batch takes about 4 ms, during which other requests wait."""
 
-Entry = tuple[bytes, bytes | None]
+TableEntry = tuple[bytes, bytes | None]
 Key = TypeVar("Key")
 
 
 class LogTable:
-    """Not for use by threads. `grows_by` bytes after it was compacted it is due again; `unlink` removes files some
-    time."""
+    """Not thread-safe.
+
+    Args:
+        unlink: removes files asynchronously.
+        growth_bytes: growth since the last compaction after which the next one is due.
+    """
 
     def __init__(
         self,
@@ -42,75 +47,76 @@ class LogTable:
         now_ms: Callable[[], int],
         *,
         unlink: Callable[[list[Path]], object],
-        grows_by: int,
+        growth_bytes: int,
     ) -> None:
         self.log = log
         self._flusher, self._fsync, self._now_ms, self._unlink = flusher, fsync, now_ms, unlink
-        self._grows_by = self._compact_above = grows_by
+        self._growth_bytes = self._compact_above_bytes = growth_bytes
 
-    def batches(self) -> Iterator[tuple[PlacedBatch, bytes]]:
-        """Everything there is, from the start; that it passes its CRCs was seen to when the log was opened."""
+    def batches(self) -> Iterator[tuple[LocatedBatch, bytes]]:
+        """Returns all batches from the start. Their CRCs were verified when the log was opened."""
         return self.log.batches(self.log.log_start_offset)
 
-    def append(self, entries: Sequence[Entry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends one batch; with a producer, as a part of its transaction.
+    def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
+        """Appends one batch, as part of the producer's transaction if a producer is given.
 
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the log could not be written.
         """
         now_ms = self._now_ms()
         batch = build_batch(entries, now_ms, producer_id=producer_id, producer_epoch=producer_epoch)
         try:
-            self.log.put(batch, read_batch_header(batch), now_ms)
+            self.log.append_unchecked(batch, read_batch_header(batch), now_ms)
         except RequestRefused as refused:
             raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
-        self._flusher.note(self.log)
+        self._flusher.mark_dirty(self.log)
 
-    async def forced(self) -> None:
-        """Waits until all of it is on disk, unless fsync is `none`."""
+    async def wait_until_durable(self) -> None:
+        """Waits until everything appended is on disk, unless fsync is `none`."""
         if self._fsync is not FsyncMode.NONE:
-            await self._flusher.force(self.log)
+            await self._flusher.flush(self.log)
 
     @property
-    def is_due(self) -> bool:
-        """Has it grown by so much that it should be compacted?"""
-        return self.log.size > self._compact_above
+    def is_compaction_due(self) -> bool:
+        """True if the log has grown enough to be compacted."""
+        return self.log.size > self._compact_above_bytes
 
     async def compact(
         self,
         keys: Iterable[Key],
-        row_of: Callable[[Key], Entry | None],
-        write_rest: Callable[[], None] = lambda: None,
+        row_for: Callable[[Key], TableEntry | None],
+        append_extra: Callable[[], None] = lambda: None,
     ) -> tuple[int, int]:
-        """Writes what is alive behind the rest and drops the rest; returns the bytes before and after.
+        """Appends the live rows and drops the older segments. Returns the size before and after in bytes.
 
         Args:
-            keys: of all rows, some at a time, between which others have their turn. What changes meanwhile is behind
-                what is written here.
-            row_of: a key's row as it is now, None where it is gone.
-            write_rest: appends what is no row, last.
+            keys: keys of all rows. They are processed in batches, and other requests run in between; rows changed
+                meanwhile are appended later and take precedence.
+            row_for: returns the current row of a key, None if it was deleted.
+            append_extra: called last; appends records that are not rows.
 
         Raises:
-            OSError, RequestRefused: the disk refused it. What was written so far does no harm; the next attempt is due
-                when as much has been added again.
+            OSError, RequestRefused: the log could not be written. The rows appended so far are harmless; the next
+                compaction is due after the same growth again.
         """
         before = self.log.size
-        # Raised first, since appending what is alive must not ask for another compaction.
-        self._compact_above = before + self._grows_by
+        # Raised before the live rows are appended, so that they do not make another compaction due.
+        self._compact_above_bytes = before + self._growth_bytes
         self.log.roll(self._now_ms())
-        older = len(self.log.closed)
+        old_segments = len(self.log.closed)
         for some in in_batches(keys):
-            alive = [row for row in map(row_of, some) if row is not None]
-            if alive:
-                self.append(alive)
+            live_rows = [row for row in map(row_for, some) if row is not None]
+            if live_rows:
+                self.append(live_rows)
             await asyncio.sleep(0)
-        write_rest()
-        await self._flusher.force(self.log)
-        for _ in range(older):
-            # The name of what follows is on disk before one goes, since that alone may then tell where the log ends.
-            await self._flusher.sync_names(self.log.directory)
+        append_extra()
+        await self._flusher.flush(self.log)
+        for _ in range(old_segments):
+            # The next segment's name must be durable before a segment is removed: it may be the only record of where
+            # the log ends.
+            await self._flusher.sync_directory(self.log.directory)
             self._unlink(self.log.drop_segments(1))
-        self._compact_above = self.log.size + self._grows_by
+        self._compact_above_bytes = self.log.size + self._growth_bytes
         return before, self.log.size
 
 

@@ -1,9 +1,8 @@
-"""One transactional id: who may use it, and what its transaction may become. Decisions over values, without I/O.
+"""State of one transactional id: the producer that may use it, and its current transaction. Pure functions over values.
 
-Of all producers with a transactional id the one that asked last for its producer id and epoch may use it; the others
-are fenced by their epoch (KIP-98). A transaction is ongoing from its first partition on. Its end is decided when the
-state `prepare…` is on disk: from then on its markers are written, again after a crash, until the state is
-`complete…`.
+Only the producer that last requested its producer id and epoch may use the id; earlier ones are fenced by their epoch
+(KIP-98). A transaction starts with its first partition. Its end is decided when the status `Prepare…` is on disk. From
+then on its markers are written, again after a crash, until the status is `Complete…`.
 """
 
 from __future__ import annotations
@@ -13,26 +12,25 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
+from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 TIMEOUT_MS_MAX: Final = 900_000
-"""That a client may ask for: Kafka's `transaction.max.timeout.ms`."""
-EXPIRATION_MS: Final = 7 * 86_400_000
-"""An id that nobody uses is forgotten after this time: Kafka's `transactional.id.expiration.ms`."""
+"""Maximum transaction timeout: Kafka's `transaction.max.timeout.ms`."""
+ID_EXPIRATION_MS: Final = 7 * 86_400_000
+"""An unused id is deleted after this time: Kafka's `transactional.id.expiration.ms`."""
 EPOCH_MAX: Final = 32766
-"""That a producer is given: the next one is left for the broker, to end a transaction with."""
+"""Highest epoch of a producer; the next one is reserved for the broker, to abort a transaction."""
 NO_EPOCH: Final = -1
 
-Partition = tuple[str, int]
 
-
-class Status(Enum):
-    """With Kafka's number, by which it is stored, and Kafka's name, by which tools ask for it."""
+class TransactionStatus(Enum):
+    """Kafka's number, which is stored, and Kafka's name, which tools show."""
 
     number: int
 
-    def __new__(cls, number: int, title: str) -> Status:
+    def __new__(cls, number: int, title: str) -> TransactionStatus:
         member = object.__new__(cls)
         member._value_ = title
         member.number = number
@@ -46,74 +44,73 @@ class Status(Enum):
     COMPLETE_ABORT = 5, "CompleteAbort"
 
 
-BY_NUMBER: Final[Mapping[int, Status]] = {status.number: status for status in Status}
-IDLE: Final = frozenset({Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT})
+BY_NUMBER: Final[Mapping[int, TransactionStatus]] = {status.number: status for status in TransactionStatus}
+IDLE: Final = frozenset({TransactionStatus.EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT})
 
-_ENDED: Final[Mapping[tuple[Status, bool], Status]] = {
-    # (status, is it to be committed) -> status; what is not here is refused. An end that was decided may be asked for
-    # again, by a client that was not told of it.
-    (Status.ONGOING, True): Status.PREPARE_COMMIT,
-    (Status.ONGOING, False): Status.PREPARE_ABORT,
-    (Status.PREPARE_COMMIT, True): Status.PREPARE_COMMIT,
-    (Status.PREPARE_ABORT, False): Status.PREPARE_ABORT,
-    (Status.COMPLETE_COMMIT, True): Status.COMPLETE_COMMIT,
-    (Status.COMPLETE_ABORT, False): Status.COMPLETE_ABORT,
+_PREPARED_STATUS: Final[Mapping[tuple[TransactionStatus, bool], TransactionStatus]] = {
+    # (status, commit?) -> prepared status; other combinations are refused. A client may request the same end again if
+    # it did not get the response.
+    (TransactionStatus.ONGOING, True): TransactionStatus.PREPARE_COMMIT,
+    (TransactionStatus.ONGOING, False): TransactionStatus.PREPARE_ABORT,
+    (TransactionStatus.PREPARE_COMMIT, True): TransactionStatus.PREPARE_COMMIT,
+    (TransactionStatus.PREPARE_ABORT, False): TransactionStatus.PREPARE_ABORT,
+    (TransactionStatus.COMPLETE_COMMIT, True): TransactionStatus.COMPLETE_COMMIT,
+    (TransactionStatus.COMPLETE_ABORT, False): TransactionStatus.COMPLETE_ABORT,
 }
-_COMPLETED: Final[Mapping[Status, Status]] = {
-    Status.PREPARE_COMMIT: Status.COMPLETE_COMMIT,
-    Status.PREPARE_ABORT: Status.COMPLETE_ABORT,
+_COMPLETED_STATUS: Final[Mapping[TransactionStatus, TransactionStatus]] = {
+    TransactionStatus.PREPARE_COMMIT: TransactionStatus.COMPLETE_COMMIT,
+    TransactionStatus.PREPARE_ABORT: TransactionStatus.COMPLETE_ABORT,
 }
 
 
-class Identity(NamedTuple):
-    """A producer id and its epoch."""
-
+class ProducerIdAndEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Times are of the wall clock. `last_epoch` is what the epoch was raised from on the producer's own wish, so that
-    it may ask again if it was not told; NO_EPOCH where another one has taken over."""
+    """A transactional id; times are wall clock. `last_epoch` is the previous epoch if the same producer requested the
+    new one, so that it may repeat the request; NO_EPOCH if another producer took over."""
 
     producer_id: int
     epoch: int
     last_epoch: int
     timeout_ms: int
-    status: Status
-    partitions: frozenset[Partition]
+    status: TransactionStatus
+    partitions: frozenset[TopicPartition]
     changed_at_ms: int
     started_at_ms: int
 
     @classmethod
     def new(cls, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-        return cls(producer_id, 0, NO_EPOCH, timeout_ms, Status.EMPTY, frozenset(), now_ms, -1)
+        return cls(producer_id, 0, NO_EPOCH, timeout_ms, TransactionStatus.EMPTY, frozenset(), now_ms, -1)
 
     @property
-    def is_decided(self) -> bool:
-        """Are its markers to be written?"""
-        return self.status in _COMPLETED
+    def is_prepared(self) -> bool:
+        """True if the end is decided and its markers must be written."""
+        return self.status in _COMPLETED_STATUS
 
     @property
     def is_commit(self) -> bool:
-        return self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT)
+        return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Did it begin longer ago than it may take? Or so far ahead, where the clock has been set back since: what was
-        begun in another year would keep its partitions from readers until that year comes."""
-        return self.status is Status.ONGOING and abs(now_ms - self.started_at_ms) > self.timeout_ms
+        """True if the transaction has exceeded its timeout. A start time in the future, after the clock was set back,
+        counts too: otherwise readers would wait until the clock reaches it."""
+        return self.status is TransactionStatus.ONGOING and abs(now_ms - self.started_at_ms) > self.timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
-        return self.status in IDLE and now_ms - self.changed_at_ms > EXPIRATION_MS
+        return self.status in IDLE and now_ms - self.changed_at_ms > ID_EXPIRATION_MS
 
-    # Who may use it
+    # Producers
 
-    def check_claim(self, claimed: Identity | None) -> None:
-        """May somebody who says to be this producer, or nobody in particular, take the id over?
+    def check_claim(self, claimed: ProducerIdAndEpoch | None) -> None:
+        """Checks that a client may take over the id. `claimed` is the identity of a producer that continues; None is a
+        new producer, which always may.
 
         Raises:
-            RequestRefused: another producer has done so since.
+            RequestRefused: another producer has taken over the id since.
         """
         if claimed is None:
             return
@@ -121,108 +118,118 @@ class Transaction:
         if claimed.producer_id != self.producer_id or not is_known:
             raise _fenced(ErrorCode.PRODUCER_FENCED, claimed.epoch, self)
 
-    def is_repeated_by(self, claimed: Identity | None) -> bool:
-        """Does a producer ask again for the epoch that it has been given and was not told?"""
+    def is_retry_of(self, claimed: ProducerIdAndEpoch | None) -> bool:
+        """True if a producer repeats the request that gave it the current epoch."""
         return claimed is not None and claimed == (self.producer_id, self.last_epoch)
 
-    def taken_over(self, claimed: Identity | None, timeout_ms: int, now_ms: int, *, next_id: int | None) -> Transaction:
-        """For the next epoch; of `next_id`, with the first one, where there is one."""
+    def with_next_epoch(
+        self, claimed: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, *, next_id: int | None
+    ) -> Transaction:
+        """Returns the transactional id for its next producer: with the next epoch, or with `next_id` and epoch 0."""
         return Transaction(
             self.producer_id if next_id is None else next_id,
             self.epoch + 1 if next_id is None else 0,
             self.epoch if claimed is not None and next_id is None else NO_EPOCH,
             timeout_ms,
-            Status.EMPTY,
+            TransactionStatus.EMPTY,
             frozenset(),
             now_ms,
             -1,
         )
 
-    def check_user(self, user: Identity, fenced: ErrorCode = ErrorCode.PRODUCER_FENCED) -> None:
-        """
+    def check_producer(self, producer: ProducerIdAndEpoch, fenced: ErrorCode = ErrorCode.PRODUCER_FENCED) -> None:
+        """Checks that a producer may use the id.
+
         Raises:
-            RequestRefused: this producer, or its epoch, may not use the id; the latter with `fenced`.
+            RequestRefused: the producer id or epoch is not current; for the epoch with the code `fenced`.
         """
-        if user.producer_id != self.producer_id:
+        if producer.producer_id != self.producer_id:
             raise RequestRefused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                f"producer {user.producer_id}; the transactional id is of producer {self.producer_id}",
+                f"producer id {producer.producer_id}; the transactional id belongs to producer id {self.producer_id}",
             )
-        if user.epoch != self.epoch:
-            raise _fenced(fenced, user.epoch, self)
+        if producer.epoch != self.epoch:
+            raise _fenced(fenced, producer.epoch, self)
 
-    def check_part(self, user: Identity, partition: Partition) -> None:
-        """May this producer write to a partition in its transaction?
+    def check_transactional_write(self, producer: ProducerIdAndEpoch, topic_partition: TopicPartition) -> None:
+        """Checks that a producer may write to a partition in its transaction.
 
         Raises:
             RequestRefused: it may not.
         """
-        self.check_user(user, ErrorCode.INVALID_PRODUCER_EPOCH)
-        if self.status is not Status.ONGOING or partition not in self.partitions:
+        self.check_producer(producer, ErrorCode.INVALID_PRODUCER_EPOCH)
+        if self.status is not TransactionStatus.ONGOING or topic_partition not in self.partitions:
             raise RequestRefused(
                 ErrorCode.INVALID_TXN_STATE,
-                f"{partition[0]}-{partition[1]} is not in the transaction, whose state is {self.status.value}",
+                f"partition {topic_partition[0]}-{topic_partition[1]} is not in the transaction "
+                f"(status {self.status.value}); add it first",
             )
 
-    # What becomes of it
+    # Transitions
 
-    def with_partitions(self, partitions: Iterable[Partition], now_ms: int) -> Transaction:
-        """Begins the transaction unless it is ongoing; the same object where it has them all.
+    def with_partitions(self, partitions: Iterable[TopicPartition], now_ms: int) -> Transaction:
+        """Adds partitions; starts the transaction if none is open. Returns the same object if nothing changes.
 
         Raises:
-            RequestRefused: its end is decided and not yet written.
+            RequestRefused: the previous transaction's markers are not written yet.
         """
-        if self.is_decided:
-            raise RequestRefused(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still being ended")
-        if self.status is Status.ONGOING:
+        if self.is_prepared:
+            raise RequestRefused(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is still being completed")
+        if self.status is TransactionStatus.ONGOING:
             more = self.partitions.union(partitions)
             return self if more == self.partitions else replace(self, partitions=more, changed_at_ms=now_ms)
         return replace(
             self,
-            status=Status.ONGOING,
+            status=TransactionStatus.ONGOING,
             partitions=frozenset(partitions),
             changed_at_ms=now_ms,
             started_at_ms=now_ms,
         )
 
-    def ended(self, now_ms: int, *, is_commit: bool) -> Transaction:
-        """Decides its end; the same object where that is decided already.
+    def prepare_end(self, now_ms: int, *, is_commit: bool) -> Transaction:
+        """Decides the end of the transaction; returns the same object if it is already decided that way.
 
         Raises:
-            RequestRefused: there is nothing to end, or it ends otherwise.
+            RequestRefused: no transaction is open, or the opposite end is decided.
         """
-        status = _ENDED.get((self.status, is_commit))
+        status = _PREPARED_STATUS.get((self.status, is_commit))
         if status is None:
             wish = "committed" if is_commit else "aborted"
-            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, f"{self.status.value} cannot be {wish}")
+            raise RequestRefused(
+                ErrorCode.INVALID_TXN_STATE, f"a transaction in status {self.status.value} cannot be {wish}"
+            )
         return self if status is self.status else replace(self, status=status, changed_at_ms=now_ms)
 
-    def fenced(self, now_ms: int) -> Transaction:
-        """Decides that an ongoing one is aborted, whatever its producer does: its epoch ends with it."""
-        assert self.status is Status.ONGOING
+    def prepare_fence(self, now_ms: int) -> Transaction:
+        """Decides to abort an open transaction and fences its producer by raising the epoch."""
+        assert self.status is TransactionStatus.ONGOING
         return replace(
             self,
-            status=Status.PREPARE_ABORT,
+            status=TransactionStatus.PREPARE_ABORT,
             epoch=self.epoch + 1,
             last_epoch=NO_EPOCH,
             changed_at_ms=now_ms,
         )
 
-    def completed(self, now_ms: int) -> Transaction:
-        """All its markers are on disk."""
-        return replace(self, status=_COMPLETED[self.status], partitions=frozenset(), changed_at_ms=now_ms)
+    def complete(self, now_ms: int) -> Transaction:
+        """Returns the completed state: all markers are on disk."""
+        return replace(self, status=_COMPLETED_STATUS[self.status], partitions=frozenset(), changed_at_ms=now_ms)
 
 
 def check_timeout(timeout_ms: int) -> None:
-    """
+    """Checks a client's transaction timeout.
+
     Raises:
-        RequestRefused: a transaction may not take so long.
+        RequestRefused: the timeout is out of range.
     """
     if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
         raise RequestRefused(
-            ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"{timeout_ms} ms; expected between 1 and {TIMEOUT_MS_MAX}"
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            f"transaction timeout {timeout_ms} ms; expected 1 to {TIMEOUT_MS_MAX}",
         )
 
 
-def _fenced(code: ErrorCode, epoch: int, present: Transaction) -> RequestRefused:
-    return RequestRefused(code, f"epoch {epoch} of producer {present.producer_id}, whose epoch is {present.epoch}")
+def _fenced(code: ErrorCode, epoch: int, current: Transaction) -> RequestRefused:
+    return RequestRefused(
+        code, f"epoch {epoch} of producer id {current.producer_id}; the current one is {current.epoch}"
+    )

@@ -1,16 +1,17 @@
-"""The records of `__transaction_state`: transactional ids as Kafka stores them, and on which start of the machine.
+"""Records of `__transaction_state` in Kafka's layout, and a record of the machine's boot id.
 
-Keys begin with their version: 0 a transactional id {id}, 1000 the machine's start. A null value deletes. Value of an
-id, version 0: producerId i64, epoch i16, timeout i32 (ms), status i8, partitions ([topic, [partition i32]], null
-while there are none), changed i64, started i64 (ms); then, which Kafka has not, lastEpoch i16. Value of the machine's
-start: what the system calls it.
+A key begins with its version: 0 for a transactional id {id}, 1000 for the boot id. A null value deletes. Value of a
+transactional id, version 0: producerId i64, epoch i16, timeout i32 (ms), status i8, partitions ([topic, [partition
+i32]], null if empty), changed i64, started i64 (ms), and, not in Kafka, lastEpoch i16. Value of the boot id: the text
+from the operating system.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.broker.coordinator.transaction import BY_NUMBER, Partition, Transaction
+from headrace.broker.coordinator.offsets import TopicPartition
+from headrace.broker.coordinator.transaction import BY_NUMBER, Transaction
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.primitives import Reader, Writer
 
@@ -32,10 +33,10 @@ def encode_boot_key() -> bytes:
 
 
 def decode_key(raw: bytes) -> str | int:
-    """A transactional id, or the number of another kind of record.
+    """Decodes a key: a transactional id, or the number of another record kind.
 
     Raises:
-        MalformedMessage: the bytes are cut off.
+        MalformedMessage: the key is truncated.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version = reader.i16()
@@ -63,9 +64,10 @@ def encode_transaction(transaction: Transaction) -> bytes:
 
 
 def decode_transaction(raw: bytes) -> Transaction:
-    """
+    """Decodes the value of a transactional id.
+
     Raises:
-        MalformedMessage: it is cut off, or of a kind that this version does not know.
+        MalformedMessage: the value is truncated or of an unknown version or status.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version, producer_id, epoch, timeout_ms, number = (
@@ -76,8 +78,8 @@ def decode_transaction(raw: bytes) -> Transaction:
         reader.i8(),
     )
     if version != _VALUE_VERSION or number not in BY_NUMBER:
-        raise MalformedMessage(f"a transaction of version {version} in state {number}")
-    partitions: set[Partition] = set()
+        raise MalformedMessage(f"a transaction record of version {version} with status {number}")
+    partitions: set[TopicPartition] = set()
     for _ in range(max(reader.array_size(), 0)):
         topic = reader.string()
         partitions.update((topic, reader.i32()) for _ in range(reader.array_size()))
@@ -94,8 +96,8 @@ def decode_transaction(raw: bytes) -> Transaction:
     )
 
 
-def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
-    """Topics and their partitions, both in order."""
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Groups partitions by topic, both sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

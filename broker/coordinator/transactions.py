@@ -1,23 +1,24 @@
-"""The transaction coordinator: all transactional ids of this node, their log, and the ends of their transactions.
+"""The transaction coordinator: all transactional ids of this node, their log, and the completion of transactions.
 
-Ids are rows of a table in the log of an internal topic, `__transaction_state`, as groups are of `__consumer_offsets`: a
-row is changed by one append whatever the number of ids, a start folds the log, tools that know Kafka's find it where
-Kafka has it. The topic is made for the first client that asks for a transactional id.
+Transactional ids are rows of a table in the log of the internal topic `__transaction_state`, like groups in
+`__consumer_offsets`. A change is one append, whatever the number of ids; a start reads the log; Kafka's tools find the
+data where Kafka stores it. The topic is created for the first transactional id.
 
-What is forced to disk, and in which order, unless fsync is `none`:
+Order of writes, each fsynced before the next unless fsync is `none`:
 
-1. a partition is in the row before its client may write to it;
-2. to commit, all that the transaction has written comes first, so that no power failure leaves a part of it;
-3. the row says how it ends before the first marker is written;
-4. all markers come before the row says that it is complete.
+1. A partition is in the row before its client may write to it.
+2. Before a commit is decided, everything that the transaction wrote is on disk, so a power failure never leaves a part
+   of it.
+3. The decision is in the row before the first marker is written.
+4. All markers are written before the row says that the transaction is complete.
 
-So whenever the broker ends, a transaction whose end is in its row is ended by the next start, where a partition that
-has its marker has nothing open any more; and any other one goes on, since its client may be there still, until it
-ends it or its time is up. Only where the power failed meanwhile, and acknowledged records with it, it is aborted and
-its producer fenced: no client could tell that something of it is missing. What is open in a partition and in no row,
-which takes damage or fsync `none`, is aborted at the start.
+So a start completes every transaction whose end is decided in its row; partitions that already have the marker have
+nothing open. Other transactions continue, since their client may still be alive, until it ends them or they time out.
+Only after a power failure, which may have lost acknowledged records, open transactions are aborted and their producers
+fenced: no client could detect the loss. An open transaction in a partition without a row (possible after corruption or
+with fsync `none`) is aborted at the start.
 
-Requests for one id wait for each other; those that write to a partition ask without waiting.
+Requests for one transactional id run one at a time; writes to partitions check the state without waiting.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 from headrace.broker.config import FsyncMode
-from headrace.broker.coordinator.commits import Commits
-from headrace.broker.coordinator.table import Entry, LogTable
+from headrace.broker.coordinator.commits import OffsetCommits
+from headrace.broker.coordinator.offsets import TopicPartition
+from headrace.broker.coordinator.table import LogTable, TableEntry
 from headrace.broker.coordinator.transaction import (
     EPOCH_MAX,
     IDLE,
-    Identity,
-    Partition,
-    Status,
+    ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
     check_timeout,
 )
 from headrace.broker.coordinator.transaction_records import (
@@ -52,8 +53,8 @@ from headrace.broker.coordinator.transaction_records import (
     encode_transaction,
 )
 from headrace.broker.errors import RequestRefused
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.log.flusher import Flusher
-from headrace.broker.log.opened import opened
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -62,31 +63,32 @@ from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log is compacted when it has grown by this much: some ten thousand transactions."""
+"""The log is compacted when it has grown by this much: about 10,000 transactions."""
 IDS_MAX = 10_000
-"""They are all in memory. Of more, those go that were not used for the longest time; their producers are refused."""
-FORGOTTEN_AT_ONCE = 100
+"""All ids are in memory. Beyond this number the least recently used idle ids are evicted; their producers are then
+refused."""
+EVICTED_IDS_PER_BATCH = 100
 ID_CHARS_MAX = 1000
-LOOK_MS = 1000
-"""Between looks for transactions whose time is up: by so much it may be exceeded."""
+TIMEOUT_CHECK_INTERVAL_MS = 1000
+"""Interval of the check for timed-out transactions; a timeout may be exceeded by this much."""
 
 
 class TransactionCoordinator:
-    """Not for use by threads.
+    """Not thread-safe.
 
     Args:
-        logs: of all partitions there are.
-        offsets: the partition that groups have their log in.
-        open_table: makes the table; called for the first transactional id.
-        is_clean: whether the broker was closed in order before.
-        boot_id: what this start of the machine is called; "" where the system does not say.
+        logs: all partition logs.
+        offsets: the partition of `__consumer_offsets`.
+        open_table: creates the table; called for the first transactional id.
+        was_clean_shutdown: whether the previous run ended in order.
+        boot_id: identifies the current boot of the machine; "" if the system does not provide it.
     """
 
     def __init__(
         self,
-        logs: Mapping[Partition, PartitionLog],
-        commits: Commits,
-        offsets: Partition,
+        logs: Mapping[TopicPartition, PartitionLog],
+        commits: OffsetCommits,
+        offsets: TopicPartition,
         flusher: Flusher,
         fsync: FsyncMode,
         producer_ids: ProducerIds,
@@ -94,7 +96,7 @@ class TransactionCoordinator:
         *,
         table: LogTable | None,
         open_table: Callable[[], Awaitable[LogTable]],
-        is_clean: bool,
+        was_clean_shutdown: bool,
         boot_id: str,
     ) -> None:
         self._logs, self._commits, self._offsets = logs, commits, offsets
@@ -105,13 +107,13 @@ class TransactionCoordinator:
         self._opening = asyncio.Lock()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[str] = set()
-        self._has_strangers = True
+        self._has_orphans = True
         if table is not None:
             self._load(table)
-            if not is_clean and self._stored_boot_id != boot_id:
-                self._fence_all()
-            self._note_boot(table)
-        self._end_strangers()
+            if not was_clean_shutdown and self._stored_boot_id != boot_id:
+                self._fence_ongoing()
+            self._store_boot_id(table)
+        self._abort_orphans()
 
     @property
     def all(self) -> Mapping[str, Transaction]:
@@ -119,58 +121,64 @@ class TransactionCoordinator:
 
     # Producers
 
-    async def take(self, transactional_id: str, timeout_ms: int, claimed: Identity | None) -> Identity:
-        """Gives the id to whoever asks, ending what the last one had begun; returns which producer that is from now on.
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None
+    ) -> ProducerIdAndEpoch:
+        """Assigns the transactional id to a producer, after aborting or completing its previous transaction. Returns
+        the producer id and epoch.
 
         Raises:
-            RequestRefused: it is not given, or that could not be stored.
+            RequestRefused: the claimed identity is not current, or the change could not be stored.
         """
         if not transactional_id or len(transactional_id) > ID_CHARS_MAX:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a transactional id of {len(transactional_id)} characters")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST,
+                f"a transactional id of {len(transactional_id)} characters; expected 1 to {ID_CHARS_MAX}",
+            )
         check_timeout(timeout_ms)
         async with self._locked(transactional_id):
-            present = self._transactions.get(transactional_id)
-            if present is None:
+            current = self._transactions.get(transactional_id)
+            if current is None:
                 await self._ensure_table()
                 producer_id = await self._next_id()
-                self._make_room()
-                taken = Transaction.new(producer_id, timeout_ms, self._now_ms())
+                self._evict_unused()
+                updated = Transaction.new(producer_id, timeout_ms, self._now_ms())
             else:
-                present.check_claim(claimed)
-                if not present.is_repeated_by(claimed):
-                    # Its own producer may go on with the next epoch; any other one must be kept from going on.
-                    present = await self._ended(transactional_id, present, is_fenced=claimed is None)
-                    next_id = await self._next_id() if present.epoch >= EPOCH_MAX else None
-                    taken = present.taken_over(claimed, timeout_ms, self._now_ms(), next_id=next_id)
+                current.check_claim(claimed)
+                if not current.is_retry_of(claimed):
+                    # The same producer continues with the next epoch; any other one must be fenced.
+                    current = await self._end_previous(transactional_id, current, is_fenced=claimed is None)
+                    next_id = await self._next_id() if current.epoch >= EPOCH_MAX else None
+                    updated = current.with_next_epoch(claimed, timeout_ms, self._now_ms(), next_id=next_id)
                 else:
-                    taken = present
-            if taken is not present:
-                self._put(transactional_id, taken)
-            await self._forced()
-            return Identity(taken.producer_id, taken.epoch)
+                    updated = current
+            if updated is not current:
+                self._store(transactional_id, updated)
+            await self._wait_until_durable()
+            return ProducerIdAndEpoch(updated.producer_id, updated.epoch)
 
-    async def _ended(self, transactional_id: str, present: Transaction, *, is_fenced: bool) -> Transaction:
-        if present.status is Status.ONGOING:
+    async def _end_previous(self, transactional_id: str, current: Transaction, *, is_fenced: bool) -> Transaction:
+        if current.status is TransactionStatus.ONGOING:
             now_ms = self._now_ms()
-            aborted = present.fenced(now_ms) if is_fenced else present.ended(now_ms, is_commit=False)
-            self._put(transactional_id, aborted)
-        await self._finish(transactional_id)
+            aborted = current.prepare_fence(now_ms) if is_fenced else current.prepare_end(now_ms, is_commit=False)
+            self._store(transactional_id, aborted)
+        await self._write_markers(transactional_id)
         return self._transactions[transactional_id]
 
     async def _next_id(self) -> int:
         try:
-            return await self._producer_ids.take()
+            return await self._producer_ids.allocate()
         except OSError as error:
-            logger.error("no producer ids claimed error=%s", error)
+            logger.error("producer ids could not be allocated error=%s", error)
             raise RequestRefused(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer id could be claimed: {error.strerror}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer id could be allocated: {error.strerror}"
             ) from error
 
-    def _make_room(self) -> None:
-        """Forgets ids that are not used, where there are too many.
+    def _evict_unused(self) -> None:
+        """Deletes the least recently used idle ids if the limit is reached.
 
         Raises:
-            RequestRefused: all of them are used.
+            RequestRefused: all ids are in use.
         """
         if len(self._transactions) < IDS_MAX:
             return
@@ -179,159 +187,168 @@ class TransactionCoordinator:
             for transactional_id, each in self._transactions.items()
             if each.status in IDLE and transactional_id not in self._locks
         )
-        oldest = heapq.nsmallest(FORGOTTEN_AT_ONCE, unused)
-        if not oldest:
-            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {IDS_MAX} transactions already")
-        for _, transactional_id in oldest:
-            self._put(transactional_id, None)
+        evicted = heapq.nsmallest(EVICTED_IDS_PER_BATCH, unused)
+        if not evicted:
+            raise RequestRefused(
+                ErrorCode.POLICY_VIOLATION, f"the limit of {IDS_MAX} transactional ids in use is reached"
+            )
+        for _, transactional_id in evicted:
+            self._store(transactional_id, None)
 
-    async def add(self, transactional_id: str, user: Identity, partitions: Collection[Partition]) -> None:
-        """Takes partitions into the transaction, which begins with its first ones.
+    async def add_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Adds partitions to the transaction and starts it if none is open.
 
         Raises:
-            RequestRefused: the producer may not, or it could not be stored.
+            RequestRefused: the producer is not current, or the change could not be stored.
         """
         async with self._locked(transactional_id):
-            present = self._of(transactional_id)
-            present.check_user(user)
-            grown = present.with_partitions(partitions, self._now_ms())
-            if grown is not present:
-                self._put(transactional_id, grown)
-            await self._forced()
+            current = self._existing(transactional_id)
+            current.check_producer(producer)
+            updated = current.with_partitions(partitions, self._now_ms())
+            if updated is not current:
+                self._store(transactional_id, updated)
+            await self._wait_until_durable()
 
-    def check_part(self, transactional_id: str | None, user: Identity, partition: Partition) -> None:
-        """Is what a producer is about to write to a partition a part of its transaction?
+    def check_transactional_write(
+        self, transactional_id: str | None, producer: ProducerIdAndEpoch, topic_partition: TopicPartition
+    ) -> None:
+        """Checks that a producer may write to a partition in its transaction.
 
         Raises:
-            RequestRefused: it is not.
+            RequestRefused: it may not.
         """
         if transactional_id is None:
             raise RequestRefused(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a part of a transaction, without a transactional id"
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
             )
-        self._of(transactional_id).check_part(user, partition)
+        self._existing(transactional_id).check_transactional_write(producer, topic_partition)
         if transactional_id in self._ending:
-            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being ended")
+            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed")
 
-    async def end(self, transactional_id: str, user: Identity, *, is_commit: bool) -> None:
-        """Commits or aborts the transaction; when this returns, readers see what it was.
+    async def end_transaction(self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
+        """Commits or aborts the transaction; returns when readers can see the outcome.
 
         Raises:
-            RequestRefused: there is nothing to end for this producer, or it could not be stored.
+            RequestRefused: the producer has no transaction to end, or the change could not be stored.
         """
         async with self._locked(transactional_id):
-            present = self._of(transactional_id)
-            present.check_user(user)
-            decided = present.ended(self._now_ms(), is_commit=is_commit)
-            if decided is not present:
+            current = self._existing(transactional_id)
+            current.check_producer(producer)
+            prepared = current.prepare_end(self._now_ms(), is_commit=is_commit)
+            if prepared is not current:
                 if is_commit:
-                    await self._force_parts(transactional_id, present.partitions)
-                self._put(transactional_id, decided)
-            await self._finish(transactional_id)
+                    await self._fsync_partitions(transactional_id, current.partitions)
+                self._store(transactional_id, prepared)
+            await self._write_markers(transactional_id)
 
-    async def _force_parts(self, transactional_id: str, partitions: Collection[Partition]) -> None:
+    async def _fsync_partitions(self, transactional_id: str, partitions: Collection[TopicPartition]) -> None:
         self._ending.add(transactional_id)
         try:
-            await self._force(partitions)
+            await self._fsync_logs(partitions)
         finally:
             self._ending.discard(transactional_id)
 
-    # Ends
+    # Completion
 
-    async def _finish(self, transactional_id: str) -> None:
-        """Writes the markers of a transaction whose end is decided; of any other, nothing happens.
+    async def _write_markers(self, transactional_id: str) -> None:
+        """Writes the markers of a prepared transaction; does nothing in other states.
 
         Raises:
-            RequestRefused: something could not be written, which will be tried again.
+            RequestRefused: a write failed; it will be retried.
         """
-        decided = self._transactions[transactional_id]
-        if not decided.is_decided:
+        prepared = self._transactions[transactional_id]
+        if not prepared.is_prepared:
             return
-        await self._forced()
-        for partition in sorted(decided.partitions):
-            self._end_in(partition, Identity(decided.producer_id, decided.epoch), is_commit=decided.is_commit)
-        await self._force(decided.partitions)
-        self._put(transactional_id, decided.completed(self._now_ms()))
+        await self._wait_until_durable()
+        for topic_partition in sorted(prepared.partitions):
+            self._write_marker(
+                topic_partition, ProducerIdAndEpoch(prepared.producer_id, prepared.epoch), is_commit=prepared.is_commit
+            )
+        await self._fsync_logs(prepared.partitions)
+        self._store(transactional_id, prepared.complete(self._now_ms()))
 
-    def _end_in(self, partition: Partition, user: Identity, *, is_commit: bool) -> None:
-        log = self._logs.get(partition)
+    def _write_marker(self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
+        log = self._logs.get(topic_partition)
         if log is None:
-            # Its topic was deleted, and there is nothing left that could be seen or not.
+            # The topic was deleted, so there are no records to commit or abort.
             return
-        if partition == self._offsets:
-            self._commits.end_transaction(user.producer_id, is_commit=is_commit)
+        if topic_partition == self._offsets:
+            self._commits.end_transaction(producer.producer_id, is_commit=is_commit)
         try:
-            log.end_transaction(user.producer_id, user.epoch, is_commit=is_commit, now_ms=self._now_ms())
+            log.end_transaction(producer.producer_id, producer.epoch, is_commit=is_commit, now_ms=self._now_ms())
         except RequestRefused as refused:
             raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
-        self._flusher.note(log)
+        self._flusher.mark_dirty(log)
 
-    def _end_strangers(self) -> None:
-        """Aborts what is open in a partition and in no row."""
+    def _abort_orphans(self) -> None:
+        """Aborts transactions that are open in a partition but have no row."""
         known = {each.producer_id: each for each in self._transactions.values() if each.status not in IDLE}
         try:
-            for partition, log in self._logs.items():
+            for topic_partition, log in self._logs.items():
                 for producer_id, one in tuple(log.producers.open.items()):
-                    if producer_id not in known or partition not in known[producer_id].partitions:
+                    if producer_id not in known or topic_partition not in known[producer_id].partitions:
                         logger.warning(
-                            "transaction of nobody aborted partition=%s-%d producer=%d offset=%d",
-                            *partition,
+                            "orphaned transaction aborted partition=%s-%d producer=%d offset=%d",
+                            *topic_partition,
                             producer_id,
                             one.first_offset,
                         )
-                        self._end_in(partition, Identity(producer_id, one.epoch), is_commit=False)
-            self._has_strangers = False
+                        self._write_marker(topic_partition, ProducerIdAndEpoch(producer_id, one.epoch), is_commit=False)
+            self._has_orphans = False
         except RequestRefused as refused:
-            logger.error("transaction of nobody not aborted reason=%s; tried again", refused)
+            logger.error("orphaned transaction not aborted reason=%s; will be retried", refused)
 
-    async def _force(self, partitions: Collection[Partition]) -> None:
+    async def _fsync_logs(self, partitions: Collection[TopicPartition]) -> None:
         logs = [log for log in map(self._logs.get, partitions) if log is not None]
         if self._fsync is not FsyncMode.NONE:
-            await asyncio.gather(*(self._flusher.force(log) for log in logs))
+            await asyncio.gather(*(self._flusher.flush(log) for log in logs))
 
-    async def _forced(self) -> None:
+    async def _wait_until_durable(self) -> None:
         if self._table is not None:
-            await self._table.forced()
+            await self._table.wait_until_durable()
 
     # Time
 
-    async def look(self) -> None:
-        """Ends what is to be ended, forgets ids that nobody uses, compacts the log when it is due."""
-        if self._has_strangers:
-            self._end_strangers()
+    async def run_maintenance(self) -> None:
+        """Completes decided transactions, aborts timed-out ones, deletes expired ids, and compacts the log when it is
+        due."""
+        if self._has_orphans:
+            self._abort_orphans()
         for transactional_id, each in tuple(self._transactions.items()):
             now_ms = self._now_ms()
-            if each.is_decided or each.is_timed_out(now_ms) or each.is_expired(now_ms):
+            if each.is_prepared or each.is_timed_out(now_ms) or each.is_expired(now_ms):
                 try:
-                    await self._look_at(transactional_id)
+                    await self._check_transaction(transactional_id)
                 except (OSError, RequestRefused) as error:
-                    logger.error("transaction stuck id=%s reason=%s; tried again", transactional_id, error)
+                    logger.error("transaction not completed id=%s reason=%s; will be retried", transactional_id, error)
                 except Exception:
-                    logger.exception("transaction stuck id=%s; tried again", transactional_id)
-        if self._table is not None and self._table.is_due:
+                    logger.exception("transaction not completed id=%s; will be retried", transactional_id)
+        if self._table is not None and self._table.is_compaction_due:
             try:
-                before, after = await self._table.compact(self._keys(), self._row_of)
+                before, after = await self._table.compact(self._keys(), self._row_for)
                 logger.info("transactions compacted bytes_before=%d bytes_after=%d", before, after)
             except (OSError, RequestRefused) as error:
                 logger.error("transactions not compacted reason=%s", error)
 
-    async def _look_at(self, transactional_id: str) -> None:
+    async def _check_transaction(self, transactional_id: str) -> None:
         async with self._locked(transactional_id):
-            present, now_ms = self._transactions.get(transactional_id), self._now_ms()
-            if present is None:
+            current, now_ms = self._transactions.get(transactional_id), self._now_ms()
+            if current is None:
                 return
-            if present.is_expired(now_ms):
-                self._put(transactional_id, None)
+            if current.is_expired(now_ms):
+                self._store(transactional_id, None)
                 return
-            if present.is_timed_out(now_ms):
+            if current.is_timed_out(now_ms):
                 logger.warning(
-                    "transaction aborted id=%s producer=%d reason=it took longer than timeout_ms=%d",
+                    "transaction aborted id=%s producer=%d reason=timeout timeout_ms=%d",
                     transactional_id,
-                    present.producer_id,
-                    present.timeout_ms,
+                    current.producer_id,
+                    current.timeout_ms,
                 )
-                self._put(transactional_id, present.fenced(now_ms))
-            await self._finish(transactional_id)
+                self._store(transactional_id, current.prepare_fence(now_ms))
+            await self._write_markers(transactional_id)
 
     # The table
 
@@ -343,18 +360,19 @@ class TransactionCoordinator:
         async with lock:
             yield
 
-    def _of(self, transactional_id: str) -> Transaction:
-        present = self._transactions.get(transactional_id)
-        if present is None:
+    def _existing(self, transactional_id: str) -> Transaction:
+        current = self._transactions.get(transactional_id)
+        if current is None:
             raise RequestRefused(
-                ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"there is no transactional id {transactional_id!r}"
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"transactional id {transactional_id!r} does not exist"
             )
-        return present
+        return current
 
     async def _ensure_table(self) -> None:
-        """
+        """Creates the table if needed.
+
         Raises:
-            RequestRefused: the disk refused it.
+            RequestRefused: the table could not be created.
         """
         async with self._opening:
             if self._table is None:
@@ -362,10 +380,10 @@ class TransactionCoordinator:
                     self._table = await self._open_table()
                 except RequestRefused as refused:
                     raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
-                self._note_boot(self._table)
+                self._store_boot_id(self._table)
 
-    def _put(self, transactional_id: str, changed: Transaction | None) -> None:
-        """Stores a row, or that it is gone; nobody may count on it before it is forced."""
+    def _store(self, transactional_id: str, changed: Transaction | None) -> None:
+        """Stores a row, or deletes it if `changed` is None. It is not durable before `_wait_until_durable`."""
         assert self._table is not None
         value = encode_transaction(changed) if changed is not None else None
         self._table.append([(encode_id_key(transactional_id), value)])
@@ -375,21 +393,21 @@ class TransactionCoordinator:
             self._transactions[transactional_id] = changed
 
     def _keys(self) -> Iterator[str | None]:
-        """Of all rows; None is that of the machine's start."""
+        """Yields the keys of all rows; None is the row of the boot id."""
         yield None
         yield from tuple(self._transactions)
 
-    def _row_of(self, transactional_id: str | None) -> Entry | None:
+    def _row_for(self, transactional_id: str | None) -> TableEntry | None:
         if transactional_id is None:
             return encode_boot_key(), self._boot_id.encode()
-        present = self._transactions.get(transactional_id)
-        return (encode_id_key(transactional_id), encode_transaction(present)) if present is not None else None
+        current = self._transactions.get(transactional_id)
+        return (encode_id_key(transactional_id), encode_transaction(current)) if current is not None else None
 
     def _load(self, table: LogTable) -> None:
         unknown: Counter[int] = Counter()
         for placed, batch in table.batches():
             try:
-                for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
+                for _, _, raw_key, value, _ in decode_records(batch, is_own_batch=True):
                     key = decode_key(raw_key or b"")
                     if key == BOOT_KEY and value is not None:
                         self._stored_boot_id = value.decode()
@@ -400,26 +418,28 @@ class TransactionCoordinator:
                     elif isinstance(key, int) and key != BOOT_KEY:
                         unknown[key] += 1
             except (MalformedMessage, CorruptBatch) as error:
-                logger.error("transactional ids skipped offset=%d reason=%s", placed.header.base_offset, error)
+                logger.error("records of transactions skipped offset=%d reason=%s", placed.header.base_offset, error)
         for kind, count in unknown.items():
-            logger.error("records of transactions skipped kind=%d count=%d reason=no kind that is known", kind, count)
+            logger.error("records of transactions skipped kind=%d count=%d reason=unknown record kind", kind, count)
 
-    def _fence_all(self) -> None:
-        """Decides that all ongoing transactions are aborted; their markers are written by the first look."""
+    def _fence_ongoing(self) -> None:
+        """Decides to abort all open transactions after a power failure; `run_maintenance` writes their markers."""
         now_ms = self._now_ms()
         for transactional_id, each in self._transactions.items():
-            if each.status is Status.ONGOING:
-                logger.warning("transaction aborted id=%s reason=the machine went down meanwhile", transactional_id)
-                self._transactions[transactional_id] = each.fenced(now_ms)
+            if each.status is TransactionStatus.ONGOING:
+                logger.warning(
+                    "transaction aborted id=%s reason=the machine went down while it was open", transactional_id
+                )
+                self._transactions[transactional_id] = each.prepare_fence(now_ms)
 
-    def _note_boot(self, table: LogTable) -> None:
-        """Stores on which start of the machine this is, in one batch with what was decided because of it."""
+    def _store_boot_id(self, table: LogTable) -> None:
+        """Stores the current boot id, in one batch with the aborts that its change caused."""
         if self._stored_boot_id == self._boot_id:
             return
-        decided = [key for key, each in self._transactions.items() if each.status is Status.PREPARE_ABORT]
-        rows = [row for row in map(self._row_of, [None, *decided]) if row is not None]
+        prepared = [key for key, each in self._transactions.items() if each.status is TransactionStatus.PREPARE_ABORT]
+        rows = [row for row in map(self._row_for, [None, *prepared]) if row is not None]
         try:
             table.append(rows)
             self._stored_boot_id = self._boot_id
         except RequestRefused as refused:
-            logger.error("start of the machine not noted reason=%s", refused)
+            logger.error("boot id not stored reason=%s", refused)

@@ -1,1 +1,1 @@
-"""One module per kind of request; `dispatch` is the table of them."""
+"""Request handlers: one module per API, listed in `dispatch`."""

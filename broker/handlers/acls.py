@@ -1,6 +1,7 @@
-"""DescribeAcls, CreateAcls and DeleteAcls, versions 1 to 3: refused as by an Apache Kafka without an authorizer.
+"""DescribeAcls, CreateAcls and DeleteAcls, versions 1 to 3: refused with the error of an Apache Kafka without an
+authorizer.
 
-Tools that copy them from cluster to cluster, MirrorMaker 2 for one, go on at that answer.
+Tools that copy ACLs between clusters, such as MirrorMaker 2, skip ACLs after this error.
 """
 
 from __future__ import annotations

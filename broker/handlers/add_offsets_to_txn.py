@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn, versions 0 to 3: a producer is about to commit offsets of a group in its transaction.
+"""AddOffsetsToTxn, versions 0 to 3: adds the offsets of a group to a producer's transaction.
 
-2: a fenced producer is told PRODUCER_FENCED.
+Version 2 returns PRODUCER_FENCED to fenced producers.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Any
 
 from kafka.protocol.producer import AddOffsetsToTxnResponse
 
-from headrace.broker.access.rights import Right
-from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.access.permissions import BrokerPermission
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.errors import RequestRefused
-from headrace.broker.handlers.context import RequestContext, fenced_code
+from headrace.broker.handlers.context import RequestContext, fencing_error
 from headrace.broker.node import OFFSETS_PARTITION
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -22,10 +22,10 @@ FENCED_FROM = 2
 async def handle(context: RequestContext, request: Any) -> Any:
     code, transactional_id = ErrorCode.NONE, request.transactional_id or ""
     try:
-        context.check_transaction(transactional_id, Right.WRITE)
-        context.check_group(request.group_id or "", Right.READ)
-        user = Identity(request.producer_id, request.producer_epoch)
-        await context.node.transactions.add(transactional_id, user, [OFFSETS_PARTITION])
+        context.check_transaction(transactional_id, BrokerPermission.WRITE)
+        context.check_group(request.group_id or "", BrokerPermission.READ)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        await context.node.transactions.add_partitions(transactional_id, producer, [OFFSETS_PARTITION])
     except RequestRefused as refused:
-        code = fenced_code(refused.code, context.version >= FENCED_FROM)
+        code = fencing_error(refused.code, context.version >= FENCED_FROM)
     return AddOffsetsToTxnResponse(version=context.version, error_code=code)

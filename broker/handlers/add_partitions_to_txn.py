@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn, versions 0 to 3: partitions that a producer is about to write to in its transaction, all or none.
+"""AddPartitionsToTxn, versions 0 to 3: adds partitions to a producer's transaction, all or none.
 
-2: a fenced producer is told PRODUCER_FENCED. Later versions are for brokers among each other, and for transactions of
-version 2 (KIP-890), which are not offered.
+Version 2 returns PRODUCER_FENCED to fenced producers. Later versions are not served: they are for requests between
+brokers and for transactions of version 2 (KIP-890).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import Any
 
 from kafka.protocol.producer import AddPartitionsToTxnResponse
 
-from headrace.broker.access.rights import Right
-from headrace.broker.coordinator.transaction import Identity, Partition
+from headrace.broker.access.permissions import BrokerPermission
+from headrace.broker.coordinator.offsets import TopicPartition
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.errors import RequestRefused
-from headrace.broker.handlers.context import RequestContext, fenced_code
+from headrace.broker.handlers.context import RequestContext, fencing_error
 from headrace.broker.protocol.error_codes import ErrorCode
 
 FENCED_FROM = 2
@@ -22,18 +23,18 @@ _Topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 
 async def handle(context: RequestContext, request: Any) -> Any:
     transactional_id = request.v3_and_below_transactional_id or ""
-    wanted = [
+    requested = [
         (topic.name or "", index) for topic in request.v3_and_below_topics or () for index in topic.partitions or ()
     ]
-    codes = _refusals(context, wanted)
+    codes = _refusals(context, requested)
     refusal = ErrorCode.OPERATION_NOT_ATTEMPTED if codes else ErrorCode.NONE
     try:
-        context.check_transaction(transactional_id, Right.WRITE)
+        context.check_transaction(transactional_id, BrokerPermission.WRITE)
         if not codes:
-            user = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-            await context.node.transactions.add(transactional_id, user, wanted)
+            producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+            await context.node.transactions.add_partitions(transactional_id, producer, requested)
     except RequestRefused as refused:
-        codes, refusal = {}, fenced_code(refused.code, context.version >= FENCED_FROM)
+        codes, refusal = {}, fencing_error(refused.code, context.version >= FENCED_FROM)
     return AddPartitionsToTxnResponse(
         version=context.version,
         results_by_topic_v3_and_below=[
@@ -47,14 +48,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _refusals(context: RequestContext, wanted: list[Partition]) -> dict[Partition, ErrorCode]:
-    codes: dict[Partition, ErrorCode] = {}
-    for name, index in wanted:
+def _refusals(context: RequestContext, requested: list[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for name, index in requested:
         try:
-            context.check_topic(name, Right.WRITE)
+            context.check_topic(name, BrokerPermission.WRITE)
             context.node.log(name, index)
             if context.node.topic(name).is_internal:
-                raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is the broker's own")
+                raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is an internal topic")
         except RequestRefused as refused:
             codes[name, index] = refused.code
     return codes

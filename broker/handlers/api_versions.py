@@ -1,4 +1,7 @@
-"""ApiVersions, versions 0 to 4: what is served. There are no finalized features, so clients try no newer protocols."""
+"""ApiVersions, versions 0 to 4: lists the served API versions.
+
+No finalized features are announced, so clients do not use newer protocols.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def unsupported_version() -> Any:
-    """The answer to a version of ApiVersions above ours: version 0, so that any client can read it (KIP-511)."""
+    """Response to an unsupported version of ApiVersions: encoded as version 0, readable by every client (KIP-511)."""
     return _response(0, ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -1,6 +1,7 @@
-"""ConsumerGroupDescribe, versions 0 and 1 (KIP-848): epochs, members, what they have and what they are to have.
+"""ConsumerGroupDescribe, versions 0 and 1 (KIP-848): epochs and members of a consumer group, with current and target
+assignments.
 
-1: of which protocol a member is. Groups of the classic protocol are not found here, but by DescribeGroups.
+Version 1 adds the member type. Groups of the classic protocol are described by DescribeGroups.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.broker.access.rights import Kind
+from headrace.broker.access.permissions import ResourceType
 from headrace.broker.coordinator.assignors import TopicIdPartition
 from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.consumer_members import ConsumerMember
@@ -16,7 +17,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.consumer_group_heartbeat import by_topic
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import of_group
+from headrace.broker.protocol.operations import group_operations
 from headrace.kafka_wire.messages import ConsumerGroupDescribeResponse
 
 OF_CONSUMER_PROTOCOL = 1
@@ -26,18 +27,18 @@ _Member = _Group.Member
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    # Each once: an answer holds what all members told.
-    wanted = dict.fromkeys(group_id or "" for group_id in request.group_ids or ())
+    # Each group once, because its description lists all members and may be large.
+    requested = dict.fromkeys(group_id or "" for group_id in request.group_ids or ())
     return ConsumerGroupDescribeResponse(
-        version=context.version, groups=[_described(context, group_id, request) for group_id in wanted]
+        version=context.version, groups=[_described(context, group_id, request) for group_id in requested]
     )
 
 
 def _described(context: RequestContext, group_id: str, request: Any) -> Any:
     version = context.version
-    operations = of_group(context.rights, group_id) if request.include_authorized_operations else None
+    operations = group_operations(context.permissions, group_id) if request.include_authorized_operations else None
     try:
-        group = _found(context, group_id)
+        group = _existing_group(context, group_id)
     except RequestRefused as refused:
         return _Group(
             version=version,
@@ -59,22 +60,24 @@ def _described(context: RequestContext, group_id: str, request: Any) -> Any:
     )
 
 
-def _found(context: RequestContext, group_id: str) -> ConsumerGroup:
-    """Raises:
-    RequestRefused: there is no such group, or the client may not know it or a topic that it reads.
+def _existing_group(context: RequestContext, group_id: str) -> ConsumerGroup:
+    """Returns the group.
+
+    Raises:
+        RequestRefused: the group does not exist, or the client lacks a permission on it or on a topic that it reads.
     """
     context.check_group(group_id)
     group = context.node.groups.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
-        raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id!r}")
-    if not all(context.rights.on(Kind.TOPIC, name) for name in group.subscribed):
-        raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the group reads a topic that may not be seen")
+        raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {group_id!r} does not exist")
+    if not all(context.permissions.granted_on(ResourceType.TOPIC, name) for name in group.subscribed):
+        raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no permission on a topic that the group reads")
     return group
 
 
 def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMember) -> Any:
     version = context.version
-    told: dict[str, int] = {"member_type": OF_CONSUMER_PROTOCOL} if version >= _TYPE_FROM else {}
+    fields: dict[str, int] = {"member_type": OF_CONSUMER_PROTOCOL} if version >= _TYPE_FROM else {}
     return _Member(
         version=version,
         member_id=member.member_id,
@@ -87,7 +90,7 @@ def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMembe
         subscribed_topic_regex=member.pattern or "",
         assignment=_assignment(context, member.assigned),
         target_assignment=_assignment(context, group.target.get(member.member_id, ())),
-        **told,
+        **fields,
     )
 
 
@@ -100,7 +103,7 @@ def _assignment(context: RequestContext, partitions: Iterable[TopicIdPartition])
                 version=version, topic_id=topic_id, topic_name=topic.name, partitions=indexes
             )
             for topic_id, indexes in by_topic(frozenset(partitions)).items()
-            # Members give up what was deleted with their next heartbeats.
+            # Members release partitions of deleted topics with their next heartbeats.
             if (topic := topics.by_id(topic_id)) is not None
         ],
     )

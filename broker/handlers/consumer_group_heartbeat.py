@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat, versions 0 and 1 (KIP-848): joining, living, giving up partitions and leaving in one request.
+"""ConsumerGroupHeartbeat, versions 0 and 1 (KIP-848): join, heartbeat, partition release and leave in one request.
 
-1: subscriptions by a pattern, and members make up their own ids; in version 0 the broker may.
+Version 1 adds subscriptions by pattern, and members generate their own ids; in version 0 the broker may generate them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from headrace.broker.access.rights import Kind, Right
+from headrace.broker.access.permissions import BrokerPermission, ResourceType
 from headrace.broker.coordinator.assignors import TopicIdPartition
-from headrace.broker.coordinator.consumer_members import JOINS
+from headrace.broker.coordinator.consumer_members import JOIN_EPOCH
 from headrace.broker.coordinator.consumer_messages import HeartbeatRequest, HeartbeatResult
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
@@ -25,7 +25,7 @@ _Assignment = ConsumerGroupHeartbeatResponse.Assignment
 def handle(context: RequestContext, request: Any) -> Any:
     group_id = request.group_id or ""
     try:
-        context.check_group(group_id, Right.READ)
+        context.check_group(group_id, BrokerPermission.READ)
         for name in request.subscribed_topic_names or ():
             context.check_topic(name or "")
         result = context.node.groups.consumer_heartbeat(group_id, _heartbeat(context, request))
@@ -39,7 +39,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _heartbeat(context: RequestContext, request: Any) -> HeartbeatRequest:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     member_id = request.member_id or ""
-    if context.version < _OWN_IDS_FROM and request.member_epoch == JOINS:
+    if context.version < _OWN_IDS_FROM and request.member_epoch == JOIN_EPOCH:
         member_id = member_id or str(uuid.uuid4())
     timeout_ms = request.rebalance_timeout_ms
     return HeartbeatRequest(
@@ -56,7 +56,7 @@ def _heartbeat(context: RequestContext, request: Any) -> HeartbeatRequest:
         frozenset(((topic.topic_id or NO_TOPIC_ID).bytes, index) for topic in owned for index in topic.partitions or ())
         if owned is not None
         else None,
-        lambda name: bool(context.rights.on(Kind.TOPIC, name)),
+        lambda name: bool(context.permissions.granted_on(ResourceType.TOPIC, name)),
     )
 
 
@@ -66,7 +66,7 @@ def _response(context: RequestContext, result: HeartbeatResult) -> Any:
         version=version,
         member_id=result.member_id,
         member_epoch=result.epoch,
-        heartbeat_interval_ms=context.node.config.consumer_heartbeat_interval_ms if result.epoch >= JOINS else 0,
+        heartbeat_interval_ms=context.node.config.consumer_heartbeat_interval_ms if result.epoch >= JOIN_EPOCH else 0,
         assignment=_Assignment(
             version=version,
             topic_partitions=[

@@ -1,67 +1,71 @@
-"""What a handler is given beside the request."""
+"""The parameters of every handler besides the request."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.broker.access.login import ANYBODY, Login
-from headrace.broker.access.rights import Kind, Right, Rights
+from headrace.broker.access.login import ANONYMOUS, Login
+from headrace.broker.access.permissions import BrokerPermission, BrokerPermissions, ResourceType
 from headrace.broker.errors import RequestRefused
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class RequestContext(NamedTuple):
-    """`client_host` is the peer's address, as DescribeGroups shows it."""
+    """`client_host` is the client's IP address, as DescribeGroups shows it."""
 
     node: BrokerNode
     version: int
     client_id: str
     client_host: str
-    login: Login = ANYBODY
+    login: Login = ANONYMOUS
 
     @property
-    def rights(self) -> Rights:
-        return self.login.rights
+    def permissions(self) -> BrokerPermissions:
+        return self.login.permissions
 
-    def check_topic(self, name: str, right: Right | None = None) -> None:
-        """
+    def check_topic(self, name: str, permission: BrokerPermission | None = None) -> None:
+        """Checks a permission on a topic; None requires any permission.
+
         Raises:
-            RequestRefused: the client has not this right on the topic, or without one not any.
+            RequestRefused: the client lacks the permission.
         """
-        self.login.rights.check(Kind.TOPIC, name, right)
+        self.login.permissions.check(ResourceType.TOPIC, name, permission)
 
-    def check_group(self, group_id: str, right: Right | None = None) -> None:
-        """
+    def check_group(self, group_id: str, permission: BrokerPermission | None = None) -> None:
+        """Checks a permission on a group; None requires any permission.
+
         Raises:
-            RequestRefused: the client has not this right on the group, or without one not any.
+            RequestRefused: the client lacks the permission.
         """
-        self.login.rights.check(Kind.GROUP, group_id, right)
+        self.login.permissions.check(ResourceType.GROUP, group_id, permission)
 
-    def check_transaction(self, transactional_id: str, right: Right | None = None) -> None:
-        """
+    def check_transaction(self, transactional_id: str, permission: BrokerPermission | None = None) -> None:
+        """Checks a permission on a transactional id; None requires any permission.
+
         Raises:
-            RequestRefused: the client has not this right on the transactional id, or without one not any.
+            RequestRefused: the client lacks the permission.
         """
-        self.login.rights.check(Kind.TRANSACTION, transactional_id, right)
+        self.login.permissions.check(ResourceType.TRANSACTION, transactional_id, permission)
 
-    def topic_error(self, name: str, right: Right | None = None) -> ErrorCode:
-        """`check_topic` for answers that have error codes alone; NONE where the right is there."""
+    def topic_error(self, name: str, permission: BrokerPermission | None = None) -> ErrorCode:
+        """Like `check_topic`, but returns the error code; NONE if the permission is granted."""
         try:
-            self.check_topic(name, right)
+            self.check_topic(name, permission)
         except RequestRefused as refused:
             return refused.code
         return ErrorCode.NONE
 
-    def group_error(self, group_id: str, right: Right | None = None) -> ErrorCode:
-        """`check_group` for answers that have one error code; NONE where the right is there."""
+    def group_error(self, group_id: str, permission: BrokerPermission | None = None) -> ErrorCode:
+        """Like `check_group`, but returns the error code; NONE if the permission is granted."""
         try:
-            self.check_group(group_id, right)
+            self.check_group(group_id, permission)
         except RequestRefused as refused:
             return refused.code
         return ErrorCode.NONE
 
 
-def fenced_code(code: ErrorCode, knows_fenced: bool) -> ErrorCode:
-    """PRODUCER_FENCED for versions that know it; the older ones have INVALID_PRODUCER_EPOCH for it (KIP-588)."""
-    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not knows_fenced else code
+def fencing_error(code: ErrorCode, knows_producer_fenced: bool) -> ErrorCode:
+    """Returns the code, with PRODUCER_FENCED replaced by INVALID_PRODUCER_EPOCH for versions that do not have it
+    (KIP-588)."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not knows_producer_fenced else code

@@ -1,4 +1,4 @@
-"""CreatePartitions, versions 0 to 3: raises the number of partitions of topics."""
+"""CreatePartitions, versions 0 to 3: increases the number of partitions of topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.protocol.admin import CreatePartitionsResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -15,40 +15,40 @@ from headrace.broker.topics import check_partition_count
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    topics = {wanted.name: wanted for wanted in request.topics or ()}
-    times = Counter(wanted.name for wanted in request.topics or ())
-    results = [await _one(context, topics[name], times[name], bool(request.validate_only)) for name in topics]
+    topics = {requested.name: requested for requested in request.topics or ()}
+    times = Counter(requested.name for requested in request.topics or ())
+    results = [await _result(context, topics[name], times[name], bool(request.validate_only)) for name in topics]
     return CreatePartitionsResponse(version=context.version, results=results)
 
 
-async def _one(context: RequestContext, wanted: Any, times: int, validate_only: bool) -> Any:
+async def _result(context: RequestContext, requested: Any, times: int, validate_only: bool) -> Any:
     code, message = ErrorCode.NONE, None
     try:
         if times > 1:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is named {times} times")
-        context.check_topic(wanted.name or "", Right.ADMIN)
-        topic = context.node.topic(wanted.name or "")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times")
+        context.check_topic(requested.name or "", BrokerPermission.ADMIN)
+        topic = context.node.topic(requested.name or "")
         if topic.is_internal:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
-        check_partition_count(wanted.count)
-        if wanted.count <= topic.partitions:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic")
+        check_partition_count(requested.count)
+        if requested.count <= topic.partitions:
             raise RequestRefused(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name!r} has {topic.partitions} partitions; {wanted.count} would not be more",
+                f"topic {topic.name!r} has {topic.partitions} partitions, so {requested.count} is not an increase",
             )
-        added = wanted.count - topic.partitions
-        assignments, node_id = wanted.assignments, context.node.config.node_id
+        added = requested.count - topic.partitions
+        assignments, node_id = requested.assignments, context.node.config.node_id
         if assignments is not None and (
             len(assignments) != added or any(list(each.broker_ids or ()) != [node_id] for each in assignments)
         ):
             raise RequestRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"expected {added} assignments, each to node {node_id}",
+                f"expected {added} replica assignments, each to node {node_id}",
             )
         if not validate_only:
-            await context.node.changes.add_partitions(topic.name, wanted.count)
+            await context.node.changes.add_partitions(topic.name, requested.count)
     except RequestRefused as refused:
         code, message = refused.code, refused.message
     return CreatePartitionsResponse.CreatePartitionsTopicResult(
-        version=context.version, name=wanted.name or "", error_code=code, error_message=message
+        version=context.version, name=requested.name or "", error_code=code, error_message=message
     )

@@ -1,4 +1,4 @@
-"""DeleteGroups, versions 0 to 2: forgets groups without members, with their offsets."""
+"""DeleteGroups, versions 0 to 2: deletes groups without members, with their offsets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -22,7 +22,7 @@ async def _delete(context: RequestContext, request: Any) -> Any:
     for group_id in dict.fromkeys(request.groups_names or ()):
         code = ErrorCode.NONE
         try:
-            context.check_group(group_id, Right.ADMIN)
+            context.check_group(group_id, BrokerPermission.ADMIN)
             await context.node.groups.delete_group(group_id)
         except RequestRefused as refused:
             code = refused.code

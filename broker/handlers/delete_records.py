@@ -1,9 +1,8 @@
-"""DeleteRecords, versions 0 to 2: hides what lies below an offset; -1 is the end. Whole segments below it are removed
-by the next look of retention; the new start is durable before the answer.
+"""DeleteRecords, versions 0 to 2: raises the log start offset of partitions; -1 stands for the end of the log.
 
-On a full disk they are removed at once, which needs no space and may make room for the new start: deleting records is
-what is left to do there. Where it does not, what is hidden stays so until the next start, and the client is told to try
-again.
+The new log start offset is durable before the response. Segments below it are removed by the next run of retention. On
+a full disk they are removed at once, since deletion needs no space and may free enough to write the new log start
+offset. If it does not, the records stay hidden until the next start, and the client gets a retriable error.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteRecordsResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.node import BrokerNode
@@ -32,7 +31,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         _Topic(
             version=context.version,
             name=topic.name or "",
-            partitions=[_one(context, topic.name or "", wanted) for wanted in topic.partitions or ()],
+            partitions=[_result(context, topic.name or "", requested) for requested in topic.partitions or ()],
         )
         for topic in request.topics or ()
     ]
@@ -40,39 +39,43 @@ async def handle(context: RequestContext, request: Any) -> Any:
     try:
         await _write(context.node, [(name, one.partition_index) for name, one in done])
     except OSError as error:
-        logger.error("deletion of records not written error=%s", error)
+        logger.error("log start offsets not written error=%s", error)
         for _, one in done:
             one.error_code, one.low_watermark = ErrorCode.STORAGE_ERROR, -1
     return DeleteRecordsResponse(version=context.version, topics=topics)
 
 
 async def _write(node: BrokerNode, keys: list[tuple[str, int]]) -> None:
-    """
+    """Writes the log start offsets; on a full disk first removes the hidden segments of these partitions.
+
     Raises:
-        OSError: there is no space, and deleting them makes none.
+        OSError: the disk is full even after that, or failed.
     """
     try:
         await asyncio.wrap_future(node.checkpoints.write_log_starts())
     except OSError:
         for key in keys:
-            await node.upkeep.drop_hidden(key)
+            await node.maintenance.drop_below_log_start(key)
         await asyncio.wrap_future(node.checkpoints.write_log_starts())
 
 
-def _one(context: RequestContext, name: str, wanted: Any) -> Any:
+def _result(context: RequestContext, name: str, requested: Any) -> Any:
     code, low = ErrorCode.NONE, -1
     try:
-        context.check_topic(name, Right.ADMIN)
-        log = context.node.log(name, wanted.partition_index)
+        context.check_topic(name, BrokerPermission.ADMIN)
+        log = context.node.log(name, requested.partition_index)
         if context.node.topic(name).is_internal:
-            raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is the broker's own")
-        offset = log.high_watermark if wanted.offset == TO_END else wanted.offset
+            raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is an internal topic")
+        offset = log.high_watermark if requested.offset == TO_END else requested.offset
         if not 0 <= offset <= log.high_watermark:
-            raise RequestRefused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above {log.high_watermark}")
+            raise RequestRefused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not between 0 and the end of the log, {log.high_watermark}",
+            )
         log.advance_log_start(offset)
         low = log.log_start_offset
     except RequestRefused as refused:
         code = refused.code
     return _Partition(
-        version=context.version, partition_index=wanted.partition_index, low_watermark=low, error_code=code
+        version=context.version, partition_index=requested.partition_index, low_watermark=low, error_code=code
     )

@@ -1,4 +1,4 @@
-"""DeleteTopics, versions 1 to 6. 6: topics by id too."""
+"""DeleteTopics, versions 1 to 6. Version 6 adds topics by id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteTopicsResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -23,32 +23,32 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 
 async def _delete(context: RequestContext, request: Any) -> Any:
-    wanted: list[tuple[str | None, uuid.UUID | None]]
+    requested: list[tuple[str | None, uuid.UUID | None]]
     if context.version >= BY_ID_FROM:
-        wanted = [(state.name, state.topic_id) for state in request.topics or ()]
+        requested = [(state.name, state.topic_id) for state in request.topics or ()]
     else:
-        wanted = [(name, None) for name in request.topic_names or ()]
+        requested = [(name, None) for name in request.topic_names or ()]
     return DeleteTopicsResponse(
         version=context.version,
-        responses=[await _one(context, *topic, times) for topic, times in Counter(wanted).items()],
+        responses=[await _result(context, *topic, times) for topic, times in Counter(requested).items()],
     )
 
 
-async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None, times: int) -> Any:
+async def _result(context: RequestContext, name: str | None, topic_id: uuid.UUID | None, times: int) -> Any:
     code, message = ErrorCode.NONE, None
     try:
         if times > 1:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is named {times} times")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times")
         if name is None:
             topic = context.node.topics.by_id(topic_id or NO_TOPIC_ID)
             if topic is None:
                 raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-            refusal = context.topic_error(topic.name, Right.ADMIN)
+            refusal = context.topic_error(topic.name, BrokerPermission.ADMIN)
             if refusal:
-                # Without the name, which whoever asks may not know.
+                # The message omits the topic name, which the client may not be allowed to see.
                 raise RequestRefused(refusal, "no line of the users file grants admin on the topic with this id")
         else:
-            context.check_topic(name, Right.ADMIN)
+            context.check_topic(name, BrokerPermission.ADMIN)
             topic = context.node.topic(name)
         name, topic_id = topic.name, topic.topic_id
         await context.node.changes.delete_topic(topic)

@@ -1,4 +1,4 @@
-"""DescribeCluster, versions 0 to 2: this node, which is the controller too. 1: the kind of endpoint."""
+"""DescribeCluster, versions 0 to 2: this node, as broker and controller. Version 1 adds the endpoint type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka.protocol.admin import DescribeClusterResponse
 
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import of_cluster
+from headrace.broker.protocol.operations import cluster_operations
 
 BROKERS = 1
 
@@ -33,5 +33,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         cluster_id=cluster_id,
         controller_id=node_id,
         brokers=[broker],
-        authorized_operations=of_cluster(context.rights) if request.include_cluster_authorized_operations else None,
+        authorized_operations=cluster_operations(context.permissions)
+        if request.include_cluster_authorized_operations
+        else None,
     )

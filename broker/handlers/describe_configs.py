@@ -1,4 +1,5 @@
-"""DescribeConfigs, versions 1 to 4, of topics and of this broker. 1: synonyms; 3: types and documentation."""
+"""DescribeConfigs, versions 1 to 4, for topics and this broker. Version 1 adds synonyms, version 3 types and
+documentation."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MAX
 from headrace.broker.coordinator.offsets import RETENTION_MS
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import ROWS, ConfigSource, ConfigType
-from headrace.broker.turns import Turns
 
 TOPIC, BROKER = 2, 4
 """Resource types."""
@@ -22,20 +23,20 @@ _Row = tuple[str, str, ConfigSource, ConfigType, str, str]
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    # Each once: an answer is some hundred times as long as its question.
-    resources = {(wanted.resource_type, wanted.resource_name): wanted for wanted in request.resources or ()}
-    turns, results = Turns(), []
-    for wanted in resources.values():
-        results.append(_one(context, request, wanted))
-        await turns.give()
+    # Each resource once, because a response is about a hundred times as long as the request.
+    resources = {(requested.resource_type, requested.resource_name): requested for requested in request.resources or ()}
+    yielder, results = LoopYielder(), []
+    for requested in resources.values():
+        results.append(_result(context, request, requested))
+        await yielder.yield_if_due()
     return DescribeConfigsResponse(version=context.version, results=results)
 
 
-def _one(context: RequestContext, request: Any, wanted: Any) -> Any:
+def _result(context: RequestContext, request: Any, requested: Any) -> Any:
     code, message, configs = ErrorCode.NONE, None, []
     try:
-        keys = wanted.configuration_keys
-        for row in _rows(context, wanted.resource_type, wanted.resource_name or ""):
+        keys = requested.configuration_keys
+        for row in _rows(context, requested.resource_type, requested.resource_name or ""):
             if not keys or row[0] in keys:
                 configs.append(_config(row, request, context.version))
     except RequestRefused as refused:
@@ -44,8 +45,8 @@ def _one(context: RequestContext, request: Any, wanted: Any) -> Any:
         version=context.version,
         error_code=code,
         error_message=message,
-        resource_type=wanted.resource_type,
-        resource_name=wanted.resource_name or "",
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name or "",
         configs=configs,
     )
 
@@ -67,11 +68,16 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
             for row in ROWS
         ]
     if resource_type == BROKER:
-        context.rights.check_broker()
+        context.permissions.check_admin()
         if name not in ("", str(config.node_id)):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}, only {config.node_id}")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"broker {name!r} does not exist; this one is {config.node_id}"
+            )
         return _broker_rows(context)
-    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no configuration here")
+    raise RequestRefused(
+        ErrorCode.INVALID_REQUEST,
+        f"resource type {resource_type} has no configuration; use {TOPIC} (topic) or {BROKER} (broker)",
+    )
 
 
 def _broker_rows(context: RequestContext) -> list[_Row]:
@@ -80,7 +86,7 @@ def _broker_rows(context: RequestContext) -> list[_Row]:
     scheme = ("SASL_" if config.users else "") + ("SSL" if config.tls_certificate else "PLAINTEXT")
     values = (
         ("advertised.listeners", f"{scheme}://{host}:{port}", ConfigType.LIST),
-        ("auto.create.topics.enable", str(config.creates_topics).lower(), ConfigType.BOOLEAN),
+        ("auto.create.topics.enable", str(config.auto_create_topics).lower(), ConfigType.BOOLEAN),
         ("broker.id", str(config.node_id), ConfigType.INT),
         ("compression.type", "producer", ConfigType.STRING),
         ("default.replication.factor", "1", ConfigType.INT),

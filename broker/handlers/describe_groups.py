@@ -1,6 +1,7 @@
-"""DescribeGroups, versions 0 to 5: state, protocol and members; an unknown group is "Dead", as Kafka says it.
+"""DescribeGroups, versions 0 to 5: state, protocol and members of classic groups.
 
-So is one of the consumer protocol (KIP-848), which ConsumerGroupDescribe is for.
+As in Kafka, an unknown group is in state "Dead". So is a group of the consumer protocol (KIP-848), which
+ConsumerGroupDescribe describes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.group import Group, GroupState
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import of_group
+from headrace.broker.protocol.operations import group_operations
 
 OPERATIONS_FROM = 3
 _Group = DescribeGroupsResponse.DescribedGroup
@@ -21,20 +22,20 @@ _Group = DescribeGroupsResponse.DescribedGroup
 
 def handle(context: RequestContext, request: Any) -> Any:
     groups = context.node.groups.groups
-    wanted = dict.fromkeys(request.groups or ())
+    requested = dict.fromkeys(request.groups or ())
     return DescribeGroupsResponse(
         version=context.version,
-        # Each once: an answer holds what all members told.
-        groups=[_described(context, group_id or "", groups.get(group_id), request) for group_id in wanted],
+        # Each group once, because its description lists all members and may be large.
+        groups=[_described(context, group_id or "", groups.get(group_id), request) for group_id in requested],
     )
 
 
 def _described(context: RequestContext, group_id: str, group: Group | ConsumerGroup | None, request: Any) -> Any:
     version, code = context.version, context.group_error(group_id)
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if version >= OPERATIONS_FROM:
-        operations = of_group(context.rights, group_id)
-        told["authorized_operations"] = operations if request.include_authorized_operations else None
+        operations = group_operations(context.permissions, group_id)
+        fields["authorized_operations"] = operations if request.include_authorized_operations else None
     if not isinstance(group, Group) or code:
         return _Group(
             version=version,
@@ -44,16 +45,16 @@ def _described(context: RequestContext, group_id: str, group: Group | ConsumerGr
             protocol_type="",
             protocol_data="",
             members=[],
-            **told,
+            **fields,
         )
-    is_settled = group.state is GroupState.STABLE
+    is_stable = group.state is GroupState.STABLE
     return _Group(
         version=version,
         error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=str(group.state),
         protocol_type=group.protocol_type or "",
-        protocol_data=(group.protocol or "") if is_settled else "",
+        protocol_data=(group.protocol or "") if is_stable else "",
         members=[
             _Group.DescribedGroupMember(
                 version=version,
@@ -61,10 +62,10 @@ def _described(context: RequestContext, group_id: str, group: Group | ConsumerGr
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                member_metadata=member.metadata(group.protocol) if is_settled else b"",
-                member_assignment=member.assignment if is_settled else b"",
+                member_metadata=member.metadata(group.protocol) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
             )
             for member in group.members.values()
         ],
-        **told,
+        **fields,
     )

@@ -1,4 +1,4 @@
-"""DescribeProducers, version 0: who writes to partitions with a producer id, and which transactions are open there."""
+"""DescribeProducers, version 0: the producers of partitions that use a producer id, and their open transactions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeProducersResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.producer_state import ProducerStates
@@ -17,23 +17,23 @@ _Partition = _Topic.PartitionResponse
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    # Each once: an answer is some hundred times as long as its question.
-    wanted: dict[str, dict[int, None]] = {}
+    # Each partition once, because a response is about a hundred times as long as the request.
+    requested: dict[str, dict[int, None]] = {}
     for topic in request.topics or ():
-        wanted.setdefault(topic.name or "", {}).update(dict.fromkeys(topic.partition_indexes or ()))
+        requested.setdefault(topic.name or "", {}).update(dict.fromkeys(topic.partition_indexes or ()))
     return DescribeProducersResponse(
         version=context.version,
         topics=[
-            _Topic(version=context.version, name=name, partitions=[_one(context, name, index) for index in indexes])
-            for name, indexes in wanted.items()
+            _Topic(version=context.version, name=name, partitions=[_result(context, name, index) for index in indexes])
+            for name, indexes in requested.items()
         ],
     )
 
 
-def _one(context: RequestContext, name: str, index: int) -> Any:
+def _result(context: RequestContext, name: str, index: int) -> Any:
     code, message, producers = ErrorCode.NONE, None, []
     try:
-        context.check_topic(name, Right.READ)
+        context.check_topic(name, BrokerPermission.READ)
         producers = _described(context.version, context.node.log(name, index).producers)
     except RequestRefused as refused:
         code, message = refused.code, refused.message

@@ -1,6 +1,6 @@
-"""DescribeTopicPartitions, version 0 (KIP-966): topics with their partitions, in portions. None is created by asking.
+"""DescribeTopicPartitions, version 0 (KIP-966): topics and their partitions, in pages. It never creates topics.
 
-Topics come in the order of their names; where an answer is full it says with which partition the next one begins.
+Topics are sorted by name. If a response is full, its cursor is the first partition of the next page.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeTopicPartitionsResponse
 
-from headrace.broker.access.rights import Kind
+from headrace.broker.access.permissions import ResourceType
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import of_topic
+from headrace.broker.protocol.operations import topic_operations
 
 PARTITIONS_MAX = 2000
-"""Of one answer: Kafka's `max.request.partition.size.limit`."""
+"""Partitions per response: Kafka's `max.request.partition.size.limit`."""
 
 _Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _Partition = _Topic.DescribeTopicPartitionsResponsePartition
@@ -25,26 +25,30 @@ _Partition = _Topic.DescribeTopicPartitionsResponsePartition
 def handle(context: RequestContext, request: Any) -> Any:
     names = {topic.name or "" for topic in request.topics or ()}
     if not names:
-        names = {topic.name for topic in context.node.topics if context.rights.on(Kind.TOPIC, topic.name)}
+        names = {
+            topic.name
+            for topic in context.node.topics
+            if context.permissions.granted_on(ResourceType.TOPIC, topic.name)
+        }
     first_name, first_index = "", 0
     if request.cursor is not None:
         first_name, first_index = request.cursor.topic_name or "", max(request.cursor.partition_index, 0)
-    rest = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+    partitions_left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
     topics: list[Any] = []
     for name in sorted(name for name in names if name >= first_name):
-        if rest == 0:
-            return _answer(context, topics, name, 0)
+        if partitions_left == 0:
+            return _response(context, topics, name, 0)
         begin = first_index if name == first_name else 0
-        described, count = _one(context, name, begin, rest)
+        described, count = _described_topic(context, name, begin, partitions_left)
         topics.append(described)
-        rest -= count
+        partitions_left -= count
         topic = context.node.topics.get(name)
         if count and topic is not None and begin + count < topic.partitions:
-            return _answer(context, topics, name, begin + count)
-    return _answer(context, topics)
+            return _response(context, topics, name, begin + count)
+    return _response(context, topics)
 
 
-def _answer(context: RequestContext, topics: list[Any], name: str | None = None, index: int = 0) -> Any:
+def _response(context: RequestContext, topics: list[Any], name: str | None = None, index: int = 0) -> Any:
     cursor = DescribeTopicPartitionsResponse.Cursor
     return DescribeTopicPartitionsResponse(
         version=context.version,
@@ -53,8 +57,8 @@ def _answer(context: RequestContext, topics: list[Any], name: str | None = None,
     )
 
 
-def _one(context: RequestContext, name: str, begin: int, count_max: int) -> tuple[Any, int]:
-    """A topic with at most so many of its partitions, and how many it has here."""
+def _described_topic(context: RequestContext, name: str, begin: int, count_max: int) -> tuple[Any, int]:
+    """Returns the topic with at most `count_max` partitions from `begin` on, and how many it contains."""
     version = context.version
     try:
         context.check_topic(name)
@@ -69,7 +73,7 @@ def _one(context: RequestContext, name: str, begin: int, count_max: int) -> tupl
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[_partition(context, index) for index in indexes],
-        topic_authorized_operations=_bits(of_topic(context.rights, name)),
+        topic_authorized_operations=_bits(topic_operations(context.permissions, name)),
     )
     return described, len(indexes)
 

@@ -1,6 +1,6 @@
 """DescribeTransactions, version 0: the state of transactional ids.
 
-Of what is ongoing the partitions are told whose topics may be seen.
+The partitions of an open transaction are listed if the client has a permission on their topic.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ _State = DescribeTransactionsResponse.TransactionState
 def handle(context: RequestContext, request: Any) -> Any:
     return DescribeTransactionsResponse(
         version=context.version,
-        transaction_states=[_one(context, wanted or "") for wanted in dict.fromkeys(request.transactional_ids or ())],
+        transaction_states=[
+            _result(context, requested or "") for requested in dict.fromkeys(request.transactional_ids or ())
+        ],
     )
 
 
-def _one(context: RequestContext, transactional_id: str) -> Any:
+def _result(context: RequestContext, transactional_id: str) -> Any:
     try:
         context.check_transaction(transactional_id)
     except RequestRefused as refused:

@@ -1,7 +1,7 @@
-"""From a request's bytes to its answer's: one row per API key, each with its handler module.
+"""Handler table: one row per API key, with decoder, handler and encoder.
 
-Produce and Fetch have codecs of their own; the control APIs use those that kafka-python generates from Kafka's
-message definitions, of which `kafka_wire.messages` has two more.
+Produce, Fetch and the responses to Metadata and ListGroups have hand-written codecs. The other APIs use codecs that
+kafka-python generates from Kafka's message definitions; `kafka_wire.messages` adds two.
 """
 
 from __future__ import annotations
@@ -63,53 +63,54 @@ from headrace.broker.protocol import list_groups as list_groups_codec
 from headrace.broker.protocol import metadata as metadata_codec
 from headrace.broker.protocol import produce as produce_codec
 from headrace.broker.protocol.framing import Pieces, RequestHeader
-from headrace.broker.protocol.large_requests import WRONG_BYTES, read_in_turns
+from headrace.broker.protocol.large_requests import DECODE_ERRORS, decode_yielding
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 
-Result = Any
-ReadInTurns = Callable[[bytes, int, int], Awaitable[Any]]
+HandlerResult = Any
+YieldingDecode = Callable[[bytes, int, int], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """How requests of one API key are read, answered and written.
+    """Decoder, handler and encoder of one API.
 
-    `handle` returns the answer, an awaitable of it, or None where the client wants none. It must take all it needs
-    from the frame before it waits. `read_in_turns` is for frames of more than AT_ONCE_BYTES, where there is one.
+    `handle` returns the result, an awaitable of it, or None if the client wants no response. It must copy everything
+    that it needs from the frame before it awaits. `decode_yielding`, if set, decodes frames of more than
+    SYNC_DECODE_BYTES_MAX.
     """
 
     decode: Callable[[memoryview, int, int], Any]
-    handle: Callable[[RequestContext, Any], Result | Awaitable[Result]]
+    handle: Callable[[RequestContext, Any], HandlerResult | Awaitable[HandlerResult]]
     encode: Callable[[Any, int], Pieces]
-    read_in_turns: ReadInTurns | None = None
+    decode_yielding: YieldingDecode | None = None
 
 
 def _encode(response: Any, version: int) -> Pieces:
     return [response.encode()]
 
 
-def _generated(
+def _generated_handler(
     request_class: Any,
-    handle: Callable[[RequestContext, Any], Result],
+    handle: Callable[[RequestContext, Any], HandlerResult],
     encode: Callable[[Any, int], Pieces] = _encode,
 ) -> Handler:
     def decode(frame: memoryview, body_at: int, version: int) -> Any:
-        # The class's own `decode` does not tell how far it read, and strings cut off at the end pass unnoticed.
+        # The class's own `decode` does not return how far it read, and does not detect strings truncated at the end.
         flexible = request_class.flexible_version_q(version)
         encoding = {"compact": flexible, "tagged": flexible, "data_class": request_class[None]}
         try:
             request, end = request_class._struct.compiled_decode_from(version, **encoding)(frame, body_at)
-        except WRONG_BYTES as error:
+        except DECODE_ERRORS as error:
             raise MalformedMessage(f"{type(error).__name__}: {error}") from error
         if end > len(frame):
-            raise MalformedMessage(f"the frame ends {end - len(frame)} bytes early")
+            raise MalformedMessage(f"the frame is {end - len(frame)} bytes too short")
         return request
 
-    return Handler(decode, handle, encode, partial(read_in_turns, request_class))
+    return Handler(decode, handle, encode, partial(decode_yielding, request_class))
 
 
-def _encode_fetch(answer: fetch.FetchAnswer, version: int) -> Pieces:
+def _encode_fetch(answer: fetch.FetchResult, version: int) -> Pieces:
     return fetch_codec.encode(answer.topics, answer.error, version, answer.session_id)
 
 
@@ -118,66 +119,77 @@ HANDLERS: Mapping[int, Handler] = {
         produce_codec.decode, produce.handle, lambda answer, version: [produce_codec.encode(answer, version)]
     ),
     api.FETCH: Handler(fetch_codec.decode, fetch.handle, _encode_fetch),
-    api.LIST_OFFSETS: _generated(consumer.ListOffsetsRequest, list_offsets.handle),
-    api.METADATA: _generated(
+    api.LIST_OFFSETS: _generated_handler(consumer.ListOffsetsRequest, list_offsets.handle),
+    api.METADATA: _generated_handler(
         cluster.MetadataRequest, metadata.handle, lambda answer, version: [metadata_codec.encode(answer, version)]
     ),
-    api.OFFSET_COMMIT: _generated(consumer.OffsetCommitRequest, offset_commit.handle),
-    api.OFFSET_FETCH: _generated(consumer.OffsetFetchRequest, offset_fetch.handle),
-    api.FIND_COORDINATOR: _generated(cluster.FindCoordinatorRequest, find_coordinator.handle),
-    api.JOIN_GROUP: _generated(consumer.JoinGroupRequest, join_group.handle),
-    api.HEARTBEAT: _generated(consumer.HeartbeatRequest, heartbeat.handle),
-    api.LEAVE_GROUP: _generated(consumer.LeaveGroupRequest, leave_group.handle),
-    api.SYNC_GROUP: _generated(consumer.SyncGroupRequest, sync_group.handle),
-    api.DESCRIBE_GROUPS: _generated(admin.DescribeGroupsRequest, describe_groups.handle),
-    api.LIST_GROUPS: _generated(
+    api.OFFSET_COMMIT: _generated_handler(consumer.OffsetCommitRequest, offset_commit.handle),
+    api.OFFSET_FETCH: _generated_handler(consumer.OffsetFetchRequest, offset_fetch.handle),
+    api.FIND_COORDINATOR: _generated_handler(cluster.FindCoordinatorRequest, find_coordinator.handle),
+    api.JOIN_GROUP: _generated_handler(consumer.JoinGroupRequest, join_group.handle),
+    api.HEARTBEAT: _generated_handler(consumer.HeartbeatRequest, heartbeat.handle),
+    api.LEAVE_GROUP: _generated_handler(consumer.LeaveGroupRequest, leave_group.handle),
+    api.SYNC_GROUP: _generated_handler(consumer.SyncGroupRequest, sync_group.handle),
+    api.DESCRIBE_GROUPS: _generated_handler(admin.DescribeGroupsRequest, describe_groups.handle),
+    api.LIST_GROUPS: _generated_handler(
         admin.ListGroupsRequest,
         list_groups.handle,
         lambda answer, version: [list_groups_codec.encode(answer, version)],
     ),
-    api.SASL_HANDSHAKE: _generated(sasl.SaslHandshakeRequest, login.handshake),
-    api.SASL_AUTHENTICATE: _generated(sasl.SaslAuthenticateRequest, login.authenticate),
-    api.API_VERSIONS: _generated(cluster.ApiVersionsRequest, api_versions.handle),
-    api.CREATE_TOPICS: _generated(admin.CreateTopicsRequest, create_topics.handle),
-    api.DELETE_TOPICS: _generated(admin.DeleteTopicsRequest, delete_topics.handle),
-    api.DELETE_RECORDS: _generated(admin.DeleteRecordsRequest, delete_records.handle),
-    api.INIT_PRODUCER_ID: _generated(producer.InitProducerIdRequest, init_producer_id.handle),
-    api.OFFSET_FOR_LEADER_EPOCH: _generated(consumer.OffsetForLeaderEpochRequest, offset_for_leader_epoch.handle),
-    api.DESCRIBE_ACLS: _generated(admin.DescribeAclsRequest, acls.describe),
-    api.CREATE_ACLS: _generated(admin.CreateAclsRequest, acls.create),
-    api.DELETE_ACLS: _generated(admin.DeleteAclsRequest, acls.delete),
-    api.ALTER_CONFIGS: _generated(admin.AlterConfigsRequest, alter_configs.handle),
-    api.DESCRIBE_LOG_DIRS: _generated(admin.DescribeLogDirsRequest, describe_log_dirs.handle),
-    api.DESCRIBE_CONFIGS: _generated(admin.DescribeConfigsRequest, describe_configs.handle),
-    api.CREATE_PARTITIONS: _generated(admin.CreatePartitionsRequest, create_partitions.handle),
-    api.DELETE_GROUPS: _generated(admin.DeleteGroupsRequest, delete_groups.handle),
-    api.INCREMENTAL_ALTER_CONFIGS: _generated(admin.IncrementalAlterConfigsRequest, incremental_alter_configs.handle),
-    api.ELECT_LEADERS: _generated(admin.ElectLeadersRequest, elect_leaders.handle),
-    api.DESCRIBE_TOPIC_PARTITIONS: _generated(admin.DescribeTopicPartitionsRequest, describe_topic_partitions.handle),
-    api.OFFSET_DELETE: _generated(consumer.OffsetDeleteRequest, offset_delete.handle),
-    api.DESCRIBE_CLUSTER: _generated(admin.DescribeClusterRequest, describe_cluster.handle),
-    api.ADD_PARTITIONS_TO_TXN: _generated(producer.AddPartitionsToTxnRequest, add_partitions_to_txn.handle),
-    api.ADD_OFFSETS_TO_TXN: _generated(producer.AddOffsetsToTxnRequest, add_offsets_to_txn.handle),
-    api.END_TXN: _generated(producer.EndTxnRequest, end_txn.handle),
-    api.TXN_OFFSET_COMMIT: _generated(producer.TxnOffsetCommitRequest, txn_offset_commit.handle),
-    api.CONSUMER_GROUP_HEARTBEAT: _generated(messages.ConsumerGroupHeartbeatRequest, consumer_group_heartbeat.handle),
-    api.CONSUMER_GROUP_DESCRIBE: _generated(messages.ConsumerGroupDescribeRequest, consumer_group_describe.handle),
-    api.DESCRIBE_PRODUCERS: _generated(admin.DescribeProducersRequest, describe_producers.handle),
-    api.DESCRIBE_TRANSACTIONS: _generated(admin.DescribeTransactionsRequest, describe_transactions.handle),
-    api.LIST_TRANSACTIONS: _generated(admin.ListTransactionsRequest, list_transactions.handle),
+    api.SASL_HANDSHAKE: _generated_handler(sasl.SaslHandshakeRequest, login.handshake),
+    api.SASL_AUTHENTICATE: _generated_handler(sasl.SaslAuthenticateRequest, login.authenticate),
+    api.API_VERSIONS: _generated_handler(cluster.ApiVersionsRequest, api_versions.handle),
+    api.CREATE_TOPICS: _generated_handler(admin.CreateTopicsRequest, create_topics.handle),
+    api.DELETE_TOPICS: _generated_handler(admin.DeleteTopicsRequest, delete_topics.handle),
+    api.DELETE_RECORDS: _generated_handler(admin.DeleteRecordsRequest, delete_records.handle),
+    api.INIT_PRODUCER_ID: _generated_handler(producer.InitProducerIdRequest, init_producer_id.handle),
+    api.OFFSET_FOR_LEADER_EPOCH: _generated_handler(
+        consumer.OffsetForLeaderEpochRequest, offset_for_leader_epoch.handle
+    ),
+    api.DESCRIBE_ACLS: _generated_handler(admin.DescribeAclsRequest, acls.describe),
+    api.CREATE_ACLS: _generated_handler(admin.CreateAclsRequest, acls.create),
+    api.DELETE_ACLS: _generated_handler(admin.DeleteAclsRequest, acls.delete),
+    api.ALTER_CONFIGS: _generated_handler(admin.AlterConfigsRequest, alter_configs.handle),
+    api.DESCRIBE_LOG_DIRS: _generated_handler(admin.DescribeLogDirsRequest, describe_log_dirs.handle),
+    api.DESCRIBE_CONFIGS: _generated_handler(admin.DescribeConfigsRequest, describe_configs.handle),
+    api.CREATE_PARTITIONS: _generated_handler(admin.CreatePartitionsRequest, create_partitions.handle),
+    api.DELETE_GROUPS: _generated_handler(admin.DeleteGroupsRequest, delete_groups.handle),
+    api.INCREMENTAL_ALTER_CONFIGS: _generated_handler(
+        admin.IncrementalAlterConfigsRequest, incremental_alter_configs.handle
+    ),
+    api.ELECT_LEADERS: _generated_handler(admin.ElectLeadersRequest, elect_leaders.handle),
+    api.DESCRIBE_TOPIC_PARTITIONS: _generated_handler(
+        admin.DescribeTopicPartitionsRequest, describe_topic_partitions.handle
+    ),
+    api.OFFSET_DELETE: _generated_handler(consumer.OffsetDeleteRequest, offset_delete.handle),
+    api.DESCRIBE_CLUSTER: _generated_handler(admin.DescribeClusterRequest, describe_cluster.handle),
+    api.ADD_PARTITIONS_TO_TXN: _generated_handler(producer.AddPartitionsToTxnRequest, add_partitions_to_txn.handle),
+    api.ADD_OFFSETS_TO_TXN: _generated_handler(producer.AddOffsetsToTxnRequest, add_offsets_to_txn.handle),
+    api.END_TXN: _generated_handler(producer.EndTxnRequest, end_txn.handle),
+    api.TXN_OFFSET_COMMIT: _generated_handler(producer.TxnOffsetCommitRequest, txn_offset_commit.handle),
+    api.CONSUMER_GROUP_HEARTBEAT: _generated_handler(
+        messages.ConsumerGroupHeartbeatRequest, consumer_group_heartbeat.handle
+    ),
+    api.CONSUMER_GROUP_DESCRIBE: _generated_handler(
+        messages.ConsumerGroupDescribeRequest, consumer_group_describe.handle
+    ),
+    api.DESCRIBE_PRODUCERS: _generated_handler(admin.DescribeProducersRequest, describe_producers.handle),
+    api.DESCRIBE_TRANSACTIONS: _generated_handler(admin.DescribeTransactionsRequest, describe_transactions.handle),
+    api.LIST_TRANSACTIONS: _generated_handler(admin.ListTransactionsRequest, list_transactions.handle),
 }
 
 
-def refuse_version(frame: memoryview, header: RequestHeader) -> Pieces | None:
-    """The answer to a version that is not served; None where its client could not read one.
+def unsupported_version_pieces(frame: memoryview, header: RequestHeader) -> Pieces | None:
+    """Encodes the response to an unsupported version. Returns [] if the client wants no response, None if it could not
+    read one.
 
-    Clients learn first what is served, so this is for those that ask for a newer ApiVersions, and for the old produce
-    versions that are advertised only for librdkafka's sake.
+    Clients request the served versions first. So this handles newer ApiVersions requests, and the old Produce versions
+    that are advertised only for librdkafka.
     """
     version = header.api_version
     if header.api_key == api.API_VERSIONS:
         return [api_versions.unsupported_version().encode()]
     if header.api_key == api.PRODUCE and 0 <= version < api.BY_KEY[api.PRODUCE].served_from:
-        request = produce_codec.decode_any(frame, header.body_at, version)
-        return [produce.old_version_refusal(request, version).encode()] if request.acks else []
+        request = produce_codec.decode_general(frame, header.body_at, version)
+        return [produce.unsupported_version_response(request, version).encode()] if request.acks else []
     return None

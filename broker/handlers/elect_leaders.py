@@ -1,4 +1,4 @@
-"""ElectLeaders, versions 0 to 2: a single node leads every partition for good, so that nothing is to be elected."""
+"""ElectLeaders, versions 0 to 2: always ELECTION_NOT_NEEDED, because a single node leads every partition."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def handle(context: RequestContext, request: Any) -> Any:
     version, code = context.version, ErrorCode.NONE
     results: list[Any] = []
     try:
-        context.rights.check_broker()
-        # Of all partitions Kafka leaves out those whose leader is the one they should have.
-        for topic, indexes in _wanted(request).items():
+        context.permissions.check_admin()
+        # For a request of all partitions, Kafka omits those that already have their preferred leader: here all of them.
+        for topic, indexes in _requested(request).items():
             results.append(
                 _Result(
                     version=version,
                     topic=topic,
-                    partition_result=[_one(context, topic, index) for index in sorted(indexes)],
+                    partition_result=[_result(context, topic, index) for index in sorted(indexes)],
                 )
             )
     except RequestRefused as refused:
@@ -35,16 +35,16 @@ def handle(context: RequestContext, request: Any) -> Any:
     return ElectLeadersResponse(version=version, replica_election_results=results, **top)
 
 
-def _wanted(request: Any) -> dict[str, set[int]]:
-    wanted: dict[str, set[int]] = {}
+def _requested(request: Any) -> dict[str, set[int]]:
+    requested: dict[str, set[int]] = {}
     for topic in request.topic_partitions or ():
-        wanted.setdefault(topic.topic or "", set()).update(topic.partitions or ())
-    return wanted
+        requested.setdefault(topic.topic or "", set()).update(topic.partitions or ())
+    return requested
 
 
-def _one(context: RequestContext, topic: str, index: int) -> Any:
+def _result(context: RequestContext, topic: str, index: int) -> Any:
     code = ErrorCode.ELECTION_NOT_NEEDED
-    message = f"partition {topic}-{index} has the only leader it can have"
+    message = f"partition {topic}-{index} already has its preferred leader"
     try:
         context.check_topic(topic)
         context.node.log(topic, index)

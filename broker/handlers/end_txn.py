@@ -1,6 +1,6 @@
-"""EndTxn, versions 0 to 3: commits or aborts a transaction. The answer comes when readers see what it was.
+"""EndTxn, versions 0 to 3: commits or aborts a transaction. The response is sent when consumers can see the outcome.
 
-2: a fenced producer is told PRODUCER_FENCED.
+Version 2 returns PRODUCER_FENCED to fenced producers.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Any
 
 from kafka.protocol.producer import EndTxnResponse
 
-from headrace.broker.access.rights import Right
-from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.access.permissions import BrokerPermission
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.errors import RequestRefused
-from headrace.broker.handlers.context import RequestContext, fenced_code
+from headrace.broker.handlers.context import RequestContext, fencing_error
 from headrace.broker.protocol.error_codes import ErrorCode
 
 FENCED_FROM = 2
@@ -21,9 +21,9 @@ FENCED_FROM = 2
 async def handle(context: RequestContext, request: Any) -> Any:
     code, transactional_id = ErrorCode.NONE, request.transactional_id or ""
     try:
-        context.check_transaction(transactional_id, Right.WRITE)
-        user = Identity(request.producer_id, request.producer_epoch)
-        await context.node.transactions.end(transactional_id, user, is_commit=bool(request.committed))
+        context.check_transaction(transactional_id, BrokerPermission.WRITE)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        await context.node.transactions.end_transaction(transactional_id, producer, is_commit=bool(request.committed))
     except RequestRefused as refused:
-        code = fenced_code(refused.code, context.version >= FENCED_FROM)
+        code = fencing_error(refused.code, context.version >= FENCED_FROM)
     return EndTxnResponse(version=context.version, error_code=code)

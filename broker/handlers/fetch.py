@@ -1,8 +1,9 @@
-"""Fetch, versions 4 to 17: batches from the given offsets on, waiting a while when there is little to read.
+"""Fetch, versions 4 to 17: record batches from the requested offsets on; waits up to the client's time limit for more
+data.
 
-7: sessions (see `fetch_sessions`); 9: leader epochs are checked; 12: compact encoding; 13: topics by id. Who reads what
-is committed (isolation level 1) reads to the last stable offset, and is told which transactions of what it reads were
-aborted.
+Version 7 adds sessions (see `fetch_sessions`), version 9 checks leader epochs, version 12 uses compact encoding,
+version 13 names topics by id. With isolation level 1 (read committed) a consumer reads up to the last stable offset,
+and the response lists the aborted transactions in that range.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
+from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.errors import RequestRefused
-from headrace.broker.fetch_sessions import FIRST_EPOCH, FetchSession, TopicKey
+from headrace.broker.fetch_sessions import INITIAL_EPOCH, FetchSession, TopicKey
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.log.files import FileSlice, NotCached, without_waiting
+from headrace.broker.log.files import FileSlice, NotCached, nonblocking_reads
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -32,110 +34,112 @@ from headrace.broker.protocol.fetch import (
 )
 
 RESPONSE_BYTES_MAX = 32 * 1024 * 1024
-"""Of records in one answer, whatever the client allows: enough that what a request of many partitions costs beside
-them is small."""
+"""Record bytes per response, whatever the client allows. Large enough that the fixed cost of a request for many
+partitions is small in comparison."""
 COPIED_BYTES_MAX = 8 * 1024 * 1024
-"""Of them that are not sent from their files: they are read while all others wait, and kept until the client has read
-them."""
-NOTHING_ABORTED: Sequence[AbortedTransaction] = ()
+"""Record bytes per response that are copied instead of sent from their files. Copying blocks other clients, and the
+copy stays in memory until the client has received it."""
+NO_ABORTED_TRANSACTIONS: Sequence[AbortedTransaction] = ()
 READ_AHEAD_ROUNDS = 5
-"""An index, the header that it tells of, the next ones: each can be waited for only when the one before is known. What
-is not in memory then, as an index that has to be made anew or a page that cannot be read, all wait for."""
-READ_AHEAD_AT_ONCE = 32
-"""Partitions of a request for which a disk is waited for together; there is nothing of further ones in its answer."""
+"""Disk reads in sequence: an index, the header it points to, and so on; each is known only after the one before. Data
+that is still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event loop, which blocks
+other clients."""
+READ_AHEAD_PARTITIONS_MAX = 32
+"""Partitions of one request read from disk at the same time; the response contains nothing for further ones."""
 WAIT_MS_MAX = 300_000
-"""A client that asks to wait longer is answered then, so that a forgotten connection does not wait for ever."""
+"""Longer waits end after this time, so that an abandoned connection does not wait forever."""
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchResult:
     error: ErrorCode
     topics: tuple[FetchedTopic, ...]
     session_id: int = 0
 
 
-Place = tuple[str, int]
-"""A topic's name and a partition."""
-
-
 @dataclass(slots=True)
-class _Reading:
-    """One pass over a request: what it found, but of partitions for whose next bytes the disk must be waited for."""
+class _ReadPass:
+    """State of one pass over the partitions of a request. Partitions that need a disk read are skipped and added to
+    `cold`."""
 
-    rest: int
-    copied_rest: int
-    is_committed: bool
-    found_bytes: int = 0
+    bytes_left: int
+    copied_bytes_left: int
+    is_read_committed: bool
+    read_bytes: int = 0
     has_error: bool = False
-    is_capped: bool = False  # there is more than the client, or RESPONSE_BYTES_MAX, allows
-    waits_for: Collection[Place] = ()  # partitions for which the disk is waited for here and now
-    cold: dict[Place, NotCached] = field(default_factory=dict)
+    is_capped: bool = False  # more data is available than the client or RESPONSE_BYTES_MAX allows
+    blocking_partitions: Collection[TopicPartition] = ()  # may be read from disk in the event loop
+    cold: dict[TopicPartition, NotCached] = field(default_factory=dict)
 
 
-class _Found(NamedTuple):
-    """What there is now, and how many bytes it should be more to be answered. Of partitions that something `cold` was
-    to be read for there is nothing in it."""
+class _ReadResult(NamedTuple):
+    """Result of one pass: the available records and how many bytes are missing to `bytes_min`. It contains nothing for
+    the partitions in `cold`."""
 
-    answer: FetchAnswer
-    found_bytes: int
+    fetch_result: FetchResult
+    read_bytes: int
     missing_bytes: int
-    cold: Mapping[Place, NotCached]
+    cold: Mapping[TopicPartition, NotCached]
 
 
-def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awaitable[FetchAnswer]:
+def handle(context: RequestContext, request: FetchRequest) -> FetchResult | Awaitable[FetchResult]:
     now_s = asyncio.get_running_loop().time()
     try:
-        session = context.node.fetch_sessions.of(request, is_by_id=context.version >= TOPIC_IDS_FROM, now_s=now_s)
+        session = context.node.fetch_sessions.resolve(request, is_by_id=context.version >= TOPIC_IDS_FROM, now_s=now_s)
     except RequestRefused as refused:
-        return FetchAnswer(refused.code, ())
-    with without_waiting():
-        found = _read(context, request, session)
-    if found.cold:
-        return _wait_for_disk(context, request, session, found.cold)
-    return _told_or_wait(context, request, session, found)
+        return FetchResult(refused.code, ())
+    with nonblocking_reads():
+        read_result = _read(context, request, session)
+    if read_result.cold:
+        return _wait_for_disk(context, request, session, read_result.cold)
+    return _respond_or_wait(context, request, session, read_result)
 
 
-def _told_or_wait(
-    context: RequestContext, request: FetchRequest, session: FetchSession | None, found: _Found
-) -> FetchAnswer | Awaitable[FetchAnswer]:
-    """To be called in the same turn of the loop in which it was found, so that nothing comes unnoticed in between."""
-    if not found.missing_bytes or request.wait_ms_max <= 0:
-        return _told(found.answer, request, session)
-    growth = _Growth(found.missing_bytes)
-    logs = _watched(context, request, session)
+def _respond_or_wait(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, read_result: _ReadResult
+) -> FetchResult | Awaitable[FetchResult]:
+    """Responds, or waits for more records. Must run in the same event loop iteration as the read, so that no append is
+    missed."""
+    if not read_result.missing_bytes or request.wait_ms_max <= 0:
+        return _session_result(read_result.fetch_result, request, session)
+    growth = _Growth(read_result.missing_bytes)
+    logs = _watched_logs(context, request, session)
     for log in logs:
         log.waiters.add(growth.add)
-    # A task, since a coroutine that is never begun would not end either.
+    # A task, because a coroutine that is never awaited would not run its cleanup.
     waiting = asyncio.ensure_future(_wait(context, request, session, growth))
-    waiting.add_done_callback(lambda _: _forget(logs, growth))
+    waiting.add_done_callback(lambda _: _remove_waiters(logs, growth))
     return waiting
 
 
-def _forget(logs: Sequence[PartitionLog], growth: _Growth) -> None:
+def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
     for log in logs:
         log.waiters.discard(growth.add)
 
 
-def _told(answer: FetchAnswer, request: FetchRequest, session: FetchSession | None) -> FetchAnswer:
-    """The answer without what the client knows by its session."""
+def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
+    """Removes the partitions that the client already knows through its session."""
     if session is None:
-        return answer
-    topics = session.told(answer.topics, is_full=request.session_epoch == FIRST_EPOCH)
-    return FetchAnswer(answer.error, topics, session.session_id if len(session) else 0)
+        return result
+    topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
+    return FetchResult(result.error, topics, session.session_id if len(session) else 0)
 
 
 async def _wait_for_disk(
-    context: RequestContext, request: FetchRequest, session: FetchSession | None, cold: Mapping[Place, NotCached]
-) -> FetchAnswer:
-    answer = _told_or_wait(context, request, session, await _read_cold(context, request, session, cold))
-    return answer if isinstance(answer, FetchAnswer) else await answer
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    cold: Mapping[TopicPartition, NotCached],
+) -> FetchResult:
+    result = _respond_or_wait(context, request, session, await _read_with_disk_waits(context, request, session, cold))
+    return result if isinstance(result, FetchResult) else await result
 
 
 async def _wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, growth: _Growth
-) -> FetchAnswer:
-    """Reads again once the partitions have grown by as much as is missing, or time is up. Meanwhile it has nothing of
-    what was found: others need the memory and the files."""
+) -> FetchResult:
+    """Reads again when the partitions have grown by the missing bytes, or at the deadline. While it waits it holds no
+    records, so that their memory and files are free for others."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
     while True:
@@ -145,49 +149,49 @@ async def _wait(
                 await growth.is_enough.wait()
         except TimeoutError:
             is_late = True
-        found = await _read_cold(context, request, session)
-        if is_late or not found.missing_bytes:
-            return _told(found.answer, request, session)
-        growth.begin(found.missing_bytes)
-        del found
+        read_result = await _read_with_disk_waits(context, request, session)
+        if is_late or not read_result.missing_bytes:
+            return _session_result(read_result.fetch_result, request, session)
+        growth.restart(read_result.missing_bytes)
+        del read_result
 
 
-async def _read_cold(
+async def _read_with_disk_waits(
     context: RequestContext,
     request: FetchRequest,
     session: FetchSession | None,
-    cold: Mapping[Place, NotCached] = MappingProxyType({}),
-) -> _Found:
-    """Reads, and has threads wait for the disk while the others go on.
+    cold: Mapping[TopicPartition, NotCached] = MappingProxyType({}),
+) -> _ReadResult:
+    """Reads the partitions. Threads read cold data from disk while the event loop serves other clients.
 
     Args:
-        cold: what was so when it was read before.
+        cold: partitions that the previous pass could not read from memory.
     """
     loop = asyncio.get_running_loop()
-    always_cold: set[Place] | None = None
+    always_cold: set[TopicPartition] | None = None
     for _ in range(READ_AHEAD_ROUNDS):
         if cold:
             always_cold = set(cold) if always_cold is None else always_cold & set(cold)
             await asyncio.gather(*(loop.run_in_executor(None, each.read_ahead) for each in cold.values()))
-        with without_waiting():
-            found = _read(context, request, session)
-        if not found.cold:
-            return found
-        cold, has_some = found.cold, found.found_bytes > 0
-        del found
+        with nonblocking_reads():
+            read_result = _read(context, request, session)
+        if not read_result.cold:
+            return read_result
+        cold, has_records = read_result.cold, read_result.read_bytes > 0
+        del read_result
     always_cold = set(cold) & (always_cold or set())
-    with without_waiting():
-        return _read(context, request, session, always_cold if has_some else cold)
+    with nonblocking_reads():
+        return _read(context, request, session, always_cold if has_records else cold)
 
 
 class _Growth:
-    """Waits until so many bytes more can be read, without reading them to find out."""
+    """Waits until partitions have grown by a number of bytes, without reading them."""
 
     def __init__(self, missing_bytes: int) -> None:
         self.is_enough = asyncio.Event()
         self._missing_bytes = missing_bytes
 
-    def begin(self, missing_bytes: int) -> None:
+    def restart(self, missing_bytes: int) -> None:
         self.is_enough.clear()
         self._missing_bytes = missing_bytes
 
@@ -197,19 +201,19 @@ class _Growth:
             self.is_enough.set()
 
 
-def _watched(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> list[PartitionLog]:
+def _watched_logs(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> list[PartitionLog]:
     if session is not None:
-        return session.logs(context.node.logs, partial(_name, context))
+        return session.logs(context.node.logs, partial(_topic_name, context))
     found = []
     for topic in request.topics:
-        name = _name(context, (topic.name, topic.topic_id))
-        logs = (context.node.logs.get((name, wanted.partition)) for wanted in topic.partitions)
+        name = _topic_name(context, (topic.name, topic.topic_id))
+        logs = (context.node.logs.get((name, requested.partition)) for requested in topic.partitions)
         found += [log for log in logs if log is not None]
     return found
 
 
-def _name(context: RequestContext, topic: TopicKey) -> str:
-    """The topic's name; "" for an id that no topic has."""
+def _topic_name(context: RequestContext, topic: TopicKey) -> str:
+    """Returns the topic's name; "" if the id is unknown."""
     name, topic_id = topic
     if context.version < TOPIC_IDS_FROM:
         return name
@@ -218,79 +222,91 @@ def _name(context: RequestContext, topic: TopicKey) -> str:
 
 
 def _read(
-    context: RequestContext, request: FetchRequest, session: FetchSession | None, waits_for: Collection[Place] = ()
-) -> _Found:
-    # Of a client with a rate one answer is what lasts for a second, so that it does not wait long for the next.
-    most = min(max(request.bytes_max, 0), context.node.config.bytes_per_second_max or RESPONSE_BYTES_MAX)
-    most = min(most, RESPONSE_BYTES_MAX)
-    reading = _Reading(most, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED, waits_for=waits_for)
-    wanted_topics = request.topics if session is None else session.due(context.node.logs, partial(_name, context))
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    blocking_partitions: Collection[TopicPartition] = (),
+) -> _ReadResult:
+    # For a rate-limited client a response holds the bytes of one second, so that it does not wait long for the next
+    # one.
+    bytes_max = min(max(request.bytes_max, 0), context.node.config.bytes_per_second_max or RESPONSE_BYTES_MAX)
+    bytes_max = min(bytes_max, RESPONSE_BYTES_MAX)
+    read_pass = _ReadPass(
+        bytes_max, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED, blocking_partitions=blocking_partitions
+    )
+    topics_to_read = (
+        request.topics if session is None else session.topics_to_read(context.node.logs, partial(_topic_name, context))
+    )
     topics = []
-    for topic in wanted_topics:
-        name = _name(context, (topic.name, topic.topic_id))
-        partitions = tuple(_partition(context, name, wanted, reading) for wanted in topic.partitions)
+    for topic in topics_to_read:
+        name = _topic_name(context, (topic.name, topic.topic_id))
+        partitions = tuple(_fetch_partition(context, name, requested, read_pass) for requested in topic.partitions)
         topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
-    is_followed = bool(request.topics if session is None else session)
-    is_enough = reading.has_error or reading.is_capped or bool(reading.cold) or not is_followed
-    missing_bytes = 0 if is_enough else max(request.bytes_min - reading.found_bytes, 0)
-    answer = FetchAnswer(ErrorCode.NONE, tuple(topics))
-    return _Found(answer, reading.found_bytes, missing_bytes, reading.cold)
+    has_partitions = bool(request.topics if session is None else session)
+    is_enough = read_pass.has_error or read_pass.is_capped or bool(read_pass.cold) or not has_partitions
+    missing_bytes = 0 if is_enough else max(request.bytes_min - read_pass.read_bytes, 0)
+    result = FetchResult(ErrorCode.NONE, tuple(topics))
+    return _ReadResult(result, read_pass.read_bytes, missing_bytes, read_pass.cold)
 
 
-def _partition(context: RequestContext, name: str, wanted: FetchPartition, reading: _Reading) -> FetchedPartition:
+def _fetch_partition(
+    context: RequestContext, name: str, requested: FetchPartition, read_pass: _ReadPass
+) -> FetchedPartition:
     try:
-        log = _log(context, name, wanted)
-        limit = min(wanted.bytes_max, reading.rest)
+        log = _log(context, name, requested)
+        limit = min(requested.bytes_max, read_pass.bytes_left)
         records: bytes | FileSlice = b""
-        aborted = NOTHING_ABORTED
-        place = (name, wanted.partition)
-        is_waited_for = place in reading.waits_for
-        if (limit > 0 or reading.found_bytes == 0) and (is_waited_for or len(reading.cold) < READ_AHEAD_AT_ONCE):
+        aborted = NO_ABORTED_TRANSACTIONS
+        topic_partition = (name, requested.partition)
+        may_block = topic_partition in read_pass.blocking_partitions
+        if (limit > 0 or read_pass.read_bytes == 0) and (may_block or len(read_pass.cold) < READ_AHEAD_PARTITIONS_MAX):
             try:
-                if is_waited_for:
-                    with without_waiting(False):
-                        records, aborted = _records(log, wanted.offset, limit, reading)
+                if may_block:
+                    with nonblocking_reads(False):
+                        records, aborted = _records(log, requested.offset, limit, read_pass)
                 else:
-                    records, aborted = _records(log, wanted.offset, limit, reading)
+                    records, aborted = _records(log, requested.offset, limit, read_pass)
             except NotCached as cold:
-                # Without the frames that it came through, which have all that was found.
-                reading.cold[place] = cold.with_traceback(None)
-        reading.rest -= len(records)
-        reading.found_bytes += len(records)
+                # The traceback is removed, because its frames reference all records read so far.
+                read_pass.cold[topic_partition] = cold.with_traceback(None)
+        read_pass.bytes_left -= len(records)
+        read_pass.read_bytes += len(records)
         if not isinstance(records, FileSlice):
-            reading.copied_rest -= len(records)
-            if reading.copied_rest <= 0:
-                reading.rest = 0
-        # Nothing is read where the first batch is larger than the limit.
-        is_cut = not records or len(records) >= limit or not log.is_in_last_segment(wanted.offset)
-        high_watermark, stable_end = log.high_watermark, log.last_stable_offset
-        reading.is_capped |= is_cut and wanted.offset < (stable_end if reading.is_committed else high_watermark)
+            read_pass.copied_bytes_left -= len(records)
+            if read_pass.copied_bytes_left <= 0:
+                read_pass.bytes_left = 0
+        # Nothing is read if the first batch is larger than the limit.
+        is_cut = not records or len(records) >= limit or not log.is_in_last_segment(requested.offset)
+        high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
+        read_pass.is_capped |= is_cut and requested.offset < (
+            last_stable_offset if read_pass.is_read_committed else high_watermark
+        )
         return FetchedPartition(
-            wanted.partition,
+            requested.partition,
             ErrorCode.NONE,
             high_watermark,
-            stable_end,
+            last_stable_offset,
             log.log_start_offset,
             records,
             aborted,
         )
     except RequestRefused as refused:
-        reading.has_error = True
-        return FetchedPartition(wanted.partition, refused.code, -1, -1, -1, b"")
+        read_pass.has_error = True
+        return FetchedPartition(requested.partition, refused.code, -1, -1, -1, b"")
 
 
 def _records(
-    log: PartitionLog, offset: int, limit: int, reading: _Reading
+    log: PartitionLog, offset: int, limit: int, read_pass: _ReadPass
 ) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
-    # The first batch of an answer is sent whole whatever its size, so that every consumer gets on.
-    whole_first = reading.found_bytes == 0
-    if reading.is_committed:
-        return log.read_committed(offset, max(limit, 0), whole_first=whole_first)
-    return log.read(offset, max(limit, 0), whole_first=whole_first), NOTHING_ABORTED
+    # The first batch of a response is always complete, even above the limit, so that every consumer makes progress.
+    min_one_batch = read_pass.read_bytes == 0
+    if read_pass.is_read_committed:
+        return log.read_committed(offset, max(limit, 0), min_one_batch=min_one_batch)
+    return log.read(offset, max(limit, 0), min_one_batch=min_one_batch), NO_ABORTED_TRANSACTIONS
 
 
-def _log(context: RequestContext, name: str, wanted: FetchPartition) -> PartitionLog:
+def _log(context: RequestContext, name: str, requested: FetchPartition) -> PartitionLog:
     if not name:
         raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-    context.check_topic(name, Right.READ)
-    return context.node.log(name, wanted.partition, wanted.leader_epoch)
+    context.check_topic(name, BrokerPermission.READ)
+    return context.node.log(name, requested.partition, requested.leader_epoch)

@@ -1,7 +1,8 @@
-"""FindCoordinator, versions 0 to 6: this node coordinates every group and transaction. 4: several keys in one request.
+"""FindCoordinator, versions 0 to 6: this node coordinates all groups and transactions. Version 4 adds several keys per
+request.
 
-Other coordinators (key type 2, of share groups) are refused as forbidden: at another error clients ask on until their
-time is up.
+Other coordinator types (key type 2, share groups) are refused with an authorization error: after other errors clients
+retry until their timeout.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
     key_type = request.key_type if version >= 1 else GROUP
     if version < 4:
-        return FindCoordinatorResponse(version=version, **_found(context, key_type, request.key or ""))
+        return FindCoordinatorResponse(version=version, **_coordinator(context, key_type, request.key or ""))
     return FindCoordinatorResponse(
         version=version,
         coordinators=[
-            FindCoordinatorResponse.Coordinator(version=version, key=key or "", **_found(context, key_type, key or ""))
+            FindCoordinatorResponse.Coordinator(
+                version=version, key=key or "", **_coordinator(context, key_type, key or "")
+            )
             for key in request.coordinator_keys or ()
         ],
     )
 
 
-def _found(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+def _coordinator(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     code, message = ErrorCode.NONE, None
     try:
         if key_type == TRANSACTION:

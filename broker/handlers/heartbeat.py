@@ -1,4 +1,4 @@
-"""Heartbeat, versions 0 to 4. 3: static members."""
+"""Heartbeat, versions 0 to 4. Version 3 adds static members."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from kafka.protocol.consumer import HeartbeatResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.handlers.context import RequestContext
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    code = context.group_error(request.group_id or "", Right.READ) or context.node.groups.heartbeat(
+    code = context.group_error(request.group_id or "", BrokerPermission.READ) or context.node.groups.heartbeat(
         request.group_id or "",
         request.member_id or "",
         request.group_instance_id if context.version >= 3 else None,

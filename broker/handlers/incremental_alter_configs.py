@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs, versions 0 and 1, of topics. The broker's own settings come from its settings file."""
+"""IncrementalAlterConfigs, versions 0 and 1, for topics. The broker's configuration is changed in its settings file."""
 
 from __future__ import annotations
 
@@ -9,82 +9,84 @@ from typing import Any
 
 from kafka.protocol.admin import IncrementalAlterConfigsResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.describe_configs import TOPIC
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import BY_NAME, ConfigType, check_config
 from headrace.broker.topics import Topic
-from headrace.broker.turns import Turns
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-"""Operations; the last two are for lists alone."""
+"""Operations; the last two apply to lists only."""
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    changed = partial(_changed, defaults=context.node.config)
-    return altered(context, request, IncrementalAlterConfigsResponse, changed)
+    changed = partial(_changed_configs, defaults=context.node.config)
+    return alter_topics(context, request, IncrementalAlterConfigsResponse, changed)
 
 
-async def altered(
+async def alter_topics(
     context: RequestContext, request: Any, response: Any, configs_of: Callable[[Any, Topic], dict[str, str]]
 ) -> Any:
-    """Alters topics, each of which is altered or refused by itself; returns the answer.
+    """Alters each topic of a request independently and returns the response.
 
     Args:
-        response: the class of the answer.
-        configs_of: what a topic's configuration becomes, of what is wanted of it and the topic; may raise
-            `RequestRefused`.
+        response: the response class.
+        configs_of: computes the new configuration from the request's entry and the topic; may raise `RequestRefused`.
     """
-    turns, answers = Turns(), []
-    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources or ())
-    for wanted in request.resources or ():
+    yielder, results = LoopYielder(), []
+    times = Counter((requested.resource_type, requested.resource_name) for requested in request.resources or ())
+    for requested in request.resources or ():
         code, message = ErrorCode.NONE, None
         try:
-            if times[wanted.resource_type, wanted.resource_name] > 1:
+            if times[requested.resource_type, requested.resource_name] > 1:
                 raise RequestRefused(ErrorCode.INVALID_REQUEST, "the resource is in the request twice")
-            topic = _alterable_topic(context, wanted)
+            topic = _checked_topic(context, requested)
             if request.validate_only:
-                configs_of(wanted, topic)
+                configs_of(requested, topic)
             else:
-                await context.node.changes.alter_topic(topic.name, partial(configs_of, wanted))
+                await context.node.changes.alter_topic(topic.name, partial(configs_of, requested))
         except RequestRefused as refused:
             code, message = refused.code, refused.message
-        answers.append(
+        results.append(
             response.AlterConfigsResourceResponse(
                 version=context.version,
                 error_code=code,
                 error_message=message,
-                resource_type=wanted.resource_type,
-                resource_name=wanted.resource_name or "",
+                resource_type=requested.resource_type,
+                resource_name=requested.resource_name or "",
             )
         )
-        await turns.give()
-    return response(version=context.version, responses=answers)
+        await yielder.yield_if_due()
+    return response(version=context.version, responses=results)
 
 
-def _alterable_topic(context: RequestContext, wanted: Any) -> Topic:
-    """The topic whose configuration a request names.
+def _checked_topic(context: RequestContext, requested: Any) -> Topic:
+    """Returns the topic that an entry of a request names.
 
     Raises:
-        RequestRefused: it names something else, or a topic that cannot be altered.
+        RequestRefused: the resource is not a topic, or the topic cannot be altered.
     """
-    if wanted.resource_type != TOPIC:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "only topics can be altered while the broker runs")
-    context.check_topic(wanted.resource_name or "", Right.ADMIN)
-    topic = context.node.topic(wanted.resource_name or "")
+    if requested.resource_type != TOPIC:
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST,
+            "only topics can be altered; change the broker's configuration in its settings file and restart it",
+        )
+    context.check_topic(requested.resource_name or "", BrokerPermission.ADMIN)
+    topic = context.node.topic(requested.resource_name or "")
     if topic.is_internal:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic")
     return topic
 
 
-def _changed(wanted: Any, topic: Topic, *, defaults: BrokerConfig) -> dict[str, str]:
+def _changed_configs(requested: Any, topic: Topic, *, defaults: BrokerConfig) -> dict[str, str]:
     configs = dict(topic.configs)
-    changes = list(wanted.configs or ())
+    changes = list(requested.configs or ())
     if len({change.name for change in changes}) < len(changes):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a configuration is in the request twice")
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a configuration name is in the request twice")
     for change in changes:
         _apply(configs, change, defaults)
     return configs
@@ -96,22 +98,26 @@ def _apply(configs: dict[str, str], change: Any, defaults: BrokerConfig) -> None
         configs[name] = check_config(name, change.value)
     elif change.config_operation == DELETE:
         if name not in BY_NAME:
-            raise RequestRefused(ErrorCode.INVALID_CONFIG, f"unknown topic configuration {name!r}")
+            raise RequestRefused(ErrorCode.INVALID_CONFIG, f"topic configuration {name!r} does not exist")
         configs.pop(name, None)
     elif change.config_operation in (APPEND, SUBTRACT):
         configs[name] = check_config(name, _changed_list(configs, change, defaults))
     else:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name}: there is no operation {change.config_operation}")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST,
+            f"{name}: operation {change.config_operation} does not exist; "
+            "use 0 (set), 1 (delete), 2 (append) or 3 (subtract)",
+        )
 
 
 def _changed_list(configs: Mapping[str, str], change: Any, defaults: BrokerConfig) -> str:
-    """A list with items more, or without some, in the order they had."""
+    """Returns a list value with items appended or removed; the order of the other items is unchanged."""
     name = change.name or ""
     row = BY_NAME.get(name)
     if row is None or row.type is not ConfigType.LIST:
-        raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: only to lists items are added, and taken from them")
+        raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name} is not a list; append and subtract apply to lists only")
     items = [item for item in configs.get(name, row.default(defaults)).split(",") if item]
-    given = [item.strip() for item in (change.value or "").split(",")]
+    items_given = [item.strip() for item in (change.value or "").split(",")]
     if change.config_operation == SUBTRACT:
-        return ",".join(item for item in items if item not in given)
-    return ",".join(dict.fromkeys([*items, *given]))
+        return ",".join(item for item in items if item not in items_given)
+    return ",".join(dict.fromkeys([*items, *items_given]))

@@ -1,7 +1,7 @@
 """JoinGroup, versions 0 to 9 (classic protocol).
 
-1: a rebalance timeout beside the session's; 4: newcomers are told a member id first (KIP-394); 5: static members;
-7: the protocol type in the answer; 9: a leader that came back need not assign again.
+Version 1 adds the rebalance timeout, version 4 the member id before joining (KIP-394), version 5 static members,
+version 7 the protocol type in the response, version 9 the leader's option to skip the assignment when it rejoins.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
-from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.members import MemberProtocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult
 from headrace.broker.handlers.context import RequestContext
 
@@ -29,14 +29,16 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
         request.session_timeout_ms,
         max(request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms, REBALANCE_TIMEOUT_MS_MIN),
         request.protocol_type or "",
-        tuple(Protocol(protocol.name or "", bytes(protocol.metadata or b"")) for protocol in request.protocols or ()),
-        needs_known_id=version >= 4,
+        tuple(
+            MemberProtocol(protocol.name or "", bytes(protocol.metadata or b"")) for protocol in request.protocols or ()
+        ),
+        requires_known_member_id=version >= 4,
     )
     return _join(context, request.group_id or "", join)
 
 
 async def _join(context: RequestContext, group_id: str, join: JoinRequest) -> Any:
-    error = context.group_error(group_id, Right.READ)
+    error = context.group_error(group_id, BrokerPermission.READ)
     if error:
         return _response(JoinResult(error, join.member_id), context.version)
     return _response(await context.node.groups.join(group_id, join), context.version)

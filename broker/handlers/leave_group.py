@@ -1,4 +1,4 @@
-"""LeaveGroup, versions 0 to 5. 3: several members in one request, static ones by their instance id."""
+"""LeaveGroup, versions 0 to 5. Version 3 adds several members per request; static members are named by instance id."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from kafka.protocol.consumer import LeaveGroupResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.handlers.context import RequestContext
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     version, groups = context.version, context.node.groups
     group_id = request.group_id or ""
-    error = context.group_error(group_id, Right.READ)
+    error = context.group_error(group_id, BrokerPermission.READ)
     if version < 3:
         error = error or groups.leave(group_id, request.member_id or "", None)
         return LeaveGroupResponse(version=version, error_code=error)

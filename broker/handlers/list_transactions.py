@@ -1,6 +1,6 @@
-"""ListTransactions, versions 0 and 1: all transactional ids, or those of some states or producers.
+"""ListTransactions, versions 0 and 1: transactional ids, optionally filtered by state and producer id.
 
-1: only those whose transaction has been running for longer than so many milliseconds.
+Version 1 adds a filter by the transaction's running time in ms.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 from kafka.protocol.admin import ListTransactionsResponse
 
-from headrace.broker.access.rights import Kind
-from headrace.broker.coordinator.transaction import IDLE, Status
+from headrace.broker.access.permissions import ResourceType
+from headrace.broker.coordinator.transaction import IDLE, TransactionStatus
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -20,7 +20,7 @@ _DURATION_FROM = 1
 def handle(context: RequestContext, request: Any) -> Any:
     states = {name or "" for name in request.state_filters or ()}
     producers = set(request.producer_id_filters or ())
-    known = {status.value for status in Status}
+    known = {status.value for status in TransactionStatus}
     longer_than_ms = request.duration_filter if context.version >= _DURATION_FROM else -1
     now_ms = context.node.now_ms()
     return ListTransactionsResponse(
@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: Any) -> Any:
                 transaction_state=each.status.value,
             )
             for transactional_id, each in context.node.transactions.all.items()
-            if context.rights.on(Kind.TRANSACTION, transactional_id)
+            if context.permissions.granted_on(ResourceType.TRANSACTION, transactional_id)
             and (not states or each.status.value in states)
             and (not producers or each.producer_id in producers)
             and (longer_than_ms < 0 or (each.status not in IDLE and now_ms - each.started_at_ms > longer_than_ms))

@@ -1,7 +1,8 @@
-"""OffsetCommit, versions 2 to 9: stores offsets for a group, all those of one request together.
+"""OffsetCommit, versions 2 to 9: stores a group's offsets; those of one request are stored together.
 
-2 to 4: a retention time, ignored as Kafka does; 6: leader epochs; 7: static members; 9: member epochs of KIP-848
-in place of the generation. Partitions that do not exist and overlong metadata are refused one by one.
+Versions 2 to 4 have a retention time, which is ignored as in Kafka. Version 6 adds leader epochs, version 7 static
+members, version 9 member epochs (KIP-848) in place of the generation. Unknown partitions and overlong metadata are
+refused per partition.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetCommitResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.coordinator.commits import check_metadata
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
@@ -34,20 +35,20 @@ async def _commit(context: RequestContext, request: Any) -> Any:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     refusal = ErrorCode.NONE
     try:
-        context.check_group(group_id, Right.READ)
+        context.check_group(group_id, BrokerPermission.READ)
         groups.commits.check(
             group_id,
             request.member_id or "",
             request.group_instance_id if version >= 7 else None,
             request.generation_id_or_member_epoch,
-            places(request),
+            topic_partitions(request),
             knows_member_epochs=version >= _MEMBER_EPOCHS_FROM,
         )
         for topic in request.topics or ():
-            for wanted in topic.partitions or ():
-                key = (topic.name or "", wanted.partition_index)
+            for requested in topic.partitions or ():
+                key = (topic.name or "", requested.partition_index)
                 try:
-                    offsets[key] = checked_offset(context, key, wanted, has_epoch=context.version >= _EPOCHS_FROM)
+                    offsets[key] = check_offset(context, key, requested, has_epoch=context.version >= _EPOCHS_FROM)
                 except RequestRefused as refused:
                     codes[key] = refused.code
         await groups.commits.store(group_id, offsets)
@@ -56,27 +57,27 @@ async def _commit(context: RequestContext, request: Any) -> Any:
     return _response(request, version, codes, refusal)
 
 
-def places(request: Any) -> list[TopicPartition]:
-    """The partitions that a request is about."""
+def topic_partitions(request: Any) -> list[TopicPartition]:
+    """Returns the partitions of the request."""
     return [
-        (topic.name or "", wanted.partition_index)
+        (topic.name or "", requested.partition_index)
         for topic in request.topics or ()
-        for wanted in topic.partitions or ()
+        for requested in topic.partitions or ()
     ]
 
 
-def checked_offset(context: RequestContext, key: TopicPartition, wanted: Any, *, has_epoch: bool) -> CommittedOffset:
-    """What a request wants to commit for a partition, also in a transaction.
+def check_offset(context: RequestContext, key: TopicPartition, requested: Any, *, has_epoch: bool) -> CommittedOffset:
+    """Validates an offset to commit, directly or in a transaction, and returns it.
 
     Raises:
-        RequestRefused: it may not, or there is no such partition.
+        RequestRefused: the permission is missing, the partition does not exist, or the metadata is too long.
     """
-    context.check_topic(key[0], Right.READ)
+    context.check_topic(key[0], BrokerPermission.READ)
     context.node.log(*key)
     return CommittedOffset(
-        wanted.committed_offset,
-        wanted.committed_leader_epoch if has_epoch else -1,
-        check_metadata(wanted.committed_metadata),
+        requested.committed_offset,
+        requested.committed_leader_epoch if has_epoch else -1,
+        check_metadata(requested.committed_metadata),
         context.node.now_ms(),
     )
 
@@ -91,10 +92,10 @@ def _response(request: Any, version: int, codes: dict[TopicPartition, ErrorCode]
                 partitions=[
                     _Topic.OffsetCommitResponsePartition(
                         version=version,
-                        partition_index=wanted.partition_index,
-                        error_code=refusal or codes.get((topic.name or "", wanted.partition_index), ErrorCode.NONE),
+                        partition_index=requested.partition_index,
+                        error_code=refusal or codes.get((topic.name or "", requested.partition_index), ErrorCode.NONE),
                     )
-                    for wanted in topic.partitions or ()
+                    for requested in topic.partitions or ()
                 ],
             )
             for topic in request.topics or ()

@@ -1,6 +1,6 @@
-"""OffsetDelete, version 0: forgets a group's offsets in topics that none of its members reads.
+"""OffsetDelete, version 0: deletes a group's offsets in topics that none of its members reads.
 
-As by Kafka it takes the right to read the topic, too; else the answer would tell which topics there are.
+As in Kafka this requires the read permission on the topic too; otherwise the response would reveal which topics exist.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from kafka.protocol.consumer import OffsetDeleteResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.records import OffsetKey
@@ -28,21 +28,23 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 async def _delete(context: RequestContext, request: Any) -> Any:
     groups, group_id = context.node.groups, request.group_id or ""
-    error = context.group_error(group_id, Right.ADMIN)
+    error = context.group_error(group_id, BrokerPermission.ADMIN)
     if error:
         return OffsetDeleteResponse(version=0, error_code=error, topics=[])
     group = groups.groups.get(group_id)
     if group is None:
         return OffsetDeleteResponse(version=0, error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
-    read = _subscribed(group)
-    doomed = [
-        OffsetKey(group_id, topic.name or "", wanted.partition_index)
+    subscribed = _subscribed_topics(group)
+    deletable = [
+        OffsetKey(group_id, topic.name or "", requested.partition_index)
         for topic in request.topics or ()
-        if read is not None and topic.name not in read and not context.topic_error(topic.name or "", Right.READ)
-        for wanted in topic.partitions or ()
+        if subscribed is not None
+        and topic.name not in subscribed
+        and not context.topic_error(topic.name or "", BrokerPermission.READ)
+        for requested in topic.partitions or ()
     ]
     try:
-        await groups.commits.delete(doomed)
+        await groups.commits.delete(deletable)
     except RequestRefused as refused:
         return OffsetDeleteResponse(version=0, error_code=refused.code, topics=[])
     topics = [
@@ -52,10 +54,10 @@ async def _delete(context: RequestContext, request: Any) -> Any:
             partitions=[
                 _Topic.OffsetDeleteResponsePartition(
                     version=0,
-                    partition_index=wanted.partition_index,
-                    error_code=_refusal(context, read, topic.name or "", wanted.partition_index),
+                    partition_index=requested.partition_index,
+                    error_code=_refusal(context, subscribed, topic.name or "", requested.partition_index),
                 )
-                for wanted in topic.partitions or ()
+                for requested in topic.partitions or ()
             ],
         )
         for topic in request.topics or ()
@@ -63,17 +65,17 @@ async def _delete(context: RequestContext, request: Any) -> Any:
     return OffsetDeleteResponse(version=0, error_code=ErrorCode.NONE, topics=topics)
 
 
-def _refusal(context: RequestContext, read: Set[str] | None, topic: str, partition: int) -> ErrorCode:
-    unreadable = context.topic_error(topic, Right.READ)
+def _refusal(context: RequestContext, subscribed: Set[str] | None, topic: str, partition: int) -> ErrorCode:
+    unreadable = context.topic_error(topic, BrokerPermission.READ)
     if unreadable:
         return unreadable
     if (topic, partition) not in context.node.logs:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE if read is not None and topic not in read else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return ErrorCode.NONE if subscribed is not None and topic not in subscribed else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def _subscribed(group: Group | ConsumerGroup) -> Set[str] | None:
-    """The topics that members of the group read; None when what they told cannot be read, so any may be."""
+def _subscribed_topics(group: Group | ConsumerGroup) -> Set[str] | None:
+    """Returns the topics that group members read; None if a subscription cannot be decoded, so it may be any."""
     if isinstance(group, ConsumerGroup):
         return group.subscribed
     topics: set[str] = set()
@@ -81,7 +83,7 @@ def _subscribed(group: Group | ConsumerGroup) -> Set[str] | None:
         try:
             subscription = ConsumerProtocolSubscription.decode(member.metadata(group.protocol))
         except Exception:
-            # Groups of other protocol types (Kafka Connect's, for one) say other things there.
+            # Groups of other protocol types, such as Kafka Connect's, store other metadata here.
             return None
         topics.update(subscription.topics or ())
     return topics

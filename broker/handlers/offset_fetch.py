@@ -1,7 +1,8 @@
-"""OffsetFetch, versions 1 to 9: a group's committed offsets, -1 where there is none.
+"""OffsetFetch, versions 1 to 9: a group's committed offsets, -1 where none is committed.
 
-2: null topics ask for all; 7: who requires what is stable is told UNSTABLE_OFFSET_COMMIT where a transaction is about
-to commit an offset; 8: several groups in one request.
+From version 2 on, null topics request all. From version 7 on, a client that requires stable offsets gets
+UNSTABLE_OFFSET_COMMIT while a transaction has an uncommitted offset for the partition. Version 8 adds several groups
+per request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetFetchResponse
 
-from headrace.broker.access.rights import Kind
+from headrace.broker.access.permissions import ResourceType
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.errors import RequestRefused
@@ -37,7 +38,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             error,
         )
         return OffsetFetchResponse(version=version, topics=topics, error_code=error)
-    answer = OffsetFetchResponse.OffsetFetchResponseGroup
+    group_class = OffsetFetchResponse.OffsetFetchResponseGroup
     groups = []
     for group in {group.group_id: group for group in request.groups or ()}.values():
         error = _group_error(context, group)
@@ -45,12 +46,12 @@ def handle(context: RequestContext, request: Any) -> Any:
             context,
             group.group_id or "",
             group.topics,
-            answer.OffsetFetchResponseTopics,
+            group_class.OffsetFetchResponseTopics,
             "OffsetFetchResponsePartitions",
             needs_stable,
             error,
         )
-        groups.append(answer(version=version, group_id=group.group_id or "", topics=topics, error_code=error))
+        groups.append(group_class(version=version, group_id=group.group_id or "", topics=topics, error_code=error))
     return OffsetFetchResponse(version=version, groups=groups)
 
 
@@ -67,16 +68,16 @@ def _group_error(context: RequestContext, group: Any) -> ErrorCode:
 def _topics(
     context: RequestContext,
     group_id: str,
-    wanted: Iterable[Any] | None,
+    requested: Iterable[Any] | None,
     topic_class: Any,
     partition_name: str,
     needs_stable: bool,
     error: ErrorCode,
 ) -> list[Any]:
-    rights = context.rights
+    permissions = context.permissions
     offsets = context.node.groups.offsets.of_group(group_id)
     partition_class = getattr(topic_class, partition_name)
-    pending = context.node.groups.offsets.pending_of(group_id) if needs_stable else ()
+    pending = context.node.groups.offsets.pending_partitions(group_id) if needs_stable else ()
     unstable = dict.fromkeys(pending, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     return [
         topic_class(
@@ -93,15 +94,17 @@ def _topics(
                 for index in indexes
             ],
         )
-        for name, indexes in _wanted(wanted, {} if error else offsets).items()
-        if wanted is not None or rights.on(Kind.TOPIC, name)
+        for name, indexes in _requested_partitions(requested, {} if error else offsets).items()
+        if requested is not None or permissions.granted_on(ResourceType.TOPIC, name)
     ]
 
 
-def _wanted(wanted: Iterable[Any] | None, offsets: Mapping[TopicPartition, CommittedOffset]) -> Mapping[str, list[int]]:
-    if wanted is not None:
-        # Each once: an answer may be some thousand times as long as its question.
-        return {topic.name or "": list(dict.fromkeys(topic.partition_indexes or ())) for topic in wanted}
+def _requested_partitions(
+    requested: Iterable[Any] | None, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> Mapping[str, list[int]]:
+    if requested is not None:
+        # Each partition once, because a response may be a thousand times as long as the request.
+        return {topic.name or "": list(dict.fromkeys(topic.partition_indexes or ())) for topic in requested}
     everything: dict[str, list[int]] = {}
     for topic, index in offsets:
         everything.setdefault(topic, []).append(index)

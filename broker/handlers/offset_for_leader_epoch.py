@@ -1,6 +1,7 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended, so that clients notice a log that was cut back.
+"""OffsetForLeaderEpoch, versions 2 to 4: the end offset of a leader epoch, by which clients detect a truncated log.
 
-Of an epoch without batches the one before it is told; of the leader's own, the end of the log.
+For an epoch without batches the response is the latest earlier epoch with batches; for the current epoch, the end of
+the log.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.turns import Turns
 
 _TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    turns, topics = Turns(), []
+    yielder, topics = LoopYielder(), []
     for topic in request.topics or ():
         partitions = []
-        for wanted in topic.partitions or ():
-            await turns.give()
-            partitions.append(_partition(context, topic.topic or "", wanted))
+        for requested in topic.partitions or ():
+            await yielder.yield_if_due()
+            partitions.append(_partition(context, topic.topic or "", requested))
         topics.append(_TopicResult(version=context.version, topic=topic.topic or "", partitions=partitions))
     return OffsetForLeaderEpochResponse(version=context.version, topics=topics)
 
 
-def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
+def _partition(context: RequestContext, name: str, requested: Any) -> Any:
     code, epoch, end = ErrorCode.NONE, -1, -1
     try:
         context.check_topic(name)
-        log = context.node.log(name, wanted.partition, wanted.current_leader_epoch)
-        epoch, end = log.epoch_end(wanted.leader_epoch) or (-1, -1)
+        log = context.node.log(name, requested.partition, requested.current_leader_epoch)
+        epoch, end = log.epoch_end(requested.leader_epoch) or (-1, -1)
     except RequestRefused as refused:
         code = refused.code
     return _TopicResult.EpochEndOffset(
-        version=context.version, error_code=code, partition=wanted.partition, leader_epoch=epoch, end_offset=end
+        version=context.version, error_code=code, partition=requested.partition, leader_epoch=epoch, end_offset=end
     )

@@ -1,7 +1,7 @@
-"""SaslHandshake, version 1, and SaslAuthenticate, versions 0 to 2: who a connection is.
+"""SaslHandshake, version 1, and SaslAuthenticate, versions 0 to 2: login of a connection.
 
-Version 0 of the handshake, which clients of 2017 and before used, sends what follows outside of Kafka's frames and is
-not served. A connection that is logged in stays so: there is no time after which it must log in again.
+Version 0 of the handshake, used by clients of 2017 and earlier, continues outside of Kafka's frames and is not served.
+A login does not expire: there is no re-authentication.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SESSION_FROM = 1
 
 def handshake(context: RequestContext, request: Any) -> Any:
     code = ErrorCode.NONE
-    if not context.login.may_begin:
+    if not context.login.can_log_in:
         code = ErrorCode.ILLEGAL_SASL_STATE
-    elif not context.login.begin(request.mechanism or ""):
+    elif not context.login.choose_mechanism(request.mechanism or ""):
         code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
     return SaslHandshakeResponse(version=context.version, error_code=code, mechanisms=list(MECHANISMS))
 
@@ -37,18 +37,18 @@ def authenticate(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 async def _authenticate(context: RequestContext, message: bytes) -> Any:
     login = context.login
-    told: dict[str, Any] = {"session_lifetime_ms": 0} if context.version >= SESSION_FROM else {}
+    fields: dict[str, Any] = {"session_lifetime_ms": 0} if context.version >= SESSION_FROM else {}
     try:
-        answer = await login.go_on(message)
-        told |= {"error_code": ErrorCode.NONE, "error_message": None, "auth_bytes": answer}
+        server_message = await login.authenticate(message)
+        fields |= {"error_code": ErrorCode.NONE, "error_message": None, "auth_bytes": server_message}
     except LoginRefused as refused:
-        # Whoever is unknown may have written a password where the name belongs.
+        # The log omits the user name: a user may have typed the password there.
         logger.warning(
             "login refused peer=%s mechanism=%s reason=%s", context.client_host, login.mechanism or "none", refused
         )
-        told |= {
+        fields |= {
             "error_code": ErrorCode.SASL_AUTHENTICATION_FAILED,
             "error_message": str(refused),
             "auth_bytes": b"",
         }
-    return SaslAuthenticateResponse(version=context.version, **told)
+    return SaslAuthenticateResponse(version=context.version, **fields)

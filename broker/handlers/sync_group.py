@@ -1,4 +1,4 @@
-"""SyncGroup, versions 0 to 5. 3: static members; 5: protocol type and name are checked and told."""
+"""SyncGroup, versions 0 to 5. Version 3 adds static members, version 5 checks and returns protocol type and name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.protocol.consumer import SyncGroupResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.coordinator.messages import SyncRequest, SyncResult
 from headrace.broker.handlers.context import RequestContext
 
@@ -27,7 +27,7 @@ async def _sync(context: RequestContext, request: Any) -> Any:
         {each.member_id or "": bytes(each.assignment or b"") for each in request.assignments or ()},
     )
     group_id = request.group_id or ""
-    error = context.group_error(group_id, Right.READ)
+    error = context.group_error(group_id, BrokerPermission.READ)
     result = SyncResult(error) if error else await context.node.groups.sync(group_id, sync)
     return SyncGroupResponse(
         version=version,

@@ -1,6 +1,6 @@
-"""TxnOffsetCommit, versions 0 to 3: offsets of a group that count as soon as a transaction is committed.
+"""TxnOffsetCommit, versions 0 to 3: stores a group's offsets that take effect when the transaction commits.
 
-2: leader epochs; 3: the member of the group that they were read by, whose generation or epoch must be the present one.
+Version 2 adds leader epochs, version 3 the group member, whose generation or member epoch must be the current one.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import Any
 
 from kafka.protocol.producer import TxnOffsetCommitResponse
 
-from headrace.broker.access.rights import Right
+from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
-from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.offset_commit import checked_offset, places
+from headrace.broker.handlers.offset_commit import check_offset, topic_partitions
 from headrace.broker.node import OFFSETS_PARTITION
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -29,22 +29,26 @@ async def handle(context: RequestContext, request: Any) -> Any:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     refusal = ErrorCode.NONE
     try:
-        context.check_transaction(request.transactional_id or "", Right.WRITE)
-        context.check_group(group_id, Right.READ)
-        user = Identity(request.producer_id, request.producer_epoch)
-        node.transactions.check_part(request.transactional_id, user, OFFSETS_PARTITION)
+        context.check_transaction(request.transactional_id or "", BrokerPermission.WRITE)
+        context.check_group(group_id, BrokerPermission.READ)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        node.transactions.check_transactional_write(request.transactional_id, producer, OFFSETS_PARTITION)
         if context.version >= _MEMBERS_FROM:
             node.groups.commits.check_transaction(
-                group_id, request.member_id or "", request.group_instance_id, request.generation_id, places(request)
+                group_id,
+                request.member_id or "",
+                request.group_instance_id,
+                request.generation_id,
+                topic_partitions(request),
             )
         for topic in request.topics or ():
-            for wanted in topic.partitions or ():
-                key = (topic.name or "", wanted.partition_index)
+            for requested in topic.partitions or ():
+                key = (topic.name or "", requested.partition_index)
                 try:
-                    offsets[key] = checked_offset(context, key, wanted, has_epoch=context.version >= _EPOCHS_FROM)
+                    offsets[key] = check_offset(context, key, requested, has_epoch=context.version >= _EPOCHS_FROM)
                 except RequestRefused as refused:
                     codes[key] = refused.code
-        await node.groups.commits.store_later(group_id, offsets, user.producer_id, user.epoch)
+        await node.groups.commits.store_pending(group_id, offsets, producer.producer_id, producer.epoch)
     except RequestRefused as refused:
         refusal = refused.code
     return _response(context.version, request, codes, refusal)
@@ -60,10 +64,10 @@ def _response(version: int, request: Any, codes: dict[TopicPartition, ErrorCode]
                 partitions=[
                     _Topic.TxnOffsetCommitResponsePartition(
                         version=version,
-                        partition_index=wanted.partition_index,
-                        error_code=refusal or codes.get((topic.name or "", wanted.partition_index), ErrorCode.NONE),
+                        partition_index=requested.partition_index,
+                        error_code=refusal or codes.get((topic.name or "", requested.partition_index), ErrorCode.NONE),
                     )
-                    for wanted in topic.partitions or ()
+                    for requested in topic.partitions or ()
                 ],
             )
             for topic in request.topics or ()

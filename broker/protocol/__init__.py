@@ -1,1 +1,1 @@
-"""Which versions of which requests this broker serves, how frames begin, and the two hot requests read by hand."""
+"""Wire format of the broker: served API versions, frames, and the hand-written codecs of frequent requests."""

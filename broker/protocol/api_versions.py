@@ -1,9 +1,9 @@
-"""Which versions of which API are served: one row per API key.
+"""The served versions of each Kafka API: one row per API key.
 
-A row here is a promise: clients pick the highest version of a row and retry until their timeout when no handler
-answers. So every row has a handler (a test compares the two tables), and what has none is not listed: telemetry
-(71, 72), groups of shares and of streams, and markers that clients write to end a transaction of another's (27).
-Transactions of version 2 (KIP-890) begin with versions that are not listed either, and no feature says otherwise.
+Clients use the highest version of a row. Without a handler for it they would retry until their timeout, so every row
+has a handler (a test compares the two tables). APIs without a handler are not listed: telemetry (71, 72), share groups
+and streams groups, and WriteTxnMarkers (27). The versions for transactions of version 2 (KIP-890) are not listed
+either, nor is the feature announced.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
-    """Versions `lowest` to `highest` (both inclusive) are advertised, those from `served_from` on are answered.
+    """Versions `lowest` to `highest`, both inclusive, are advertised; those below `served_from` are refused.
 
-    From `flexible_from` on, request and response use compact encodings and header version 2 and 1.
+    From `flexible_from` on, requests and responses use compact encodings, with header versions 2 and 1.
     """
 
     key: int
@@ -33,7 +33,7 @@ class ApiVersions:
         return version >= self.flexible_from
 
 
-NEVER = 1000  # of `flexible_from`: no version is
+NEVER = 1000  # `flexible_from` of an API without flexible versions
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
@@ -49,8 +49,8 @@ ELECT_LEADERS, DESCRIBE_TOPIC_PARTITIONS = 43, 75
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
 
 ROWS = (
-    # Produce is advertised from 0 although only record batches of version 2 (Produce 3 and later) are stored: older
-    # librdkafka drops compression without a word when the range starts above 0 (KAFKA-18659).
+    # Produce is advertised from version 0, although only record batches of version 2 (Produce 3 and later) are stored.
+    # Older librdkafka silently disables compression when the range starts above 0 (KAFKA-18659).
     ApiVersions(PRODUCE, "Produce", 0, 12, 9, served_from=3),
     ApiVersions(FETCH, "Fetch", 4, 17, 12),
     ApiVersions(LIST_OFFSETS, "ListOffsets", 1, 9, 6),
@@ -98,10 +98,10 @@ ROWS = (
 
 BY_KEY: Mapping[int, ApiVersions] = {row.key: row for row in ROWS}
 
-OF_MEMBERS = frozenset(
+GROUP_MEMBER_APIS = frozenset(
     {
         *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, LEAVE_GROUP),
         *(OFFSET_COMMIT, OFFSET_FETCH),
     }
 )
-"""What the members of a group ask as such."""
+"""APIs that members of a consumer group call."""

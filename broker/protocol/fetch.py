@@ -1,6 +1,7 @@
-"""Fetch, versions 4 to 17, by hand, so that records go from the file to the socket without a copy into an encoder.
+"""Codec of Fetch, versions 4 to 17, written by hand so that records go from file to socket without a copy into an
+encoder.
 
-From version 13 on topics are named by id alone.
+From version 13 on, requests and responses name topics by id only.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from uuid import UUID
 from headrace.broker.log.files import FileSlice
 from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import NAMES_MAX, Pieces
+from headrace.broker.protocol.framing import REQUEST_ITEMS_MAX, Pieces
 from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
 READ_COMMITTED = 1
-"""Of isolation levels; 0 reads everything."""
+"""Isolation level that hides open and aborted transactions; level 0 reads everything."""
 
 _PARTITION_4, _PARTITION_9, _PARTITION_12 = (struct.Struct(fields) for fields in (">iq", ">iiqqi", ">iiqiqi"))
 _FETCHED_4, _FETCHED_5 = struct.Struct(">ihqq"), struct.Struct(">ihqqq")
@@ -27,13 +28,13 @@ _FETCHED_4, _FETCHED_5 = struct.Struct(">ihqq"), struct.Struct(">ihqqq")
 
 class FetchPartition(NamedTuple):
     partition: int
-    leader_epoch: int  # -1 when the client does not know it
+    leader_epoch: int  # -1 if the client does not know it
     offset: int
     bytes_max: int
 
 
 class FetchTopic(NamedTuple):
-    """`name` is empty from version 13 on, `topic_id` is the nil UUID before."""
+    """`name` is empty from version 13 on; `topic_id` is the nil UUID before."""
 
     name: str
     topic_id: UUID
@@ -69,14 +70,14 @@ class FetchedTopic(NamedTuple):
 
 
 def decode(view: memoryview, pos: int, version: int) -> FetchRequest:
-    reader = Reader(view, pos, flexible=version >= 12, items_max=NAMES_MAX)
+    reader = Reader(view, pos, flexible=version >= 12, items_max=REQUEST_ITEMS_MAX)
     if version <= 14:
-        reader.i32()  # replica id: there are no followers
+        reader.i32()  # replica id; there are no follower brokers
     wait_ms_max, bytes_min, bytes_max, isolation_level = reader.i32(), reader.i32(), reader.i32(), reader.i8()
     session_id, session_epoch = (reader.i32(), reader.i32()) if version >= 7 else (0, -1)
     topics = tuple(_topic(reader, version) for _ in range(reader.array_size()))
     forgotten = tuple(_forgotten(reader, version) for _ in range(reader.array_size())) if version >= 7 else ()
-    # What follows (rack, tags) only matters to replicas.
+    # The rest (rack, tags) only matters to replicas.
     return FetchRequest(
         wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten
     )
@@ -103,7 +104,7 @@ def _topic(reader: Reader, version: int) -> FetchTopic:
 
 
 def _partition(reader: Reader, version: int) -> FetchPartition:
-    # Last fetched epoch and log start offset mean something of followers only.
+    # Last fetched epoch and log start offset are set by follower brokers only.
     if version >= 12:
         index, leader_epoch, offset, _, _, bytes_max = reader.fixed(_PARTITION_12)
     elif version >= 9:
@@ -119,7 +120,7 @@ def _partition(reader: Reader, version: int) -> FetchPartition:
 
 
 def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0) -> Pieces:
-    """Returns the body in pieces."""
+    """Returns the response body in pieces."""
     pieces: Pieces = []
     writer = Writer(flexible=version >= 12)
     writer.i32(0)  # throttle time

@@ -1,9 +1,9 @@
-"""Requests of the control APIs that are too large to be read at once, read a little at a time.
+"""Decoder for large requests of the control APIs, which yields to the event loop while it decodes.
 
-A megabyte may name half a million things, which take seconds to be made objects of. So others have their turns while
-it is read, and there is a largest number of names, which bounds what it takes to answer them. The decoders that
-kafka-python compiles do neither; besides, endless varints and many tagged fields cost them time that grows with its
-square. What is read is the same, but for tagged fields: none of them means anything to this broker.
+A megabyte may contain half a million items, and decoding them takes seconds. So this decoder lets other connections
+proceed meanwhile, and it bounds the number of items and thereby the time to respond. The compiled decoders of
+kafka-python do neither; endless varints and many tagged fields even cost them quadratic time. The result is the same
+except for tagged fields, which this broker does not use.
 """
 
 from __future__ import annotations
@@ -14,40 +14,41 @@ from typing import Any
 
 from kafka.protocol.schemas.fields.codecs import Int32, UnsignedVarInt32
 
-from headrace.broker.protocol.framing import NAMES_MAX
-from headrace.broker.turns import Turns
+from headrace.broker.loop_yielder import LoopYielder
+from headrace.broker.protocol.framing import REQUEST_ITEMS_MAX
 from headrace.kafka_wire.errors import MalformedMessage
 
-AT_ONCE_BYTES = 32 * 1024
-"""Of a frame that is read without others having their turn."""
+SYNC_DECODE_BYTES_MAX = 32 * 1024
+"""Larger requests are decoded by the yielding decoder."""
 
-WRONG_BYTES = (struct.error, IndexError, ValueError, AssertionError, OverflowError, MemoryError)
-"""What kafka-python's decoders raise when the bytes are none of a request."""
+DECODE_ERRORS = (struct.error, IndexError, ValueError, AssertionError, OverflowError, MemoryError)
+"""Exceptions that kafka-python's decoders raise for malformed bytes."""
 
 
-async def read_in_turns(request_class: Any, frame: bytes, body_at: int, version: int) -> Any:
-    """
+async def decode_yielding(request_class: Any, frame: bytes, body_at: int, version: int) -> Any:
+    """Decodes a request and yields to the event loop in between.
+
     Raises:
-        MalformedMessage: it ends early, has more than NAMES_MAX names, or is not what the protocol says.
+        MalformedMessage: the request is truncated or malformed, or has more than REQUEST_ITEMS_MAX items.
     """
-    reading = _Reading(frame, body_at, version, is_flexible=request_class.flexible_version_q(version))
+    decoder = _YieldingDecoder(frame, body_at, version, is_flexible=request_class.flexible_version_q(version))
     try:
-        return await reading.structure(request_class._struct, request_class[None])
-    except WRONG_BYTES as error:
+        return await decoder.structure(request_class._struct, request_class[None])
+    except DECODE_ERRORS as error:
         raise MalformedMessage(f"{type(error).__name__}: {error}") from error
 
 
-class _Reading:
-    """One request, as far as it has been read."""
+class _YieldingDecoder:
+    """Decoding state of one request."""
 
     def __init__(self, frame: bytes, body_at: int, version: int, *, is_flexible: bool) -> None:
         self._stream = io.BytesIO(frame)
         self._stream.seek(body_at)
         self._version, self._is_flexible = version, is_flexible
         self._encoding = {"version": version, "compact": is_flexible, "tagged": is_flexible}
-        # What a list has beyond its first is counted, so that a topic and its one partition are one name.
-        self._names_left = NAMES_MAX - 1
-        self._turns = Turns()
+        # The first item of each list is not counted, so that a topic with one partition counts as one.
+        self._items_left = REQUEST_ITEMS_MAX - 1
+        self._yielder = LoopYielder()
 
     async def structure(self, field: Any, data_class: Any) -> Any:
         values = {}
@@ -57,36 +58,36 @@ class _Reading:
             else:
                 values[each.name] = each.decode(self._stream, **self._encoding)
         if self._is_flexible:
-            await self._pass_tags()
+            await self._skip_tags()
         return data_class(version=self._version, **values)
 
     async def _array(self, field: Any) -> list[Any] | None:
         size = UnsignedVarInt32.decode(self._stream) - 1 if self._is_flexible else Int32.decode(self._stream)
         if size == -1:
             return None
-        self._count(size - 1)
+        self._count_items(size - 1)
         item, items = field.array_of, []
         for _ in range(size):
-            await self._turns.give()
+            await self._yielder.yield_if_due()
             if item.is_struct():
                 items.append(await self.structure(item, item.data_class))
             else:
                 items.append(item.decode(self._stream, **self._encoding))
         return items
 
-    async def _pass_tags(self) -> None:
-        """Skips the tagged fields of a structure: the versions that are served have none that they know."""
+    async def _skip_tags(self) -> None:
+        """Skips the tagged fields of a structure. No served version has any that this broker uses."""
         count = UnsignedVarInt32.decode(self._stream)
-        self._count(count)
+        self._count_items(count)
         for _ in range(count):
-            await self._turns.give()
+            await self._yielder.yield_if_due()
             UnsignedVarInt32.decode(self._stream)
             size = UnsignedVarInt32.decode(self._stream)
             if size < 0 or len(self._stream.read(size)) < size:
-                raise MalformedMessage(f"a tagged field of {size} bytes, of which not all have come")
+                raise MalformedMessage(f"a tagged field of {size} bytes is truncated")
 
-    def _count(self, names: int) -> None:
-        if names > 0:
-            self._names_left -= names
-            if self._names_left < 0:
-                raise MalformedMessage(f"{names} items more, of at most {NAMES_MAX} in one request")
+    def _count_items(self, item_count: int) -> None:
+        if item_count > 0:
+            self._items_left -= item_count
+            if self._items_left < 0:
+                raise MalformedMessage(f"{item_count} more items exceed the limit of {REQUEST_ITEMS_MAX} per request")

@@ -1,4 +1,5 @@
-"""The answer to ListGroups, versions 0 to 5, by hand: there may be tens of thousands of groups, in a few states."""
+"""Encoder of ListGroups responses, versions 0 to 5, written by hand: there may be tens of thousands of groups, and
+their rows differ only in a few values."""
 
 from __future__ import annotations
 
@@ -18,24 +19,24 @@ class ListedGroup(NamedTuple):
     group_type: str
 
 
-class ListGroupsAnswer(NamedTuple):
+class ListGroupsResult(NamedTuple):
     groups: Sequence[ListedGroup]
 
 
-def encode(answer: ListGroupsAnswer, version: int) -> bytearray:
+def encode(result: ListGroupsResult, version: int) -> bytearray:
     writer = Writer(flexible=version >= FLEXIBLE_FROM)
     if version >= 1:
         writer.i32(0)  # throttle time
     writer.i16(ErrorCode.NONE)
-    writer.array_size(len(answer.groups))
-    told = 1 if version < STATES_FROM else 2 if version < TYPES_FROM else 3
-    rests: dict[tuple[str, ...], bytearray] = {}
-    for group in answer.groups:
+    writer.array_size(len(result.groups))
+    field_count = 1 if version < STATES_FROM else 2 if version < TYPES_FROM else 3
+    encoded_rows: dict[tuple[str, ...], bytearray] = {}
+    for group in result.groups:
         writer.string(group.group_id)
-        rest = group[1 : 1 + told]
-        if rest not in rests:
-            rests[rest] = _row_end(rest, version)
-        writer.buffer += rests[rest]
+        fields = group[1 : 1 + field_count]
+        if fields not in encoded_rows:
+            encoded_rows[fields] = _row_end(fields, version)
+        writer.buffer += encoded_rows[fields]
     writer.tags()
     return writer.buffer
 

@@ -1,6 +1,6 @@
-"""The answer to Metadata, versions 0 to 12, by hand: through generated codecs the 20,000 partitions that there may be
-took a third of a second, in which nobody else was served. Partitions of one number are told alike in all topics.
-"""
+"""Encoder of Metadata responses, versions 0 to 12, written by hand: the generated codec takes 0.3 s for 20,000
+partitions and blocks other clients meanwhile. Partition 0 is encoded the same way in every topic, so each partition
+number is encoded once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.kafka_wire.primitives import Writer
 
 TOPIC_OPERATIONS_FROM = 8
 CLUSTER_OPERATIONS_IN = range(8, 11)
-FLEXIBLE_FROM, TOPIC_IDS_FROM, NAMELESS_FROM = 9, 10, 12
+FLEXIBLE_FROM, TOPIC_IDS_FROM, NULL_NAMES_FROM = 9, 10, 12
 
-_OPERATIONS_NOT_ASKED = -(1 << 31)
+_OPERATIONS_OMITTED = -(1 << 31)
 _PARTITION_0, _PARTITION_7 = struct.Struct(">hii"), struct.Struct(">hiii")
 
 
-class FoundTopic(NamedTuple):
-    """`name` is None of an id that no topic has; operations are None where they were not asked for."""
+class DescribedTopic(NamedTuple):
+    """`name` is None for an id of no topic; operations are None if the request did not include them."""
 
     error_code: ErrorCode
     name: str | None
@@ -33,38 +33,38 @@ class FoundTopic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataAnswer:
-    """Of one broker, which leads everything in one epoch."""
+class MetadataResult:
+    """Metadata of a cluster with one broker, the leader of all partitions in one leader epoch."""
 
     node_id: int
     host: str
     port: int
     cluster_id: str
     leader_epoch: int
-    topics: Sequence[FoundTopic]
+    topics: Sequence[DescribedTopic]
     authorized_operations: Set[int] | None = None
 
 
-def encode(answer: MetadataAnswer, version: int) -> bytearray:
+def encode(result: MetadataResult, version: int) -> bytearray:
     writer = Writer(flexible=version >= FLEXIBLE_FROM)
     if version >= 3:
         writer.i32(0)  # throttle time
     writer.array_size(1)
-    writer.i32(answer.node_id)
-    writer.string(answer.host)
-    writer.i32(answer.port)
+    writer.i32(result.node_id)
+    writer.string(result.host)
+    writer.i32(result.port)
     if version >= 1:
         writer.nullable_string(None)  # rack
     writer.tags()
     if version >= 2:
-        writer.nullable_string(answer.cluster_id)
+        writer.nullable_string(result.cluster_id)
     if version >= 1:
-        writer.i32(answer.node_id)  # controller
-    partitions = _partitions(answer, version)
-    writer.array_size(len(answer.topics))
-    for topic in answer.topics:
+        writer.i32(result.node_id)  # controller
+    partitions = _partitions(result, version)
+    writer.array_size(len(result.topics))
+    for topic in result.topics:
         writer.i16(topic.error_code)
-        if version >= NAMELESS_FROM:
+        if version >= NULL_NAMES_FROM:
             writer.nullable_string(topic.name)
         else:
             writer.string(topic.name or "")
@@ -78,26 +78,26 @@ def encode(answer: MetadataAnswer, version: int) -> bytearray:
             writer.i32(_bits(topic.authorized_operations))
         writer.tags()
     if version in CLUSTER_OPERATIONS_IN:
-        writer.i32(_bits(answer.authorized_operations))
+        writer.i32(_bits(result.authorized_operations))
     writer.tags()
     return writer.buffer
 
 
-def _partitions(answer: MetadataAnswer, version: int) -> list[bytes]:
-    """Each as it is told, in the order of their numbers, as many as the largest topic has."""
+def _partitions(result: MetadataResult, version: int) -> list[bytes]:
+    """Encodes partitions 0, 1, …, as many as the largest topic has."""
     rest = Writer(flexible=version >= FLEXIBLE_FROM)
     for _ in ("replicas", "in-sync replicas"):
         rest.array_size(1)
-        rest.i32(answer.node_id)
+        rest.i32(result.node_id)
     if version >= 5:
-        rest.array_size(0)  # replicas that are offline
+        rest.array_size(0)  # offline replicas
     rest.tags()
     end = bytes(rest.buffer)
-    indexes = range(max((topic.partition_count for topic in answer.topics), default=0))
+    indexes = range(max((topic.partition_count for topic in result.topics), default=0))
     if version >= 7:
-        return [_PARTITION_7.pack(0, index, answer.node_id, answer.leader_epoch) + end for index in indexes]
-    return [_PARTITION_0.pack(0, index, answer.node_id) + end for index in indexes]
+        return [_PARTITION_7.pack(0, index, result.node_id, result.leader_epoch) + end for index in indexes]
+    return [_PARTITION_0.pack(0, index, result.node_id) + end for index in indexes]
 
 
 def _bits(operations: Set[int] | None) -> int:
-    return _OPERATIONS_NOT_ASKED if operations is None else sum(1 << operation for operation in operations)
+    return _OPERATIONS_OMITTED if operations is None else sum(1 << operation for operation in operations)

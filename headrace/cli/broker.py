@@ -1,4 +1,4 @@
-"""`headrace broker`: the bundled Kafka-protocol broker on one address, lines of its users' file, looks at brokers."""
+"""`headrace broker`: serves the bundled broker, prints lines of its users file, and adds the inspection verbs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headrace.settings import Address, BrokerSettings, Settings
 
 logger = logging.getLogger(__name__)
 
-GARBAGE_THRESHOLDS: Final = (20_000, 10, 10)  # few collections: requests leave little behind that refers to itself
+GARBAGE_THRESHOLDS: Final = (20_000, 10, 10)  # few collections: requests create hardly any reference cycles
 
 GROUPS = """\
-run the bundled broker:        serve, user
-ask brokers, also others:      topics, groups
-read its files without it:     dump, verify
+run the bundled broker:                  serve, user
+query running brokers of any kind:       topics, groups
+read the bundled broker's log files:     dump, verify
 """
 
 
@@ -34,10 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "serve",
         help="serve until stopped",
         description=(
-            "Serves a durable single-node broker that Kafka clients can use unmodified, and prints one line, "
-            "`ready broker=HOST:PORT`, once it does. Data is in <data-dir>/broker/. Ends with exit code 0 on SIGTERM "
-            "or Ctrl-C. Without broker.users whoever reaches it may do everything, so that it only listens on loopback "
-            "unless it asks for certificates (broker.tls_client_ca) or broker.allow_unauthenticated_from says network."
+            "Serves a durable single-node broker for unmodified Kafka clients. Prints the line `ready "
+            "broker=HOST:PORT` when it accepts connections. The data is in <data-dir>/broker/. SIGTERM and Ctrl-C "
+            "end it with exit code 0. Without broker.users every client may do everything. The broker then listens "
+            "on loopback only, unless it requires client certificates (broker.tls_client_ca) or "
+            "broker.allow_unauthenticated_from is network."
         ),
         epilog=examples("broker serve", "broker serve --data-dir /var/lib/headrace --broker-listen 10.0.0.5:9092"),
     )
@@ -45,11 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serve.set_defaults(run_verb=serve_broker)
     user = verbs.add_parser(
         "user",
-        help="make a line of the users file",
-        description="Prints the line of the file broker.users that makes a user, with what a password is checked "
-        "with. The password is asked for on a terminal, and otherwise the first line of standard input. Beside such "
-        "lines the file has lines `grant NAME read|write|admin RESOURCE`, where RESOURCE is topic:PATTERN, "
-        "group:PATTERN or transaction:PATTERN (a transactional id), with * as a wildcard, or * for everything.",
+        help="print a line for the users file",
+        description="Prints the line that defines a user in the file broker.users, with the verifiers of the "
+        "password. A "
+        "terminal prompts for the password; otherwise it is the first line of standard input. The file also has "
+        "lines `grant NAME read|write|admin RESOURCE`, where RESOURCE is topic:PATTERN, group:PATTERN or "
+        "transaction:PATTERN (a transactional id), with * as a wildcard, or * for everything.",
         epilog=examples("broker user shop >> /etc/headrace/broker-users"),
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
@@ -80,27 +82,28 @@ def print_user(args: argparse.Namespace) -> int:
 
 
 def check_access(settings: BrokerSettings) -> None:
-    """
+    """Checks that the broker does not accept anonymous clients from a network by accident.
+
     Raises:
-        CommandError: the broker would be open to a network without being told.
+        CommandError: it would.
     """
     if is_loopback(settings.listen.host):
         return
     if not (settings.users or settings.tls_client_ca or settings.allow_unauthenticated_from == "network"):
         raise CommandError(
-            f"broker.listen is {settings.listen}, where whoever reaches it could read and delete everything; name the "
-            "users in a file with broker.users, ask for certificates with broker.tls_client_ca, or set "
-            "broker.allow_unauthenticated_from "
-            "to network if that is meant"
+            f"broker.listen is {settings.listen}, where anonymous clients could read and delete everything; list "
+            "users in a file with broker.users, require certificates with broker.tls_client_ca, or set "
+            "broker.allow_unauthenticated_from to network"
         )
     if settings.users and not settings.tls_certificate:
         logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
 
 
 def check_timeouts(settings: BrokerSettings) -> None:
-    """
+    """Checks the timeouts of consumer groups.
+
     Raises:
-        CommandError: members of consumer groups would be let go before they are to be heard of.
+        CommandError: members would time out before their next heartbeat is due.
     """
     if settings.consumer_session_timeout <= settings.consumer_heartbeat_interval:
         raise CommandError(
@@ -110,10 +113,10 @@ def check_timeouts(settings: BrokerSettings) -> None:
 
 
 def metrics_address(settings: BrokerSettings) -> Address | None:
-    """Where /metrics is served, None for nowhere.
+    """Returns the address of /metrics, or None if it is not served.
 
     Raises:
-        CommandError: it is no address, or names of topics would be open to a network without being told.
+        CommandError: it is not an address, or anonymous clients from a network could read topic names.
     """
     if not settings.metrics_listen:
         return None
@@ -123,8 +126,8 @@ def metrics_address(settings: BrokerSettings) -> Address | None:
         raise CommandError(f"broker.metrics_listen {settings.metrics_listen}: {error}") from error
     if not is_loopback(address.host) and settings.allow_unauthenticated_from != "network":
         raise CommandError(
-            f"broker.metrics_listen is {address}, where whoever reaches it reads names of topics and what they get; "
-            "set broker.allow_unauthenticated_from to network if that is meant"
+            f"broker.metrics_listen is {address}, where anonymous clients could read topic names and traffic; set "
+            "broker.allow_unauthenticated_from to network to permit that"
         )
     return address
 
@@ -186,8 +189,8 @@ async def _serve(settings: Settings) -> None:
     with contextlib.suppress(BrokenPipeError):
         shown = f" metrics={Address(*server.metrics_address)}" if server.metrics_address is not None else ""
         print(f"ready broker={Address(host, port)}{shown}", flush=True)
-    # A fetch of a hundred partitions makes enough objects for Python to look for garbage. What has been imported and
-    # recovered stays for good: looking through that too took a third of the time of such fetches.
+    # A fetch of a hundred partitions allocates enough objects to start a garbage collection. Modules and recovered logs
+    # live until the end: scanning them too took a third of the time of such fetches.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
