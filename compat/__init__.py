@@ -1,7 +1,7 @@
-"""May this reader schema read what that writer schema wrote? Rules, levels, findings and reports over Avro schemas.
+"""Schema compatibility: can a reader schema read the data of a writer schema? Rules, levels, findings and reports.
 
-`levels` says which versions are compared, `resolution` compares one pair by the `rules`, and `formats` print what was
-found; `checking` is the world of the command `compat check`, with all I/O of this package.
+`levels` selects the versions to compare, `resolution` compares one pair by the `rules`, and `formats` render the
+findings. `checking` implements the command `compat check` and holds all I/O of this package.
 """
 
 from headrace.compat.confluent import confluent_messages

@@ -1,8 +1,8 @@
-"""Known problems of a repository that adopts the check late: a file of fingerprints that do not count.
+"""Baseline file: fingerprints of the problems that a repository had when it adopted the check, which do not fail it.
 
-A problem is known by its file and its fingerprint, which outlives changes elsewhere in the schema: two files may have
-one subject, and what is known of one says nothing of the other. A file that was moved takes along what is known of it.
-A known problem that is gone is told, so that the file only ever shrinks.
+A known problem is identified by file and fingerprint, because two files may have the same subject. The fingerprint does
+not change when other parts of the schema change. If a file was moved, its known problems apply to the file that has the
+same fingerprints. Known problems that were fixed are reported, so that the baseline file only ever shrinks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KnownProblem:
 
 
 def render_baseline(checked: Sequence[CheckedSchema]) -> str:
-    """The file that makes everything found now known; sorted, so that its changes read well."""
+    """Returns the text of a baseline file that lists every current problem, sorted to keep diffs small."""
     known = {
         (item.file, problem.fingerprint): {
             "fingerprint": problem.fingerprint,
@@ -45,10 +45,10 @@ def render_baseline(checked: Sequence[CheckedSchema]) -> str:
 
 
 def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
-    """The known problems.
+    """Parses the text of a baseline file.
 
     Raises:
-        InvalidBaselineFile: the text is no such file.
+        InvalidBaselineFile: the text is not a baseline file.
     """
     try:
         document: Any = json.loads(text)
@@ -69,11 +69,11 @@ def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
 def mark_known(
     checked: Sequence[CheckedSchema], known: Sequence[KnownProblem], origin: str, file_exists: Callable[[str], bool]
 ) -> tuple[tuple[CheckedSchema, ...], tuple[str, ...]]:
-    """The same answers with the known problems marked, and what is to be told of those that are gone.
+    """Marks known problems as suppressed; returns the marked schemas and notes about known problems that were fixed.
 
     Args:
-        origin: the name of the file.
-        file_exists: whether a file still is where it was; what is known of one that is not holds for one other file.
+        origin: name of the baseline file.
+        file_exists: whether a file still exists; known problems of a missing file apply to one other file.
     """
     rows = set(known)
     moved = Counter(row.fingerprint for row in known if not file_exists(row.file))
@@ -96,5 +96,9 @@ def mark_known(
         marked.append(replace(item, problems=tuple(problems)))
     files = {item.file for item in checked}
     fixed = sum(row not in found and row.file in files for row in known)
-    notes = (f"{pluralize(fixed, 'known problem')} gone; write {origin} anew",) if fixed else ()
+    notes = (
+        (f"{pluralize(fixed, 'known problem')} fixed; rewrite {origin} with --write-baseline {origin}",)
+        if fixed
+        else ()
+    )
     return tuple(marked), notes

@@ -1,4 +1,4 @@
-"""Everything that can be found, rules and lints alike, as it is described to people."""
+"""Catalogue of all rules and lints with their descriptions, as shown by `compat explain` and in the docs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.compat.rules import RULES
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """`is_lint` when it has to be asked for."""
+    """Description of a rule or lint. `is_lint`: it runs only when enabled by name."""
 
     id: str
     severity: Severity
@@ -30,25 +30,26 @@ CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
             CatalogueEntry(
                 SCHEMA_DELETED,
                 Severity.ERROR,
-                "A schema that the baseline has is still there, or another file has taken its place.",
-                "Its data and readers stay when its file goes, and the subject's next version is held to what nobody "
-                "sees any more.",
+                "A schema of the baseline still exists, or another file has replaced it.",
+                "Its data and readers remain when the file is deleted, and the subject's next version is still "
+                "compared with the deleted schema.",
                 False,
             ),
             CatalogueEntry(
                 LOGICAL_POLICY,
                 Severity.ERROR,
-                "Where a subject's compatibilityPolicy is LOGICAL, a field keeps its logical type, a decimal its scale "
-                "and digits enough.",
-                "Avro compares the types below only, so data would still be read, as another time, date or number.",
+                "If the subject's compatibilityPolicy is LOGICAL, a field keeps its logical type, and a decimal keeps "
+                "its scale and at least its precision.",
+                "Avro compares only the underlying types, so data is read without an error, as another time, date or "
+                "number.",
                 False,
             ),
             CatalogueEntry(
                 RESERVED_FIELD,
                 Severity.ERROR,
-                "Where a subject has validateFields, no top-level field has a name that its metadata reserves, and "
-                "what is reserved stays so.",
-                "Such a name is kept for something else, often a column that whoever loads the data adds.",
+                "If the subject has validateFields, no top-level field has a name that the metadata reserves, and "
+                "reserved names stay reserved.",
+                "A reserved name has another use, often a column that the loader adds.",
                 False,
             ),
             *(CatalogueEntry(lint.id, lint.severity, lint.purpose, lint.why, True) for lint in LINTS.values()),
@@ -58,5 +59,5 @@ CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
 
 
 def find_catalogue_entry(word: str) -> CatalogueEntry | None:
-    """The rule or lint that a word means, in any case, its parts joined by `-` or `_`."""
+    """Returns the rule or lint of a name; case does not matter and words may be joined by `-` or `_`."""
     return CATALOGUE.get(word.strip().upper().replace("-", "_"))

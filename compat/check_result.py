@@ -1,7 +1,7 @@
-"""What a whole check has to say, as flat values: what every output format is made from.
+"""The result of a check run as flat values, from which every output format is rendered.
 
-A `Report` holds schemas; these values hold only what is shown, so that they pass between processes and a run over
-thousands of schemas does not keep them. Nothing here knows where a schema came from.
+A `Report` holds parsed schemas. These values hold only the displayed texts, so that they can be sent between processes
+and a run over thousands of schemas does not keep the schemas in memory. They do not depend on the source of a schema.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from headrace.compat.describe import describe_field
 from headrace.compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
 
 EXCERPT_CHARS_MAX = 110
-"""Longest excerpt of a source line; a schema in one line is shown around the column."""
+"""Longest excerpt of a source line; of a longer line the part around the column is shown."""
 
 FINGERPRINT_HEX_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A source line, cut; the caret stands `caret` characters into `text`. The marks are "…" where it was cut."""
+    """A truncated source line. The caret is at index `caret` of `text`. `before` and `after` are "…" where it was
+    truncated.
+    """
 
     text: str
     caret: int
@@ -34,7 +36,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedBy:
-    """Why a problem does not count: the reason somebody gave, and where it is written down."""
+    """Why a problem does not count: the given reason and the file that contains the suppression."""
 
     reason: str
     origin: str
@@ -42,10 +44,10 @@ class SuppressedBy:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding, in words.
+    """One finding as text.
 
-    `line` and `column` count from 1 and are 0 where there is no place. `field` says which place of the data it is
-    about. `fingerprint` stays the same when other things of the file change: see `compute_fingerprint`.
+    `line` and `column` count from 1; they are 0 if the problem has no position. `field` is the affected field.
+    `fingerprint` does not change when other parts of the file change, see `compute_fingerprint`.
     """
 
     rule: str
@@ -70,7 +72,7 @@ class Problem:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether it makes its schema incompatible."""
+        """Whether the problem makes its schema incompatible."""
         return self.severity is Severity.ERROR and self.suppressed is None
 
 
@@ -82,10 +84,10 @@ class ComparedVersion:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSchema:
-    """The answer about one schema that could be judged.
+    """Result for one schema that could be checked.
 
-    `compared` is newest first; `known` is the number of versions that the baseline has of it. `level_origin` says who
-    chose the level. `is_new` when the baseline knows nothing of it. `notes` are sentences for people.
+    `compared` is newest first. `version_count` is the number of versions in the baseline. `level_origin` names the
+    source of the level. `is_new`: the baseline has no version. `notes` are sentences for the user.
     """
 
     file: str
@@ -105,7 +107,7 @@ class CheckedSchema:
 
 
 class FailureKind(StrEnum):
-    """Why a schema could not be judged."""
+    """Why a schema could not be checked."""
 
     UNREADABLE = "unreadable"
     INVALID = "invalid"
@@ -122,12 +124,12 @@ EXIT_CODES: dict[FailureKind, int] = {
     FailureKind.REGISTRY: 4,
 }
 EXIT_ORDER = (4, 2, 3, 1, 0)
-"""Of several exit codes that apply the one that leaves most in the dark is given."""
+"""If several exit codes apply, the first one in this order is used: the earlier ones leave more schemas unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A schema, or a whole baseline (`file` is then its name), that could not be judged."""
+    """A schema, or a whole baseline (`file` is then its name), that could not be checked."""
 
     kind: FailureKind
     file: str
@@ -136,7 +138,7 @@ class Failure:
 
     @classmethod
     def invalid(cls, file: str, error: SchemaParseError) -> Failure:
-        """Of a file that is no schema."""
+        """Failure of a file that is not a schema."""
         return cls(FailureKind.INVALID, file, error.message, error.position)
 
     @property
@@ -144,14 +146,14 @@ class Failure:
         return EXIT_CODES[self.kind]
 
     def text(self) -> str:
-        """One line, as compilers write it."""
+        """Returns one line in the style of compiler errors."""
         place = f"{self.position.line}:{self.position.column}:" if self.position and self.position.line else ""
         return mask_unprintable(f"{self.file or chr(34) * 2}:{place} error: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The answer of a whole run. `notes` are about the run, such as suppressions that match nothing."""
+    """Result of a run. `notes` are about the run, such as unused suppressions."""
 
     checked: tuple[CheckedSchema, ...]
     failures: tuple[Failure, ...] = ()
@@ -170,14 +172,15 @@ class CheckResult:
 
 
 def describe_findings(report: Report) -> tuple[Problem, ...]:
-    """The findings of a report, in words."""
+    """Converts the findings of a report to problems."""
     return tuple(describe_finding(finding, report.candidate.text) for finding in report.findings)
 
 
 def describe_finding(finding: Finding, text: str) -> Problem:
-    """
+    """Converts one finding.
+
     Args:
-        text: the candidate's own text, for the excerpt.
+        text: the candidate's text, for the excerpt.
     """
     incompatibility = finding.incompatibility
     position = finding.position
@@ -203,7 +206,9 @@ def describe_finding(finding: Finding, text: str) -> Problem:
 
 
 def _field(finding: Finding) -> str:
-    """The place in the candidate's data, by names; a field that the candidate lacks is at home in its record."""
+    """Returns the affected field of the candidate; for a field that the candidate lacks, its path in the enclosing
+    record.
+    """
     problem = finding.incompatibility
     is_backward = finding.direction is Direction.BACKWARD
     path = (problem.reader_side if is_backward else problem.writer_side).path
@@ -213,8 +218,9 @@ def _field(finding: Finding) -> str:
 
 
 def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
-    """The same with the fingerprint of each problem; equal ones of one schema are counted, and equal ones against
-    several versions are one."""
+    """Sets the fingerprint of each problem. Equal problems of one version are numbered; equal problems of several
+    versions share a fingerprint.
+    """
     seen: Counter[tuple[str, int]] = Counter()
     problems = []
     for problem in checked.problems:
@@ -226,8 +232,10 @@ def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
 
 
 def compute_fingerprint(subject: str, problem: Problem) -> str:
-    """What a problem is known by from run to run: subject, rule, direction, the data's place by field names, and what
-    Avro says of it. Lines, versions and wording are left out, since they change without the problem changing."""
+    """Returns the identity of a problem across runs: subject, rule, direction, field path and Avro's message.
+
+    Lines, versions and wording are excluded, because they can change while the problem stays the same.
+    """
     direction = problem.direction.value if problem.direction else ""
     return _digest([subject, problem.rule, direction, problem.field, problem.avro_message])
 
@@ -238,7 +246,7 @@ def _digest(parts: Sequence[str]) -> str:
 
 
 def source_excerpt(text: str, position: Position) -> Excerpt | None:
-    """The source line, cut around the column; nothing when the text is not at hand."""
+    """Returns the source line, truncated around the column; None if the text is not available."""
     lines = text.split("\n", position.line)
     if not 0 < position.line <= len(lines):
         return None
@@ -256,12 +264,12 @@ def source_excerpt(text: str, position: Position) -> Excerpt | None:
 
 
 def leaf_problems(problem: Problem) -> Sequence[Problem]:
-    """What is to be fixed: the problems inside a union's branch, else the problem itself."""
+    """Returns the problems to fix: those inside a union branch, else the problem itself."""
     return problem.causes or (problem,)
 
 
 def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
-    """Problems that tell the same of one place in several versions, or of a type used in several places, once."""
+    """Groups equal problems of several versions, or of several uses of one type, to be shown once."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
         said = problem.sentence.replace(problem.version_name, "")
@@ -271,10 +279,10 @@ def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
 
 
 def mask_unprintable(text: str) -> str:
-    """Text that a terminal shows as it is: control and formatting characters of a schema are replaced."""
+    """Replaces control and formatting characters, so that a terminal shows the text unchanged."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
 
 
 def pluralize(count: int, singular: str, plural: str = "") -> str:
-    """A number and its noun."""
+    """Returns a number and its noun."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"

@@ -1,4 +1,4 @@
-"""A report in the words of the Confluent Schema Registry, whose clients show and sometimes parse them."""
+"""Renders a report in the wording of the Confluent Schema Registry, which clients display and sometimes parse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.compat.finding import Direction, Finding, Report
 from headrace.compat.incompatibility import IncompatibilityType
 
 OLD_SCHEMA_CHARS_MAX = 10_240
-"""The registry cuts the earlier schema in its messages to this length."""
+"""The registry truncates the earlier schema in its messages to this length."""
 
 _DESCRIPTIONS: Mapping[IncompatibilityType, str] = MappingProxyType(
     {
@@ -37,15 +37,15 @@ _DESCRIPTIONS: Mapping[IncompatibilityType, str] = MappingProxyType(
 
 
 def confluent_messages(report: Report, *, validate_fields: bool = False, others: Sequence[str] = ()) -> list[str]:
-    """The messages of a verbose compatibility answer and of a refused registration; none when nothing is wrong.
+    """Returns the messages of a verbose compatibility response and of a refused registration; empty if compatible.
 
-    They speak of the newest version that the candidate does not fit. The version and text of that schema are left
-    out when all problems are of the forward direction at a level that asks for both, as the registry does.
+    The messages cover the newest incompatible version only. As in the Confluent registry, the version and text of that
+    schema are omitted if the level requires both directions and all problems are forward ones.
 
     Args:
-        report: what the check found.
-        validate_fields: whether reserved names were looked at; told in the last message.
-        others: what is wrong besides; comes first.
+        report: result of the check.
+        validate_fields: whether reserved field names were checked; the last message contains it.
+        others: messages about other problems; they come first.
     """
     messages = [*others, *_messages(report)]
     if messages:

@@ -1,4 +1,4 @@
-"""How schemas are shown to people: types in a few words, fields by their path, fragments of schema text."""
+"""Describes schemas in messages: types as short phrases, fields by path, fragments of schema text."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LISTED_WORDS_MAX = 8
 """Most symbols, branches or names in one sentence; the rest is counted."""
 
 FRAGMENT_CHARS_MAX = 1_000
-"""Longest fragment; it is there to recognise the place, the file has the rest."""
+"""Longest fragment. It only identifies the node; the file contains the full text."""
 
 
 TYPE_DESCRIPTION_CHARS_MAX = 100
-"""Longest wording of a type, such as an array of arrays of arrays."""
+"""Longest description of a type, such as an array of arrays of arrays."""
 
 
 def describe_type(node: Type) -> str:
-    """A type as it fits into a sentence: `int`, `record Header`, `array of string`, `union of null and string`."""
+    """Returns a type as a phrase: `int`, `record Header`, `array of string`, `union of null and string`."""
     words = _type_words(node)
     return words if len(words) <= TYPE_DESCRIPTION_CHARS_MAX else f"{words[:TYPE_DESCRIPTION_CHARS_MAX]}…"
 
@@ -60,7 +60,7 @@ def _type_words(node: Type) -> str:
 
 
 def type_kind(node: Type) -> str:
-    """The kind of a type as it is spelled in a schema."""
+    """Returns the keyword of a type in schema text."""
     if isinstance(node, Primitive):
         return node.type.value
     if isinstance(node, Record) and node.is_error:
@@ -69,13 +69,13 @@ def type_kind(node: Type) -> str:
 
 
 def describe_field(path: Sequence[str]) -> str:
-    """Which place of the data a path means: `field "header.region"`, or the whole schema."""
+    """Returns `field "header.region"` for a path, or "the schema" for the root."""
     text = "".join(part if part in ("[]", "{}") else f".{part}" for part in path).removeprefix(".")
     return f'field "{text}"' if text else "the schema"
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Words as a list in a sentence, cut to a length that can be read."""
+    """Joins words to a list in a sentence, limited to `LISTED_WORDS_MAX`."""
     if len(words) > LISTED_WORDS_MAX:
         return f"{', '.join(words[:LISTED_WORDS_MAX])} and {len(words) - LISTED_WORDS_MAX} more"
     if len(words) > 1:
@@ -84,14 +84,14 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def schema_fragment(node: Type | Field) -> str:
-    """The text of one node; named types inside it stand by their names."""
+    """Returns the text of one node; nested named types are abbreviated to their names."""
     value = _field_json(node) if isinstance(node, Field) else _json(node)
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= FRAGMENT_CHARS_MAX else f"{text[: FRAGMENT_CHARS_MAX - 1]}…"
 
 
 def type_fragment(node: Type) -> str:
-    """The text of a type as it stands inside a field: a named type by its name."""
+    """Returns the text of a type inside a field; named types are abbreviated to their names."""
     return json.dumps(_inner_json(node), ensure_ascii=False)
 
 
@@ -122,7 +122,7 @@ def _inner_json(node: Type) -> JsonValue:
 
 
 def _props(props: Props) -> dict[str, JsonValue]:
-    """In one order, so that a schema whose keys stand in another one is told of in the same words."""
+    """Sorts properties, so that the order of keys does not change the message."""
     return dict(sorted(props))
 
 

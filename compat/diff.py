@@ -1,8 +1,8 @@
-"""What changed between two schemas, whether or not it matters for compatibility.
+"""Differences between two schemas, whether or not they affect compatibility.
 
-Both are taken apart into rows - types by their full name, fields by the name of their record and their own - and rows
-of one name are compared. The outermost types are the same row whatever they are called, so that a renamed record shows
-as renamed and not as another one.
+Each schema becomes a table of rows: types keyed by full name, fields keyed by record and field name. Rows with the same
+key are compared. The root types always share a key, so that a renamed root record appears as renamed, not as removed
+and added.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class SchemaChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One difference. `attribute` is what changed of `name`, "" where it was added or removed as a whole.
+    """One difference. `attribute` is the changed attribute of `name`, "" if `name` was added or removed.
 
-    `position` is in the candidate's text, or in the earlier one's for what was removed.
+    `position` is in the candidate's text, or in the earlier text if `name` was removed.
     """
 
     kind: SchemaChangeKind
@@ -52,7 +52,7 @@ class SchemaChange:
     position: Position
 
     def describe(self) -> str:
-        """The change in one line."""
+        """Returns the change as one line."""
         if self.kind is SchemaChangeKind.ADDED:
             return f"+ {self.name}: {self.after}"
         if self.kind is SchemaChangeKind.REMOVED:
@@ -69,13 +69,13 @@ class _Row:
 
 
 def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]:
-    """The differences, in the order of the candidate's text, what was removed last."""
+    """Returns the differences in the order of the candidate's text; removals come last."""
     before, after = _rows(earlier), _rows(candidate)
     found: list[SchemaChange] = []
     for key, row in after.items():
         old = before.get(key)
         if old is None:
-            if _owner(key) not in after or _owner(key) in before:  # of a type that is new as a whole the type is told
+            if _owner(key) not in after or _owner(key) in before:  # a new type is reported once, without its fields
                 found.append(SchemaChange(SchemaChangeKind.ADDED, row.name, "", "", row.summary, row.position))
         else:
             found += _changed(old, row)
@@ -86,7 +86,7 @@ def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]
 
 
 def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
-    """The row of a field's record; of a type none."""
+    """Returns the key of the record that holds a field; empty for a type."""
     return key[:1] if len(key) > 1 else ()
 
 
@@ -98,7 +98,7 @@ def _changed(old: _Row, new: _Row) -> Iterator[SchemaChange]:
 
 
 def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
-    """Every type and field by a key; the outermost type's key is its kind alone."""
+    """Returns a row for every type and field by key; the root type has the key `("",)`."""
     rows: dict[tuple[str, ...], _Row] = {}
     _add(schema.root, schema.root, rows)
     return rows

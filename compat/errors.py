@@ -1,12 +1,9 @@
-"""What can go wrong while schemas are compared. Incompatibility is not an error: it is the answer, in a `Report`.
+"""Errors of schema comparison. Incompatibility is not an error: it is a result, see `Report`.
 
-CompatError
-├── InvalidLevel         a word that is not a compatibility level
-├── InvalidSuppression   a suppression without a reason, or with what is none
-├── InvalidBaselineFile  a text that is no file of known findings
-├── UnknownLint          a word that is no lint
-├── NoSubject            a schema file whose subject cannot be told
-└── ComparisonTooLarge   two schemas whose comparison would take unreasonably long
+CompatError ├── InvalidLevel         the text is not a compatibility level ├── InvalidSuppression   a suppression has no
+reason or an invalid value ├── InvalidBaselineFile  the text is not a baseline file ├── UnknownLint          the text is
+not a lint ├── NoSubject            no subject can be derived for a schema file └── ComparisonTooLarge   comparing two
+schemas would exceed a limit
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from collections.abc import Sequence
 
 
 class CompatError(Exception):
-    """Root of this package's errors."""
+    """Root of the errors of this package."""
 
 
 class InvalidLevel(CompatError):
@@ -39,7 +36,7 @@ class InvalidBaselineFile(CompatError):
 
 
 class UnknownLint(CompatError):
-    """`text` means no lint, or no severity of one; the message lists what is expected."""
+    """`text` is not a lint or not a severity of a lint; the message lists the expected values."""
 
     def __init__(self, text: str, expected: Sequence[str]) -> None:
         super().__init__(text, tuple(expected))
@@ -55,11 +52,11 @@ class NoSubject(CompatError):
 
 
 class ComparisonTooLarge(CompatError):
-    """The comparison went beyond a limit; `limit` says which."""
+    """The comparison exceeded a limit; `limit` describes it."""
 
     def __init__(self, limit: str) -> None:
         super().__init__(limit)
         self.limit = limit
 
     def __str__(self) -> str:
-        return f"the schemas cannot be compared: {self.limit}; make unions of records smaller or split the schema"
+        return f"the schemas cannot be compared: {self.limit}; use smaller unions of records or split the schema"

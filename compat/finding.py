@@ -1,4 +1,4 @@
-"""The values that a check gives: findings, and the report that holds all of them."""
+"""Findings of a check, and the report that holds them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ class Severity(StrEnum):
 
 
 SCHEMA_DELETED = "SCHEMA_DELETED"
-"""The rule that is about a schema which is no longer there, and not about a pair."""
+"""Rule about a schema file that was deleted; it belongs to a run, not to a pair of schemas."""
 
 
 LOGICAL_POLICY = "LOGICAL_POLICY"
 RESERVED_FIELD = "RESERVED_FIELD"
-"""Rules that a registered subject asks for in its configuration: see `compat.subject_policy`."""
+"""Rules that apply if the subject's configuration enables them, see `compat.subject_policy`."""
 
 
 class Direction(StrEnum):
-    """Which of the two schemas reads: the candidate old data (backward), or an old version the candidate's."""
+    """Which schema is the reader: the candidate reads old data (backward), or an old version reads the candidate's
+    (forward).
+    """
 
     BACKWARD = "backward"
     FORWARD = "forward"
@@ -46,7 +48,7 @@ class CompatibilityLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """What a level asks for: in which directions, in the order they are reported, and of all versions or the latest."""
+    """Directions that a level compares, in reporting order, and whether it compares all versions or only the latest."""
 
     directions: tuple[Direction, ...]
     transitive: bool
@@ -66,10 +68,10 @@ LEVELS: Mapping[CompatibilityLevel, LevelRule] = MappingProxyType(
 
 
 def parse_level(text: str) -> CompatibilityLevel:
-    """The level a word means, in any case.
+    """Returns the level of a name in any case.
 
     Raises:
-        InvalidLevel: it means none.
+        InvalidLevel: the text is not a level.
     """
     try:
         return CompatibilityLevel(text.upper())
@@ -79,7 +81,7 @@ def parse_level(text: str) -> CompatibilityLevel:
 
 @dataclass(frozen=True, slots=True)
 class VersionedSchema:
-    """One version of a history. `label` is what people call it, such as its file; else it is called by its number."""
+    """One version of a history. `label`, such as a file name, is shown instead of the version number."""
 
     version: int
     schema: Schema
@@ -92,10 +94,10 @@ class VersionedSchema:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem of the candidate against one version.
+    """One problem of the candidate with one version.
 
-    `pointer` and `position` are in the candidate's own text. `sentence` says what is wrong, `fix` what to do.
-    `causes` are the problems inside, where the finding is about a branch of a union.
+    `pointer` and `position` are in the candidate's text. `sentence` describes the problem, `fix` the remedy. For a
+    finding about a union branch, `causes` are the problems inside that branch.
     """
 
     rule: IncompatibilityType
@@ -125,7 +127,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer of one check: every finding, against which versions (newest first), at which level."""
+    """Result of one check: all findings, the level, and the compared versions (newest first)."""
 
     candidate: Schema
     level: CompatibilityLevel

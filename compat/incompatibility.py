@@ -1,4 +1,4 @@
-"""Why a reader cannot read what a writer wrote: the values that a comparison gives."""
+"""Reasons why a reader cannot read the data of a writer: the values that a comparison returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.avro_schema import Field, Position, Type
 
 
 class IncompatibilityType(StrEnum):
-    """The six types of Avro Java, and the case in which it gives up with an exception."""
+    """The six types of Avro Java, and the case in which Avro Java throws an exception."""
 
     NAME_MISMATCH = "NAME_MISMATCH"
     FIXED_SIZE_MISMATCH = "FIXED_SIZE_MISMATCH"
@@ -22,13 +22,13 @@ class IncompatibilityType(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LinkedPath:
-    """Steps from the root to a place, shared with the places around it: a comparison has very many of them."""
+    """Path from the root as a linked list. A comparison has many paths, which share their beginnings."""
 
     step: str
     outer: LinkedPath | None = None
 
     def steps(self) -> tuple[str, ...]:
-        """The steps, outermost first."""
+        """Returns the steps, outermost first."""
         found = []
         linked_path: LinkedPath | None = self
         while linked_path is not None:
@@ -39,10 +39,10 @@ class LinkedPath:
 
 @dataclass(frozen=True, slots=True)
 class ComparedNode:
-    """Where the walk stands in one of the two schemas.
+    """The node of one of the two schemas that the walk has reached.
 
-    `position` is in the schema's own text: inside a type that comes from a referenced schema (`is_external`) it is the
-    place that names that type.
+    `position` is in the schema's own text. Inside a type of a referenced schema (`is_external`) it is the position of
+    the reference.
     """
 
     linked_path: LinkedPath | None
@@ -57,12 +57,12 @@ class ComparedNode:
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """One reason why the reader cannot read what the writer wrote.
+    """One reason why the reader cannot read the writer's data.
 
-    `location` and `message` are Avro Java's. `reader` and `writer` are the nodes compared, references followed.
-    `field` is the reader's field when the writer has none for it, or several. `causes` says what is wrong inside the
-    branch of a union that was meant, which Avro Java does not tell; of unions inside unions the innermost problems,
-    so that a cause has no causes.
+    `location` and `message` are Avro Java's. `reader` and `writer` are the compared nodes with references resolved.
+    `field` is the reader's field if the writer has no or several fields for it. `causes` are the problems inside the
+    union branch that was intended, which Avro Java does not report. For unions inside unions they are the innermost
+    problems, so that a cause has no causes.
     """
 
     type: IncompatibilityType
@@ -77,6 +77,6 @@ class Incompatibility:
 
     @property
     def location(self) -> str:
-        """A JSON pointer into the reader; in a writer's union the index is that of the writer's branch."""
+        """JSON pointer into the reader; the index inside a writer's union is that of the writer's branch."""
         steps = self.location_path.steps()[1:]
         return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)

@@ -1,4 +1,4 @@
-"""A candidate against a history at a level: which pairs are compared, and what their problems mean."""
+"""Checks a candidate against a history at a compatibility level."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def check_level(
 ) -> Report:
     """Checks a candidate as a registry does on registration.
 
-    Versions are compared from the newest to the oldest, ending at the first that the candidate does not fit, since
-    older ones mostly repeat what is wrong there.
+    Versions are compared from the newest to the oldest. The check ends at the first incompatible version, because older
+    versions mostly repeat its problems.
 
     Args:
         candidate: the new schema.
         history: earlier versions, ascending.
-        level: which pairs are to be readable; a level that is not transitive looks at the last version only.
-        every_version: go on after a version that the candidate does not fit.
-        effort: what all comparisons together may cost, by default the most that there is.
+        level: which pairs must be readable; a level that is not transitive compares only the last version.
+        every_version: continue after an incompatible version.
+        budget: limit for all comparisons of this check together; the default is the maximum.
 
     Raises:
         ComparisonTooLarge: the schemas are too large to compare.
     """
     budget = ComparisonBudget() if budget is None else budget
     rule = LEVELS[level]
-    wanted = list(reversed(history)) if rule.transitive else list(history[-1:])
+    versions = list(reversed(history)) if rule.transitive else list(history[-1:])
     compared: list[VersionedSchema] = []
     findings: list[Finding] = []
-    for earlier in wanted if rule.directions else ():
+    for earlier in versions if rule.directions else ():
         compared.append(earlier)
         for direction in rule.directions:
             findings.extend(compare(candidate, earlier, direction, budget))
@@ -61,7 +61,7 @@ def check_level(
 def compare(
     candidate: Schema, earlier: VersionedSchema, direction: Direction, budget: ComparisonBudget | None = None
 ) -> list[Finding]:
-    """What is wrong in one direction between the candidate and one version."""
+    """Returns the findings between the candidate and one version in one direction."""
     if direction is Direction.BACKWARD:
         problems = check_reader_writer(candidate, earlier.schema, budget)
     else:

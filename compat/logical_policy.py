@@ -1,7 +1,8 @@
-"""What the compatibility policy LOGICAL asks for on top of Avro: values keep their meaning, not only their bytes.
+"""The compatibility policy LOGICAL: in addition to Avro's rules, values must keep their meaning.
 
-Avro's rules never look at logical types, so a date may become a plain int, and a decimal move its point, without a
-word. Under this policy a field keeps its logical type, a decimal its scale, and readers have digits for all of it.
+Avro's rules ignore logical types, so a date may become a plain int, and a decimal may change its scale, without an
+error. Under this policy a field keeps its logical type, a decimal keeps its scale, and the reader's precision is at
+least the writer's.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _TypePair = tuple[Type, Type, str]
 
 
 def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
-    """Messages about types that stand for each other in both schemas and mean different things.
+    """Returns messages about matching types of both schemas with different logical types.
 
-    Each is about one place, outer before inner; what cannot be read at all is left to Avro's rules.
+    Outer types come before inner ones. Types that Avro cannot read are left to Avro's rules.
     """
     problems: list[str] = []
     pending: list[_TypePair] = [(reader.root, writer.root, "/")]
@@ -26,7 +27,7 @@ def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool
     while pending:
         reader_type, writer_type, path = pending.pop()
         reader_type, writer_type = reader.resolve(reader_type), writer.resolve(writer_type)
-        # Schemas are trees in which a type that is used again is one object, so recursion ends here.
+        # A type that is used several times is one object, so the walk of a recursive schema ends here.
         if (id(reader_type), id(writer_type)) in seen:
             continue
         seen.add((id(reader_type), id(writer_type)))
@@ -69,7 +70,7 @@ def _inner(reader: Schema, writer: Schema, ours: Type, theirs: Type, path: str) 
     base = path.removesuffix("/")
     if isinstance(ours, Union) or isinstance(theirs, Union):
         branches = theirs.branches if isinstance(theirs, Union) else (theirs,)
-        # The first branch of a kind counts, so that is put in last.
+        # Reversed, so that the first branch of each kind wins.
         others = {_kind(writer.resolve(branch)): branch for branch in reversed(branches)}
         for index, branch in enumerate(ours.branches) if isinstance(ours, Union) else [(None, ours)]:
             other = others.get(_kind(reader.resolve(branch)))
@@ -88,7 +89,7 @@ def _inner(reader: Schema, writer: Schema, ours: Type, theirs: Type, path: str) 
 
 
 def _kind(node: Type) -> str:
-    """What tells the branches of a union from each other: a named type's short name, else the type."""
+    """Returns the key of a union branch: the short name of a named type, else the type."""
     if isinstance(node, Record | Enum | Fixed):
         return node.name.name
     return node.type.value if isinstance(node, Primitive) else type(node).__name__

@@ -1,4 +1,4 @@
-"""One report as text for people and as a JSON value; `compat.formats` has whole runs in every format.
+"""Renders a single report as text or JSON; `compat.formats` renders whole runs in every format.
 
 `confluent_messages` is the wording of the registry API.
 """
@@ -19,10 +19,10 @@ __all__ = ["confluent_messages", "json_report", "text_report", "to_checked_schem
 def to_checked_schema(
     report: Report, *, subject: str = "", baseline: str = "", level_origin: str = "", version_count: int = 0
 ) -> CheckedSchema:
-    """A report as the flat value that the formats take.
+    """Converts a report to the flat value that the formats render.
 
     Args:
-        known: number of earlier versions that there are; at least those compared.
+        version_count: number of earlier versions that exist; at least the number compared.
     """
     compared = tuple(ComparedVersion(version.version, version.name) for version in report.compared)
     return CheckedSchema(
@@ -38,12 +38,12 @@ def to_checked_schema(
 
 
 def text_report(report: Report, style: Style = PLAIN) -> str:
-    """A report for people: each finding with its place, source line and fix, then the verdict in one line."""
+    """Renders a report as text: each finding with position, source line and fix, then a summary line."""
     return render_checked_schema(to_checked_schema(report), style)
 
 
 def json_report(report: Report) -> dict[str, Any]:
-    """A report as a JSON value."""
+    """Returns a report as a JSON value."""
     return {
         "file": report.candidate.source,
         "compatible": report.is_compatible,

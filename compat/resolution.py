@@ -1,14 +1,14 @@
-"""May data written with one schema be read with another? The walk over one reader/writer pair.
+"""Compares one reader/writer pair: can data written with one schema be read with the other?
 
-The meaning is that of Avro Java's `SchemaCompatibility` 1.12: which problems are found, in which order (depth first),
-with which location and message. Its habits that follow from no sentence of the specification are kept, since every
-registry answers that way; each is named where it is decided. What Avro Java does not tell is added beside: the
-positions in both texts, the path of fields, and what exactly is wrong inside a branch of a union.
+The results are those of Avro Java's `SchemaCompatibility` 1.12: the same problems in the same order (depth first), with
+the same location and message. Its behaviour is reproduced also where the specification does not require it, because
+every registry behaves this way; comments mark these cases. In addition to Avro Java's results, a problem has positions
+in both texts, field paths, and the problems inside the intended branch of a union.
 
-One difference is left: a named type that a text defines twice, word for word, is one type here and two in Avro Java,
-so that a problem of its second use is given with the location of the first.
+One difference remains: a named type that a text defines twice with the same content is one type here and two types in
+Avro Java. A problem at its second use therefore has the location of the first use.
 
-The walk keeps its own stack, because types that refer to each other by name can nest deeper than Python recurses.
+The walk uses an explicit stack, because types that refer to each other can nest deeper than Python's recursion limit.
 """
 
 from __future__ import annotations
@@ -42,20 +42,24 @@ from headrace.compat.errors import ComparisonTooLarge
 from headrace.compat.incompatibility import ComparedNode, Incompatibility, IncompatibilityType, LinkedPath
 
 PAIRS_MAX = 500_000
-"""Most pairs of types compared in one check, of all versions (10 s); each branch of a union is tried on each of the
-other."""
+"""Most pairs of types compared in one check, over all versions (10 s). Two unions compare each branch with each branch.
+"""
 
 PAIRS_BETWEEN_TIME_CHECKS = 1_000
-"""At the clock; some twenty milliseconds."""
+"""Pairs between two reads of the clock (some 20 ms)."""
 
 PAIR_DEPTH_MAX = 2_000
-"""Deepest nesting of pairs. Cycles of two lengths nest as deep as their product; a location is as long as deep."""
+"""Deepest nesting of pairs. Two cycles of different lengths nest up to the product of their lengths, and a location is
+as long as its depth.
+"""
 
 INCOMPATIBILITIES_MAX = 1_000
-"""Most problems listed. A type used in many places repeats its problems in each, which can double at every level."""
+"""Most problems listed. A type used in many places repeats its problems in each place, so their number can double at
+every level.
+"""
 
 CAUSES_MAX = 20
-"""Most problems listed inside one branch of a union; a person needs the first few."""
+"""Most problems listed inside one union branch; users need only the first few."""
 
 PROMOTIONS = frozenset(
     (PrimitiveType(reader), PrimitiveType(writer))
@@ -68,14 +72,14 @@ PROMOTIONS = frozenset(
     }.items()
     for writer in writers
 )
-"""Which primitive reads which other one: (reader, writer). Avro 1.12, Schema Resolution."""
+"""Promotions between primitives: (reader, writer). Avro 1.12, Schema Resolution."""
 
 
 class ComparisonBudget:
-    """What is left of `PAIRS_MAX`, for all comparisons of one check together.
+    """Remaining part of `PAIRS_MAX`, shared by all comparisons of one check.
 
     Args:
-        is_expired: asked every `PAIRS_BETWEEN_TIME_CHECKS` pairs whether the time is over that the caller has.
+        is_expired: whether the caller's deadline has passed; called every `PAIRS_BETWEEN_TIME_CHECKS` pairs.
     """
 
     def __init__(self, is_expired: Callable[[], bool] = lambda: False) -> None:
@@ -88,16 +92,16 @@ class ComparisonBudget:
         self.pairs_left -= 1
         if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_over():
             spent = PAIRS_MAX - self.pairs_left
-            raise ComparisonTooLarge(f"the time for it was over after {spent} pairs of types")
+            raise ComparisonTooLarge(f"the deadline passed after {spent} pairs of types")
 
 
 def check_reader_writer(
     reader: Schema, writer: Schema, budget: ComparisonBudget | None = None
 ) -> tuple[Incompatibility, ...]:
-    """Every problem of reading with one schema what the other wrote, depth first; none when it can be read.
+    """Returns every problem of reading the writer's data with the reader schema, depth first; empty if it is readable.
 
     Raises:
-        ComparisonTooLarge: the schemas are too large to compare, or to compare with what is left of the effort.
+        ComparisonTooLarge: the schemas are too large to compare within the limits or the remaining budget.
     """
     walk = _Walk(reader, writer, ComparisonBudget() if budget is None else budget)
     try:
@@ -116,12 +120,12 @@ def check_reader_writer(
 
 
 def is_readable(reader: PrimitiveType, writer: PrimitiveType) -> bool:
-    """Whether the one primitive reads the other, the same one included."""
+    """Whether the primitive `reader` equals `writer` or promotes it."""
     return reader is writer or (reader, writer) in PROMOTIONS
 
 
 class _AmbiguousField(Exception):
-    """Avro Java gives up the whole check here, whatever it has found before."""
+    """Avro Java ends the whole check with an exception here and discards earlier problems."""
 
     def __init__(self, incompatibility: Incompatibility) -> None:
         super().__init__(incompatibility.message)
@@ -132,7 +136,7 @@ _ROOT = LinkedPath("")
 
 
 class _Visit(NamedTuple):
-    """A pair to compare. `location` begins with "" for the root, or for the trial of a union's branches."""
+    """A pair to compare. `location` starts with "" at the root and at each trial of a union branch."""
 
     reader: Type
     writer: Type
@@ -141,13 +145,15 @@ class _Visit(NamedTuple):
     writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
-        """The pair one step further in; the marks are what the step adds to each path."""
+        """Returns the pair one step below; the marks are the path elements that the step adds on each side."""
         location = LinkedPath(step, self.location)
         reader_side = _location_inside(self.reader_side, reader, reader_mark)
         return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
-        """A branch of the reader's union tried on a type; Avro Java begins its location anew for each trial."""
+        """Returns a visit that tries a branch of the reader's union on a type. Avro Java restarts the location for each
+        trial.
+        """
         return _Visit(
             reader,
             writer,
@@ -157,7 +163,7 @@ class _Visit(NamedTuple):
         )
 
     def at(self, *steps: str) -> _Visit:
-        """The same pair, said to be further in."""
+        """Returns the same pair with a longer location."""
         return self._replace(location=_extend_path(self.location, steps))
 
     def incompatible(
@@ -168,7 +174,7 @@ class _Visit(NamedTuple):
         field: Field | None = None,
         causes: tuple[Incompatibility, ...] = (),
     ) -> _Problems:
-        """The problem of this pair; `steps` lead from it to the place that Avro Java names."""
+        """Returns the problem of this pair; `steps` lead from it to the location that Avro Java reports."""
         location = _extend_path(self.location, steps)
         reader_side, writer_side = self.reader_side, self.writer_side
         if kind in _REPORTED_AT_DEFINITION:
@@ -196,7 +202,7 @@ _REPORTED_AT_DEFINITION = frozenset(
         IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
     )
 )
-"""Problems to be mended where a named type is defined; the others, where it is used."""
+"""Problems reported at the definition of a named type; all others are reported at its use."""
 
 
 def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
@@ -206,7 +212,7 @@ def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
 
 
 def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
-    """The side at a node further in."""
+    """Returns the compared node one step below."""
     linked_path = LinkedPath(mark, side.linked_path) if mark else side.linked_path
     return ComparedNode(linked_path, side.position if side.is_external else node.position, side.is_external)
 
@@ -216,7 +222,7 @@ def _with_position(side: ComparedNode, position: Position) -> ComparedNode:
 
 
 class _Problems(list["Incompatibility | _Problems"]):
-    """A tree of problems, shared between the places that use one type; an empty one is never put into another."""
+    """A tree of problems. Subtrees are shared between the uses of a type; empty trees are never included."""
 
     __slots__ = ()
 
@@ -236,14 +242,14 @@ def _flatten(problems: _Problems) -> Iterator[Incompatibility]:
 
 
 _Steps = Generator[_Visit, _Problems, _Problems]
-"""The check of one pair: it asks for the visits it needs, is sent their problems, and returns its own."""
+"""Check of one pair: yields the visits it needs, is sent their problems, and returns its own problems."""
 
 
 class _Walk:
-    """One check.
+    """State of one check.
 
-    `results` holds the answer for every pair met, by identity of the two nodes as Avro Java does it: a pair met again
-    gives its problems again with their first location, and a pair still in progress counts as readable.
+    `results` holds the problems of every pair met, keyed by the identity of both nodes as in Avro Java. A pair met
+    again repeats its problems with their first location. A pair still in progress counts as readable.
     """
 
     def __init__(self, reader: Schema, writer: Schema, budget: ComparisonBudget) -> None:
@@ -254,7 +260,9 @@ class _Walk:
 
     @cached_property
     def reader_names(self) -> set[Name]:
-        """Asked for at references only: most schemas have none, and finding the names takes as long as the check."""
+        """Names defined in the reader's text. Computed at the first reference: most schemas have none, and collecting
+        the names takes as long as the check.
+        """
         return defined_names(self.reader)
 
     @cached_property
@@ -262,7 +270,7 @@ class _Walk:
         return defined_names(self.writer)
 
     def run(self, request: _Visit) -> _Problems:
-        """Answers a visit and, on the way, every visit that its check asks for; the innermost is the last one."""
+        """Runs a visit and all visits that it yields; the innermost check is last on the stack."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)
@@ -286,7 +294,7 @@ class _Walk:
             request = next_visit
 
     def resolved(self, visit: _Visit) -> _Visit:
-        """References followed. What a referenced schema's type holds has no position in the text that refers to it."""
+        """Resolves references. The content of a referenced schema's type has no position in the referring text."""
         reader, writer = visit.reader, visit.writer
         if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
             return visit
@@ -306,7 +314,7 @@ def _follow_reference(side: ComparedNode, node: Type, own: set[Name]) -> Compare
 
 
 def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _Problems | None]:
-    """Sends an answer (None to a check that has just begun); gives the next visit asked for, or the result."""
+    """Sends problems to a check (None to start it); returns the next requested visit or the check's result."""
     try:
         return (next(steps) if problems is None else steps.send(problems)), None
     except StopIteration as end:
@@ -315,7 +323,7 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
 
 
 def _check(walk: _Walk, visit: _Visit) -> _Steps:
-    """Compares one pair, as the rows of Avro 1.12, Schema Resolution, say."""
+    """Compares one pair by the rows of Avro 1.12, Schema Resolution."""
     match visit.reader, visit.writer:
         case Union(), Union(branches=branches):
             return (yield from _check_union(visit, branches))
@@ -343,7 +351,7 @@ def _check(walk: _Walk, visit: _Visit) -> _Steps:
 
 
 def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
-    """A name that does not match does not end the comparison: the fields are compared all the same."""
+    """Compares records. The fields are compared even if the names differ."""
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
     fields = visit.at("fields")
@@ -364,10 +372,10 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
 
 
 def _is_trivially_readable(reader: Type, writer: Type) -> bool:
-    """Whether primitives, and unions as far as primitives decide, leave nothing to find; most fields are such.
+    """Whether the pair is readable by primitives alone, so that no visit is needed; true for most fields.
 
-    Then a visit would give no problem and meet no pair that counts when it is met again. A reader's branch that is not
-    primitive is tried before those behind it, so it is left to the visit.
+    A visit of such a pair would yield no problem and no pair whose result matters later. Reader branches before the
+    matching one are tried too, so a union with an earlier non-primitive branch is left to the visit.
     """
     if type(writer) is Union:
         return all(_is_trivially_readable(reader, branch) for branch in writer.branches)
@@ -385,10 +393,10 @@ def _is_trivially_readable(reader: Type, writer: Type) -> bool:
 
 
 def _check_missing_field(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
-    """A reader field without default that the writer does not have.
+    """Returns the problem of a reader field without default that the writer does not have.
 
-    Where its type is an enum that has a default, Avro Java compares the enum with the writer's record and so reports
-    that the types differ.
+    If the field's type is an enum with a default, Avro Java compares the enum with the writer's record and reports a
+    type mismatch.
     """
     node = walk.reader.resolve(field.type)
     if not (isinstance(node, Enum) and node.default is not None):
@@ -400,7 +408,9 @@ def _check_missing_field(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
 
 
 def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
-    """A field that two of the writer's could fill, by its name and its aliases; the message is the exception's."""
+    """Returns the problem of a field whose name and aliases match several writer fields; the message is that of Avro
+    Java's exception.
+    """
     shown = f"{field.name} type:{_java_type(walk.reader.resolve(field.type))} pos:{visit.location.step}"
     text = self_contained_text(replace(walk.writer, root=writer))
     message = f"Reader record field {shown} matches multiple fields in writer record schema {text}"
@@ -409,7 +419,7 @@ def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Inco
 
 
 def _check_names(visit: _Visit, reader: NamedType, writer: NamedType) -> _Problems:
-    """Short names decide; a namespace alone may change. An alias must be the writer's full name."""
+    """Compares short names; the namespace may differ. An alias must be the writer's full name."""
     if reader.name.name == writer.name.name or writer.name in reader.aliases:
         return _Problems()
     return visit.incompatible(IncompatibilityType.NAME_MISMATCH, f"expected: {writer.name.full}", "name")
@@ -433,7 +443,7 @@ def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
 
 
 def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Each branch of the writer's union must be read by some branch of the reader's."""
+    """Each branch of the writer's union must be readable by some branch of the reader's union."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
@@ -446,7 +456,7 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
 
 
 def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
-    """A reader without a union must read each branch of the writer's."""
+    """A reader that is not a union must read each branch of the writer's union."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         problems.include((yield visit.inside(str(index), reader, branch)))
@@ -454,7 +464,7 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 
 def _try_branches(walk: _Walk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
-    """Some branch of the reader's union must read the writer's type; all are tried in turn, in full."""
+    """Some branch of the reader's union must read the writer's type; branches are tried in order."""
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):
@@ -469,7 +479,7 @@ def _try_branches(walk: _Walk, visit: _Visit, reader_branches: tuple[Type, ...],
 
 
 def _intended_branch(branches: Sequence[Type], writer: Type) -> int | None:
-    """The branch a person would have expected to match: of the same name, else the only one of the same kind."""
+    """Returns the index of the branch that was probably intended: same name, else the only one of the same kind."""
     same_kind = [
         index
         for index, branch in enumerate(branches)
@@ -491,5 +501,5 @@ def _type_mismatch(visit: _Visit) -> _Problems:
 
 
 def _java_type(node: Type) -> str:
-    """The type as Avro Java names it; an error type is a record there."""
+    """Returns Avro Java's name of the type; an error type is a record there."""
     return node.type.value.upper() if isinstance(node, Primitive) else type(node).__name__.upper()

@@ -1,7 +1,7 @@
-"""The rules: for each type of incompatibility its purpose, its severity, and what to tell the author of the candidate.
+"""The rules: purpose, severity and explanation for each type of incompatibility.
 
-An explanation is written for the person who has just changed a schema. It calls that schema "this schema" and the
-other one by its name, says what can no longer be read by whom, and then what to do about it.
+An explanation addresses the author of the candidate. It calls the candidate "this schema" and the other schema by its
+name, states which data can no longer be read, and then gives the fix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
 from headrace.compat.resolution import is_readable
 
 RENAME_LIKENESS = 0.5
-"""From which likeness of two names (0 to 1) a removed and an added field are taken for one that was renamed."""
+"""Similarity of two names (0 to 1) from which a removed and an added field are assumed to be a renamed one."""
 
 TYPE_CHARS_MAX = 60
 """Longest type that is spelled out in advice."""
@@ -53,7 +53,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class RuleCase:
-    """A problem as the author of the candidate meets it. `other` is the name of the version compared with."""
+    """A problem from the view of the candidate's author. `other` is the name of the compared version."""
 
     problem: Incompatibility
     direction: Direction
@@ -65,14 +65,14 @@ class RuleCase:
         return self.direction is Direction.BACKWARD
 
     @property
-    def place(self) -> str:
-        """Where the problem is, in the words of the candidate."""
+    def location(self) -> str:
+        """Affected field of the candidate."""
         side = self.problem.reader_side if self.is_backward else self.problem.writer_side
         return describe_field(side.path)
 
     @property
     def consequence(self) -> str:
-        """Who can no longer read what."""
+        """Which data can no longer be read."""
         if self.is_backward:
             return "data of that version cannot be read"
         return "readers of that version cannot read new data"
@@ -80,7 +80,7 @@ class RuleCase:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`id` is Avro Java's name of the problem. `explain` words one case of it."""
+    """A rule. `id` is Avro Java's name of the problem; `explain` describes one case."""
 
     id: IncompatibilityType
     purpose: str
@@ -95,7 +95,7 @@ def _explain_missing_field(case: RuleCase) -> Explanation:
     writer = case.problem.writer
     assert isinstance(writer, Record)
     if case.is_backward:
-        sentence = f"{case.place} is not in {case.other} and has no default, so {case.consequence}"
+        sentence = f"{case.location} is not in {case.other} and has no default, so {case.consequence}"
         return Explanation(sentence, f"{_rename_advice(case, field, writer)}{_default_advice(field)}")
     path = (*case.problem.writer_side.path, field.name)
     sentence = (
@@ -112,7 +112,7 @@ def _keep_field_advice(field: Field) -> str:
 
 
 def _rename_advice(case: RuleCase, field: Field, writer: Record) -> str:
-    """Where the field looks like one of the writer's under a new name, an alias is the answer."""
+    """Suggests an alias if the field resembles a writer field that the reader does not read."""
     reader = case.problem.reader
     read = {name for known in _fields(reader) for name in (known.name, *known.aliases)}
     unread = [known for known in writer.fields if known.name not in read]
@@ -169,7 +169,7 @@ _SAMPLES: Mapping[PrimitiveType, JsonValue] = MappingProxyType(
 
 
 def _sample_default(node: Type) -> tuple[JsonValue] | None:
-    """A plain default of a type, or None when it has no plain one."""
+    """Returns a simple default of a type, or None if no simple one exists."""
     match node:
         case Primitive():
             return (_SAMPLES[node.type],)
@@ -193,34 +193,34 @@ def _explain_type(case: RuleCase) -> Explanation:
     if _is_null(case.problem.writer):
         return _explain_null(case, reader)
     if case.is_backward:
-        sentence = f"{case.place} is {reader} here but {writer} in {case.other}, so {case.consequence}"
+        sentence = f"{case.location} is {reader} here but {writer} in {case.other}, so {case.consequence}"
         return Explanation(sentence, f"{_keep_advice(case.problem.writer)}, {_new_field_advice(case)}")
-    sentence = f"{case.place} is {writer} here but {reader} in {case.other}, so {case.consequence}"
+    sentence = f"{case.location} is {writer} here but {reader} in {case.other}, so {case.consequence}"
     return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
 
 
 def _explain_enum_field(case: RuleCase) -> Explanation:
-    """A field that the writer lacks, whose enum has a default while the field has none."""
+    """Explains a missing field without default, although its enum has a default."""
     field, node = case.problem.field, case.problem.reader
     assert field is not None
     assert isinstance(node, Enum)
-    note = "(the default inside its enum only stands for unknown symbols)"
+    note = "(the enum's default applies only to unknown symbols)"
     if case.is_backward:
-        sentence = f"{case.place} is not in {case.other} and has no default of its own {note}, so {case.consequence}"
-        return Explanation(sentence, f'give the field itself a default: "default": "{node.default}"')
-    place = describe_field((*case.problem.writer_side.path, field.name))
+        sentence = f"{case.location} is not in {case.other} and the field has no default {note}, so {case.consequence}"
+        return Explanation(sentence, f'give the field a default: "default": "{node.default}"')
+    location = describe_field((*case.problem.writer_side.path, field.name))
     sentence = (
-        f"{place} is missing here, but {case.other} has it without a default of its own {note}, so {case.consequence}"
+        f"{location} is missing here, but {case.other} has it without a field default {note}, so {case.consequence}"
     )
     return Explanation(sentence, _keep_field_advice(field))
 
 
 def _explain_null(case: RuleCase, reader: str) -> Explanation:
-    """The writer's field may be null, the reader's not."""
+    """Explains a writer field that may be null and a reader field that may not."""
     if case.is_backward:
-        sentence = f"{case.place} may be null in {case.other} but is {reader} here, so {case.consequence}"
+        sentence = f"{case.location} may be null in {case.other} but is {reader} here, so {case.consequence}"
         return Explanation(sentence, f'let it be null: "type": ["null", {_spelled(case.problem.reader)}]')
-    sentence = f"{case.place} may be null here but is {reader} in {case.other}, so {case.consequence}"
+    sentence = f"{case.location} may be null here but is {reader} in {case.other}, so {case.consequence}"
     return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
 
 
@@ -230,7 +230,7 @@ def _spelled(node: Type) -> str:
 
 
 def _keep_advice(node: Type, *, widen: bool = True) -> str:
-    """Keep the type; or, where the candidate reads, take one that reads it too."""
+    """Suggests keeping the type or, if the candidate is the reader, a type that also reads it."""
     if not widen or not isinstance(node, Primitive):
         return f"keep {describe_type(node)}"
     wider = [kind.value for kind in PrimitiveType if kind is not node.type and is_readable(kind, node.type)]
@@ -250,16 +250,17 @@ def _explain_union(case: RuleCase) -> Explanation:
         more = f" (and {len(case.causes) - 1} more inside)" if len(case.causes) > 1 else ""
         return Explanation(f"inside a union: {case.causes[0].sentence}{more}", case.causes[0].fix)
     branches = case.problem.reader.branches if isinstance(case.problem.reader, Union) else ()
-    union = f"the union {'here' if case.is_backward else 'there'} ({', '.join(map(describe_type, branches[:LISTED_WORDS_MAX]))})"
+    names = ", ".join(map(describe_type, branches[:LISTED_WORDS_MAX]))
+    union = f"the union {'here' if case.is_backward else 'there'} ({names})"
     can_be = "may be null" if writer == "null" else f"may hold {writer}"
     if case.is_backward:
-        sentence = f"{case.place} {can_be} in {case.other}, but {union} has no branch for it, so {case.consequence}"
+        sentence = f"{case.location} {can_be} in {case.other}, but {union} has no branch for it, so {case.consequence}"
         return Explanation(sentence, f"add {_spelled(case.problem.writer)} to the union, {_new_field_advice(case)}")
     sentence = (
-        f"{case.place} {can_be} here, which {case.other} does not expect: {union} has no branch for it, "
+        f"{case.location} {can_be} here, which {case.other} does not expect: {union} has no branch for it, "
         f"so {case.consequence}"
     )
-    return Explanation(sentence, f"leave {writer} out until every reader accepts it, {_new_field_advice(case)}")
+    return Explanation(sentence, f"do not add {writer} until every reader accepts it, {_new_field_advice(case)}")
 
 
 def _explain_name(case: RuleCase) -> Explanation:
@@ -279,9 +280,9 @@ def _explain_name(case: RuleCase) -> Explanation:
 
 
 def _location_prefix(case: RuleCase) -> str:
-    """The place of a type that is not the whole schema, as the beginning of a sentence."""
+    """Returns the affected field as the start of a sentence; "" for the root."""
     side = case.problem.reader_side if case.is_backward else case.problem.writer_side
-    return f"{case.place}: " if side.path else ""
+    return f"{case.location}: " if side.path else ""
 
 
 def _explain_symbols(case: RuleCase) -> Explanation:
@@ -300,12 +301,12 @@ def _explain_symbols(case: RuleCase) -> Explanation:
             sentence, f'keep the {word}, or give the enum a default for unknown ones, such as "default": {sample}'
         )
     sentence = (
-        f"{_location_prefix(case)}enum {writer.name.name} has the new {word} {join_words(missing)}, for which {case.other} has "
-        f"no default, so {case.consequence}"
+        f"{_location_prefix(case)}enum {writer.name.name} has the new {word} {join_words(missing)}, "
+        f"for which {case.other} has no default, so {case.consequence}"
     )
     return Explanation(
         sentence,
-        f"leave the new {word} out; first register a version whose enum has a default and move every reader to it",
+        f"do not add the new {word} yet; first register a version whose enum has a default and move every reader to it",
     )
 
 
@@ -329,12 +330,12 @@ def _explain_ambiguous(case: RuleCase) -> Explanation:
     several = join_words([f'"{name}"' for name in dict.fromkeys(names)])
     owner, reader = ("this schema", case.other) if not case.is_backward else (case.other, "this schema")
     sentence = (
-        f'the field "{field.name}" of {reader} could be read from {several} of {owner}, by its name and aliases, '
+        f'the field "{field.name}" of {reader} matches {several} of {owner} by its name and aliases, '
         f"so {case.consequence}"
     )
     if case.is_backward:
-        return Explanation(sentence, "leave only one of the names: remove the other aliases")
-    return Explanation(sentence, f"leave only one of the fields {several}")
+        return Explanation(sentence, "keep one name: remove the other aliases")
+    return Explanation(sentence, f"keep only one of the fields {several}")
 
 
 RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
@@ -343,25 +344,25 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
         for rule in (
             Rule(
                 IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE,
-                "A field that the reader wants and the writer does not have needs a default.",
-                "A reader fills a field that the data lacks from its own default; without one it fails on every "
-                "record.",
+                "A reader field that the writer does not have needs a default.",
+                "The reader fills a field missing from the data with its own default; without a default it fails on "
+                "every record.",
                 Severity.ERROR,
                 _explain_missing_field,
             ),
             Rule(
                 IncompatibilityType.TYPE_MISMATCH,
-                "The types must be the same, or Avro must promote the writer's to the reader's.",
-                "Bytes say nothing of their type. Avro reads int as long, float or double, long as float or double, "
+                "The types must be equal, or Avro must promote the writer's type to the reader's.",
+                "The data does not contain types. Avro reads int as long, float or double, long as float or double, "
                 "float as double, and string and bytes as each other; nothing else.",
                 Severity.ERROR,
                 _explain_type,
             ),
             Rule(
                 IncompatibilityType.NAME_MISMATCH,
-                "Records, enums and fixed types must have the same name, or the reader an alias for the writer's.",
-                "A name says which type is meant, so another name is another type. Short names are compared; an "
-                "alias of the reader is the writer's full name.",
+                "Records, enums and fixed types must have equal names, or the reader an alias with the writer's name.",
+                "Types are identified by name. Short names are compared; an alias of the reader must be the writer's "
+                "full name.",
                 Severity.ERROR,
                 _explain_name,
             ),
@@ -376,23 +377,23 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
             Rule(
                 IncompatibilityType.FIXED_SIZE_MISMATCH,
                 "Fixed types must have the same size.",
-                "A fixed is written without its length, so a reader of another size takes bytes of the next value.",
+                "A fixed is written without its length, so a reader of another size reads bytes of the next value.",
                 Severity.ERROR,
                 _explain_size,
             ),
             Rule(
                 IncompatibilityType.MISSING_UNION_BRANCH,
-                "The reader's union must have a branch that reads each type that may have been written.",
-                "The data says which of the writer's branches was taken. A reader that has no branch for it fails "
-                "on such records, and only on them.",
+                "The reader's union must have a branch for each type that the writer may write.",
+                "The data contains the index of the writer's branch. A reader without a matching branch fails on "
+                "records with that branch, and only on them.",
                 Severity.ERROR,
                 _explain_union,
             ),
             Rule(
                 IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
-                "A field's name and aliases must mean at most one field of the writer.",
-                "When name and aliases of the reader's field are those of several fields of the writer, nothing "
-                "says which one is meant, and Avro Java refuses to read.",
+                "A field's name and aliases must match at most one field of the writer.",
+                "If the name and aliases of the reader's field match several writer fields, the choice is ambiguous, "
+                "and Avro Java refuses to read.",
                 Severity.ERROR,
                 _explain_ambiguous,
             ),

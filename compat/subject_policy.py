@@ -1,7 +1,7 @@
-"""What a registered subject may ask of its versions besides its level: its policy, and names that it reserves.
+"""Requirements of a registered subject besides its level: the compatibility policy and reserved field names.
 
-The registry answers with 409 in these cases too. What a file does not say, the registry takes from the latest version
-and from the configuration, so that a check knows it as well.
+The registry answers 409 in these cases too. Values that a schema file does not contain come from the subject's latest
+version and configuration, as in the registry.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from headrace.compat.check_result import Problem
 from headrace.compat.finding import LEVELS, LOGICAL_POLICY, RESERVED_FIELD, Direction, Report, Severity
 from headrace.compat.logical_policy import find_logical_problems
 
-NOT_FIXED = "or have the subject's configuration changed"
+CONFIG_ADVICE = "or change the subject's configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectPolicy:
-    """`logical`: the policy is LOGICAL. `reserved` are the names that no top-level field of the next version may have,
-    `released` those that the latest version reserves and the next would not; both empty where nobody looks at them."""
+    """Requirements for the next version of a subject.
+
+    `logical`: the policy is LOGICAL. `reserved`: names that no top-level field may have. `released`: names that the
+    latest version reserves and the next one would not. Both are empty if the subject does not validate fields.
+    """
 
     logical: bool = False
     reserved: tuple[str, ...] = ()
@@ -29,9 +32,9 @@ class SubjectPolicy:
 NO_POLICY = SubjectPolicy()
 
 
-def find_policy_problems(terms: SubjectPolicy, report: Report, subject: str) -> tuple[Problem, ...]:
-    """What the terms forbid, besides what the level does."""
-    return (*(_logical(report) if terms.logical else ()), *_reserved(terms, report.candidate, subject))
+def find_policy_problems(policy: SubjectPolicy, report: Report, subject: str) -> tuple[Problem, ...]:
+    """Returns the problems with the subject's policy; those with its level are not included."""
+    return (*(_logical(report) if policy.logical else ()), *_reserved(policy, report.candidate, subject))
 
 
 def _logical(report: Report) -> list[Problem]:
@@ -42,30 +45,33 @@ def _logical(report: Report) -> list[Problem]:
             pair = (report.candidate, earlier.schema) if is_backward else (earlier.schema, report.candidate)
             for message in find_logical_problems(*pair, reader_is_new=is_backward):
                 sentence = message.removeprefix("Logical compatibility: ").replace("the old schema", earlier.name)
-                fix = f"keep the logical type as it is in {earlier.name}, {NOT_FIXED}"
+                fix = f"keep the logical type as it is in {earlier.name}, {CONFIG_ADVICE}"
                 problems.append(
                     _problem(LOGICAL_POLICY, sentence, fix, message, earlier.version, earlier.name, direction)
                 )
     return problems
 
 
-def _reserved(terms: SubjectPolicy, candidate: Schema, subject: str) -> list[Problem]:
+def _reserved(policy: SubjectPolicy, candidate: Schema, subject: str) -> list[Problem]:
     fields = {field.name for field in candidate.root.fields} if isinstance(candidate.root, Record) else set()
     taken = [
         _problem(
-            RESERVED_FIELD, f'{subject} reserves the name of the field "{name}"', f"give it another, {NOT_FIXED}", name
+            RESERVED_FIELD,
+            f'the field name "{name}" is reserved in {subject}',
+            f"rename the field, {CONFIG_ADVICE}",
+            name,
         )
-        for name in terms.reserved
+        for name in policy.reserved
         if name in fields
     ]
     released = [
         _problem(
             RESERVED_FIELD,
-            f'the name "{name}" would no longer be reserved in {subject}, as it is in its latest version',
-            f"reserve it, {NOT_FIXED}",
+            f'the name "{name}" is reserved in the latest version of {subject}, but not in the next one',
+            f"reserve it, {CONFIG_ADVICE}",
             name,
         )
-        for name in terms.released
+        for name in policy.released
     ]
     return [*taken, *released]
 

@@ -1,7 +1,8 @@
-"""Which subject a schema file is registered under.
+"""Derives the subject under which a schema file is registered.
 
 The strategies are those of the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
-(`orders-shop.Order`); or the file's name as it is. A rule for some paths goes before the strategy.
+(`orders-shop.Order`), or the file name without its suffix. A rule for matching paths takes precedence over the
+strategy.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from types import MappingProxyType
 from headrace.compat.errors import NoSubject
 
 SUFFIXES = (".avsc", ".json")
-"""Of schema files, in any case; what is left of the name is the topic or subject."""
+"""Suffixes of schema files, in any case; the rest of the file name is the topic or subject."""
 
 TOPIC_KINDS = ("-key", "-value")
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectSource:
-    """What a subject is made from. `record` is the full name of the schema, "" for one that has none."""
+    """Input of a naming strategy. `record` is the full name of the schema, "" if it has none."""
 
     path: str
     record: str = ""
 
     @property
     def stem(self) -> str:
-        """The file's name without its suffix."""
+        """File name without its suffix."""
         return without_suffix(PurePosixPath(self.path).name)
 
     @property
     def topic(self) -> str:
-        """The file's name without `-key` or `-value`."""
+        """File name without `-key` or `-value`."""
         return next((self.stem.removesuffix(kind) for kind in TOPIC_KINDS if self.stem.endswith(kind)), self.stem)
 
     @property
@@ -43,13 +44,13 @@ class SubjectSource:
 
 
 def without_suffix(name: str) -> str:
-    """The name of a schema file without what says that it is one."""
+    """Returns the name of a schema file without its suffix."""
     return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """`template` is filled with the words of a `SubjectSource`."""
+    """A naming strategy. `template` refers to the properties of a `SubjectSource`."""
 
     name: str
     template: str
@@ -71,7 +72,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """Files whose path matches `pattern` have the subject that `template` makes."""
+    """Files with a path that matches `pattern` get the subject of `template`."""
 
     pattern: str
     template: str
@@ -87,33 +88,34 @@ class SubjectRule:
 
 
 def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[SubjectRule] = ()) -> str:
-    """The subject of a file: by the first rule that covers it, else by the strategy.
+    """Returns the subject of a file: by the first matching rule, else by the strategy.
 
     Raises:
-        NoSubject: it needs the schema's name, and the schema has none.
+        NoSubject: the template needs the schema's name, and the schema has none.
     """
     template = next((rule.template for rule in rules if rule.covers(source.path)), STRATEGIES[strategy].template)
     subject = _fill_template(template, source)
     if not subject:
-        raise NoSubject("the subject of this file would be empty; give it one by a rule for its file")
+        raise NoSubject("the subject of this file would be empty; add a rule for this file")
     return subject
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectNaming:
-    """How the subjects of a run are named."""
+    """How a run derives subjects."""
 
     strategy: str = "topic"
     rules: tuple[SubjectRule, ...] = ()
 
     @property
     def needs_record(self) -> bool:
-        """Whether some subject depends on what the schema is called."""
+        """Whether a subject depends on the name of the schema."""
         templates = [STRATEGIES[self.strategy].template, *(rule.template for rule in self.rules)]
         return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
 
     def derive_subject(self, source: SubjectSource) -> str:
-        """
+        """Returns the subject of a file.
+
         Raises:
             NoSubject: see `derive_subject`.
         """
@@ -135,9 +137,9 @@ def _fill_template(template: str, source: SubjectSource) -> str:
         subject = template.format_map(words)
     except (KeyError, IndexError, ValueError, AttributeError):
         expected = ", ".join(f"{{{word}}}" for word in words)
-        raise NoSubject(f"{template!r} is not a subject; expected text in which {expected} may stand") from None
+        raise NoSubject(f"{template!r} is not a subject template; expected text that may contain {expected}") from None
     if not source.record and any(f"{{{word}}}" in template for word in ("record", "name")):
-        raise NoSubject("the schema has no name to make a subject of; give it one by a rule for its file")
+        raise NoSubject("the subject needs the name of the schema, which has none; add a rule for this file")
     if "{directory}" in template and not source.directory:
-        raise NoSubject("the file is in no directory that names its topic; give it a subject by a rule for its file")
+        raise NoSubject("the subject needs the name of the file's directory; add a rule for this file")
     return subject

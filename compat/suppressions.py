@@ -1,7 +1,7 @@
-"""Problems that somebody has decided to live with: for which rule, where, why, and until when.
+"""Suppressions: accepted problems, each with a rule, a place, a reason and an expiry date.
 
-A suppression needs a reason. After its day it no longer holds, and one that matches nothing is told, so that none
-outlives what it was written for. Today's date is an argument.
+A suppression needs a reason. After its expiry date it no longer applies. Unused suppressions are reported, so that they
+get removed. The current date is an argument.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ KEYS: Final = ("rule", "path", "subject", "field", "reason", "expires")
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """`rule`, `path`, `subject` and `field` are patterns (`*`, `?`, `[a-z]`); `expires` is the last day it holds.
+    """Patterns of the problems to suppress (`*`, `?`, `[a-z]`); `expires` is the last day on which it applies.
 
-    What is written out in full matches itself, whatever it holds. `field` is matched against the field's dotted path,
-    such as `header.region` or `items[].price`.
+    A value without wildcards matches itself, also if it contains brackets. `field` is matched against the dotted field
+    path, such as `header.region` or `items[].price`.
     """
 
     reason: str
@@ -37,7 +37,7 @@ class Suppression:
         if not self.reason.strip():
             raise InvalidSuppression("a suppression needs a reason")
         if (self.rule, self.path, self.subject, self.field) == ("*",) * 4:
-            raise InvalidSuppression("a suppression of everything; name a rule, path, subject or field")
+            raise InvalidSuppression("a suppression must not match everything; set rule, path, subject or field")
 
     def covers(self, checked: CheckedSchema, problem: Problem) -> bool:
         return (
@@ -51,16 +51,16 @@ class Suppression:
         return self.expires is None or today <= self.expires
 
     def describe(self) -> str:
-        """Which suppression it is, for messages."""
+        """Identifies the suppression in messages."""
         named = {"rule": self.rule, "path": self.path, "subject": self.subject, "field": self.field}
         return ", ".join(f"{name} {value}" for name, value in named.items() if value != "*")
 
 
 def parse_suppression(table: Mapping[str, Any]) -> Suppression:
-    """A suppression as a settings file gives it.
+    """Parses a suppression of the settings file.
 
     Raises:
-        InvalidSuppression: says which key is wrong and what was expected.
+        InvalidSuppression: a key is invalid; the message names it and the expected value.
     """
     for key, value in table.items():
         if key not in KEYS:
@@ -77,7 +77,7 @@ def _day(value: Any) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(value)
     except (TypeError, ValueError):
-        raise InvalidSuppression(f"expires: expected a day such as 2027-01-31, found {str(value)!r}") from None
+        raise InvalidSuppression(f"expires: expected a date such as 2027-01-31, found {str(value)!r}") from None
 
 
 def apply_suppressions(
@@ -88,11 +88,11 @@ def apply_suppressions(
     *,
     is_partial: bool = False,
 ) -> tuple[tuple[CheckedSchema, ...], tuple[str, ...]]:
-    """The same answers with the suppressed problems marked, and what is to be told of the suppressions.
+    """Marks suppressed problems; returns the marked schemas and notes about expired and unused suppressions.
 
     Args:
-        origin: where they are written down, such as the settings file.
-        is_partial: only some schemas were checked, so that one that matches nothing may be about the others.
+        origin: where the suppressions are defined, such as the settings file.
+        is_partial: only some schemas were checked, so an unused suppression may belong to the others.
     """
     used: set[int] = set()
     marked = tuple(_marked(item, suppressions, today, origin, used) for item in checked)
@@ -126,16 +126,16 @@ def _marked(
 
 
 def _field_path(problem: Problem) -> str:
-    """`header.region` of `field "header.region"`; "" for the whole schema."""
+    """Returns `header.region` of `field "header.region"`; "" for the whole schema."""
     return problem.field.removeprefix('field "').removesuffix('"') if problem.field.startswith("field ") else ""
 
 
 def _matches(text: str, pattern: str) -> bool:
-    # The items of an array are written [], which in a pattern would begin a set of characters.
+    # The brackets of array items would start a character set in a pattern.
     return text == pattern or pattern == "*" or fnmatch.fnmatchcase(text, pattern.replace("[]", "[[]]"))
 
 
 def _matches_path(file: str, pattern: str) -> bool:
-    """A pattern of a path also means what lies below the directory it names."""
+    """Matches a path; a pattern that names a directory matches all files below it."""
     file, pattern = file.removeprefix("./"), pattern.removeprefix("./").rstrip("/")
     return _matches(file, pattern) or _matches(file, f"{pattern}/*") or file.startswith(f"{pattern}/")

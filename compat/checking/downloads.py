@@ -1,8 +1,7 @@
-"""Schemas of a registry as files: `<subject>.avsc`, or `<subject>/<version>.avsc` with every version.
+"""Downloads schemas of a registry to files: `<subject>.avsc`, or `<subject>/<version>.avsc` for every version.
 
-Both are layouts that `--against DIRECTORY` reads. What a schema refers to is downloaded too. Subjects are other
-people's
-names: none leads out of the directory, and two that differ in capital letters only are two files on every system.
+`--against DIRECTORY` reads both layouts. Referenced schemas are downloaded too. Subject names are untrusted: no file
+name leaves the directory, and two subjects that differ only in case get two files on every system.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file to be. `state` is new, updated or unchanged."""
+    """A file to write. `state` is new, updated or unchanged."""
 
     path: Path
     text: str
@@ -32,10 +31,10 @@ class Download:
 
 
 def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]:
-    """The subjects that names and patterns mean, all of the default context without any.
+    """Returns the subjects that match names or patterns; without patterns, all subjects of the default context.
 
     Raises:
-        SubjectNotFound: a pattern means none.
+        SubjectNotFound: a pattern matches no subject.
     """
     subjects = client.subjects("" if not any(pattern.startswith(":") for pattern in patterns) else None)
     if not patterns:
@@ -52,11 +51,11 @@ def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]
 def plan_downloads(
     client: RegistryClient, subjects: Sequence[str], directory: Path, *, all_versions: bool
 ) -> Iterator[Download]:
-    """The files of subjects and of those they refer to.
+    """Yields the files of the subjects and of all subjects they refer to.
 
     Raises:
-        RegistryError: the registry cannot be asked.
-        OSError: a file that is there cannot be read.
+        RegistryError: a request to the registry failed.
+        OSError: an existing file cannot be read.
     """
     waiting, seen = list(subjects), set(subjects)
     names = _Names(directory, "" if all_versions else SUFFIX)
@@ -76,8 +75,9 @@ def plan_downloads(
 
 
 class _Names:
-    """What files or directories below a directory are called. `taken` are those that are there or were given, in small
-    letters, as some file systems compare them."""
+    """Assigns file or directory names below a directory. `taken` contains existing and assigned names in lower case, as
+    case-insensitive file systems compare them.
+    """
 
     def __init__(self, directory: Path, suffix: str) -> None:
         self._directory = directory
@@ -91,12 +91,12 @@ class _Names:
             if self._taken.setdefault(name.lower(), name) == name:
                 return name
         raise FileExistsError(
-            errno.EEXIST, "a file of that name is there in other letters", str(self._directory / name)
+            errno.EEXIST, "a file with the same name in another case exists", str(self._directory / name)
         )
 
 
 def _context(subject: str) -> str:
-    """The prefix of a subject's context, which references mean that name none."""
+    """Returns the prefix of a subject's context; references without a context refer to the same context."""
     context, colon, _ = subject[1:].partition(":") if subject.startswith(":.") else ("", "", "")
     return f":{context}:" if colon else ""
 
@@ -108,7 +108,7 @@ def _versions(client: RegistryClient, subject: str, all_versions: bool) -> Itera
     for number in client.versions(subject):
         try:
             yield client.version(subject, number)
-        except VersionNotFound:  # deleted for good since the list was made
+        except VersionNotFound:  # permanently deleted after the list was read
             continue
 
 
@@ -121,7 +121,7 @@ def _download(item: RegisteredSchema, subject: str, version: int, path: Path) ->
 
 
 def _indented(text: str) -> str:
-    """A registry keeps schemas in one line; people and line numbers want many."""
+    """Indents a schema, because the registry stores it as one line, and diffs and line numbers need several."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The few things that are asked of git, as values. No network: a revision that is not there is an error."""
+"""Git commands that return values. They use no network: a revision that was not fetched is an error."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import subprocess
 
-BLOB_BYTES_MAX = 16_000_000  # as of a file that is read
+BLOB_BYTES_MAX = 16_000_000  # as for files, see inputs.FILE_BYTES_MAX
 LINK_MODE = b"120000"
-LINKS_MAX = 40  # that lead to one another, as Linux has it
-GIT_TIMEOUT_S = 120  # of one git command; a repository with a long history takes seconds
+LINKS_MAX = 40  # chained symbolic links, as on Linux
+GIT_TIMEOUT_S = 120  # per git command; with a long history it takes seconds
 
 
 class GitFailed(Exception):
-    """One line that says what git cannot do, and what to do about it."""
+    """A git command failed; the message gives the reason and the remedy in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file in one commit. `before` differs from `path` where the commit renamed it; `blob` is "" where the commit
-    removed it."""
+    """One file in one commit. `before` differs from `path` if the commit renamed it; `blob` is "" if the commit deleted
+    it.
+    """
 
     commit: str
     path: str
@@ -35,7 +36,9 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class GitTree:
-    """`files` are path to blob, of a symbolic link the blob of what it leads to, where that is a file of the tree."""
+    """Content of a commit. `files` maps path to blob; a symbolic link has the blob of its target if the target is in
+    the tree.
+    """
 
     files: Mapping[str, str]
     submodules: tuple[str, ...] = ()
@@ -45,10 +48,10 @@ class GitTree:
 
 
 class GitRepository:
-    """The git repository around a directory.
+    """The git repository that contains a directory.
 
     Raises:
-        GitFailed: there is none, or no git.
+        GitFailed: there is no repository, or git is not installed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -59,10 +62,10 @@ class GitRepository:
         self.top = Path(os.path.realpath(os.fsdecode(top.stdout).rstrip("\n")))
 
     def commit(self, revision: str) -> str:
-        """The commit that a revision means; of HEAD before the first commit, the tree that holds nothing.
+        """Returns the commit of a revision; for HEAD before the first commit, the empty tree.
 
         Raises:
-            GitFailed: none.
+            GitFailed: there is no such revision.
         """
         found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         if found.returncode == 0 and revision:
@@ -72,7 +75,9 @@ class GitRepository:
         raise GitFailed(f"git knows no revision {revision!r}; {self._advice(revision)}")
 
     def _advice(self, revision: str) -> str:
-        """A clone of CI has one branch, and often one commit; more history of that brings no other branch."""
+        """Returns advice for an unknown revision. A clone in CI has one branch and often one commit; deepening it adds
+        no other branch.
+        """
         remote, slash, branch = revision.partition("/")
         remotes = os.fsdecode(self._run("remote").stdout).split()
         if slash and remote in remotes:
@@ -85,7 +90,7 @@ class GitRepository:
         return self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
 
     def path_of(self, path: str) -> str | None:
-        """A file's place in the repository, with forward slashes; None where it is outside."""
+        """Returns a file's path in the repository with forward slashes; None if it is outside."""
         full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))  # noqa: PTH118,PTH119,PTH120
         try:
             return Path(full).relative_to(self.top).as_posix()
@@ -93,7 +98,7 @@ class GitRepository:
             return None
 
     def tree(self, commit: str) -> GitTree:
-        """What a commit holds."""
+        """Returns the content of a commit."""
         listing = self._output("ls-tree", "-r", "-z", "--full-tree", commit)
         files: dict[str, str] = {}
         links: dict[str, str] = {}
@@ -113,7 +118,7 @@ class GitRepository:
         return GitTree(files, tuple(submodules))
 
     def blobs(self, object_names: Sequence[str]) -> Mapping[str, bytes]:
-        """The contents of blobs, in one process; of one beyond the limit, what reaches just over it."""
+        """Returns the contents of blobs, read in one process. A blob over the limit is cut one byte past it."""
         names = list(dict.fromkeys(object_names))
         if not names:
             return {}
@@ -130,19 +135,19 @@ class GitRepository:
         return found
 
     def renames(self, commit: str) -> Mapping[str, str]:
-        """Files of the working tree that a commit has under another path: path to that path."""
+        """Returns renamed files: path in the working tree to path in the commit."""
         listing = self._output("diff", "--name-status", "-z", "-M", "--diff-filter=R", commit, "--")
         parts = [os.fsdecode(part) for part in listing.split(b"\0") if part]
         return {parts[at + 2]: parts[at + 1] for at in range(0, len(parts) - 2, 3)}
 
     def changed_files(self, commit: str) -> frozenset[str]:
-        """Paths of the working tree that differ from a commit, new ones that git does not know yet among them."""
+        """Returns paths of the working tree that differ from a commit, including untracked files."""
         changed = self._output("diff", "--name-only", "-z", "--no-renames", commit, "--")
         untracked = self._output("ls-files", "-z", "--others", "--exclude-standard", "--full-name", ":/")
         return frozenset(os.fsdecode(part) for part in (changed + untracked).split(b"\0") if part)
 
     def history(self, commit: str, patterns: Sequence[str]) -> Iterator[FileChange]:
-        """What the line of first parents changed, newest first; of a merge, what it brought to that line."""
+        """Yields the changes of the first-parent history, newest first; for a merge, its changes to that line."""
         shape = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
         listing = self._output("log", "--first-parent", "-m", *shape, commit, "--", *patterns)
         for part in listing.split(b"\x01")[1:]:
@@ -150,14 +155,14 @@ class GitRepository:
             yield from _changes(os.fsdecode(head), [os.fsdecode(row) for row in rows.split(b"\0")])
 
     def merge_base(self, revision: str) -> str:
-        """The commit that the working tree's branch left a revision at, or the revision where they share none."""
+        """Returns the merge base of a revision and HEAD, or the revision if they share no history."""
         commit = self.commit(revision)
         found = self._run("merge-base", commit, "HEAD")
         return os.fsdecode(found.stdout).strip() if found.returncode == 0 else commit
 
     def starting_point(self, revision: str) -> str:
-        """What a branch's changes are measured from: where the working tree's branch left a branch or commit; a tag
-        itself, since it says what was released.
+        """Returns the commit from which a branch's changes are measured: the merge base of a branch or commit, or a tag
+        itself.
 
         Raises:
             GitFailed: there is no such revision.
@@ -173,7 +178,7 @@ class GitRepository:
         return found.stdout
 
     def _run(self, *arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        import subprocess  # takes a tenth of the command's time to import, and most baselines need none
+        import subprocess  # importing it takes a tenth of the command's time, and most baselines do not need it
 
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", "-C", str(self._directory), "-c", "core.quotePath=false", *arguments]
@@ -190,14 +195,14 @@ class GitRepository:
 
 
 def _no_repository(said: str, directory: Path) -> str:
-    """Git also finds none where there is one that it does not trust, as containers of CI have it."""
+    """Returns why git found no repository; git also ignores one of another user, as in CI containers."""
     if "dubious ownership" in said:
         return f"git does not trust {directory}, which another user owns: git config --global --add safe.directory '*'"
     return f"{directory} is in no git repository; run the check in one, or compare with files or a directory"
 
 
 def _resolve_links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """The files that links lead to; not those that lead nowhere, out of the repository or through other directories."""
+    """Returns the targets of links; omits links to missing files, out of the repository or through directories."""
     found = {}
     for path in links:
         target = path
@@ -211,7 +216,7 @@ def _resolve_links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[s
 
 
 def _changes(commit: str, rows: Sequence[str]) -> Iterator[FileChange]:
-    """The rows of `git log --raw -z`: modes, blobs and a status, then one path, or two of a rename."""
+    """Parses rows of `git log --raw -z`: modes, blobs and a status, then one path, or two for a rename."""
     at = 0
     while at < len(rows):
         if not rows[at].startswith(":"):

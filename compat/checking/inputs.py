@@ -1,4 +1,4 @@
-"""The schema files that a command line names: files, patterns, directories and standard input."""
+"""Finds and reads the schema files that a command line selects: files, patterns, directories and standard input."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from headrace.compat.check_result import Failure, FailureKind
 STANDARD_INPUT = "-"
 SUFFIX = ".avsc"
 JSON_SUFFIX = ".json"
-"""Of files that are schemas only where they hold a named type, since most hold something else."""
+"""Files with this suffix are schemas only if they contain a named type."""
 
 NAMED_TYPE_KEYS = {"record": "fields", "error": "fields", "enum": "symbols", "fixed": "size"}
 BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"')
-"""The beginning of a text that is no JSON and was meant to be a schema."""
+"""Start of a text that is invalid JSON but was probably meant to be a schema."""
 
 FILE_BYTES_MAX = 16_000_000
 """Largest file that is read: the longest schema text in the widest characters."""
 
 SKIPPED_DIRECTORIES = frozenset({"node_modules", "__pycache__"})
-"""Besides hidden ones, such as .git and .venv."""
+"""Skipped in addition to hidden directories such as .git and .venv."""
 
 FILES_MAX = 20_000
-"""Most files that are read in search of a type."""
+"""Most files that are searched for a type."""
 
 _TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 _NOT_A_LINE_END = re.compile(r"[^\r\n]")
@@ -40,9 +40,11 @@ _NOT_A_LINE_END = re.compile(r"[^\r\n]")
 
 @dataclass(frozen=True, slots=True)
 class SchemaFile:
-    """`path` is the name shown to people and opened; `key` is its place below the directory that was named, with
-    forward
-    slashes, by which another directory holds the same schema. Of standard input both are the name it was given."""
+    """A schema file.
+
+    `path` is shown to users and opened. `key` is the path below the named directory, with forward slashes; another
+    directory has the same schema under the same key. For standard input both are the name given for it.
+    """
 
     path: str
     key: str
@@ -56,37 +58,40 @@ class FoundFiles:
 
 
 def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> FoundFiles:
-    """The files that arguments mean, each once, in the arguments' order.
+    """Returns the files that the arguments select, each once, in the order of the arguments.
 
     Args:
-        stdin_name: what `-` is called; its subject and its place in a baseline are made from it.
+        stdin_name: file name that stands for `-`; determines its subject and its path in a baseline.
     """
     files: dict[str, SchemaFile] = {}
     failures: list[Failure] = []
     for argument in arguments:
-        found = list(_expanded(normalize_path(argument), stdin_name))
+        found = list(_expand(normalize_path(argument), stdin_name))
         if not found:
-            failures.append(Failure(FailureKind.UNREADABLE, argument, _nothing_found(argument)))
+            failures.append(Failure(FailureKind.UNREADABLE, argument, _no_match_reason(argument)))
         for file in found:
             files.setdefault(file.path, file)
     return FoundFiles(tuple(files.values()), tuple(failures))
 
 
 def normalize_path(argument: str) -> str:
-    """The one name of a file of the working directory: without ./, not absolute and with forward slashes on Windows
-    too, as CI, git, subjects and patterns of settings know it."""
+    """Returns the canonical name of a file: relative to the working directory, without ./, with forward slashes on
+    Windows too.
+
+    CI, git, subjects and patterns of the settings use this name.
+    """
     path = PurePath(argument)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     return path.as_posix() if argument else ""
 
 
-def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
+def _expand(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
     if argument == STANDARD_INPUT:
         name = stdin_name or "stdin.avsc"
         yield SchemaFile(name, PurePath(name).name, is_stdin=True)
     elif argument and "\x00" not in argument and os.path.isdir(argument):  # noqa: PTH112 - "" is not "."
-        yield from _below(argument)
+        yield from _files_below(argument)
     elif is_pattern(argument) and not os.path.exists(argument):  # noqa: PTH110
         fixed = argument[: len(re.split(r"[*?\[]", argument)[0])].rpartition("/")[0]
         for path in sorted(PurePath(name).as_posix() for name in glob.glob(argument, recursive=True)):  # noqa: PTH207
@@ -97,14 +102,15 @@ def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
 
 
 def is_pattern(argument: str) -> bool:
-    """Whether it is to be read as a pattern, unless a file is called so."""
+    """Whether an argument is a pattern; a file of that exact name takes precedence."""
     return re.search(r"[*?]|\[.*\]", argument, re.DOTALL) is not None
 
 
-def _below(directory: str) -> Iterator[SchemaFile]:
-    """The schema files below a directory, sorted; a directory called something.avsc is looked into like any other, and
-    what is neither, such as a pipe that nobody writes to, is left alone."""
-    for path, names in _walked(directory):
+def _files_below(directory: str) -> Iterator[SchemaFile]:
+    """Yields the schema files below a directory, sorted. Directories named like schemas are searched; special files
+    such as pipes are skipped.
+    """
+    for path, names in _walk_directories(directory):
         for name in sorted(names):
             full = PurePath(path, name).as_posix()
             if (is_schema_name(name) and is_file(full)) or (is_json_name(name) and _holds_schema(full)):
@@ -112,25 +118,25 @@ def _below(directory: str) -> Iterator[SchemaFile]:
 
 
 def directories_below(directory: str) -> Iterator[str]:
-    """The directories that are searched when a directory is named, itself the first."""
-    return (path for path, _ in _walked(directory))
+    """Yields the directories that are searched, starting with the given one."""
+    return (path for path, _ in _walk_directories(directory))
 
 
-def _walked(directory: str) -> Iterator[tuple[str, list[str]]]:
+def _walk_directories(directory: str) -> Iterator[tuple[str, list[str]]]:
     for path, directories, names in os.walk(directory, followlinks=True):
         directories[:] = sorted(
-            name for name in directories if is_searched(name) and not _leads_back(directory, path, name)
+            name for name in directories if is_searched(name) and not _is_link_loop(directory, path, name)
         )
         yield path, names
 
 
 def is_searched(name: str) -> bool:
-    """Whether a directory below a named one is searched."""
+    """Whether a subdirectory is searched."""
     return not name.startswith(".") and name not in SKIPPED_DIRECTORIES
 
 
-def _leads_back(top: str, path: str, name: str) -> bool:
-    """Whether a directory is a link to one that it was reached through from the top."""
+def _is_link_loop(top: str, path: str, name: str) -> bool:
+    """Whether a directory is a link to a parent of itself."""
     full = Path(path, name)
     if not full.is_symlink():
         return False
@@ -142,17 +148,17 @@ def _leads_back(top: str, path: str, name: str) -> bool:
 
 
 def is_schema_name(name: str) -> bool:
-    """Whether a file is called like a schema."""
+    """Whether the file name is that of a schema."""
     return name.lower().endswith(SUFFIX)
 
 
 def is_json_name(name: str) -> bool:
-    """Whether a file is called like one that may be a schema: see `is_schema_text`."""
+    """Whether the file name is that of JSON, which may be a schema, see `is_schema_text`."""
     return name.lower().endswith(JSON_SUFFIX)
 
 
 def is_schema_text(text: str) -> bool:
-    """Whether JSON is a named type of Avro, or begins like one and has a mistake; most JSON is something else."""
+    """Whether the text is a named type of Avro, or invalid JSON that starts like one."""
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -169,21 +175,21 @@ def _holds_schema(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether it can be read to an end; a broken link is a file that cannot, which is told when it is read."""
+    """Whether the path is a regular file. A broken link counts as a file; reading it reports the error."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return True
 
 
-def _nothing_found(argument: str) -> str:
+def _no_match_reason(argument: str) -> str:
     if is_pattern(argument):
         return "the pattern matches no file; expected schema files (.avsc)"
     return "the directory holds no schema file (.avsc)"
 
 
 def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failure:
-    """The text of a file, or why there is none; see `decode`."""
+    """Returns the text of a file, or the failure; see `decode`."""
     path = file if isinstance(file, str) else file.path
     try:
         if isinstance(file, SchemaFile) and file.is_stdin:
@@ -200,7 +206,7 @@ def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failur
 
 
 def read_texts(files: Iterable[SchemaFile | str], *, comments: bool = False) -> tuple[dict[str, str], list[Failure]]:
-    """The texts of files by path, and why those of others are not among them."""
+    """Returns the texts of readable files by path, and the failures of the others."""
     texts: dict[str, str] = {}
     failures = []
     for file in files:
@@ -213,10 +219,10 @@ def read_texts(files: Iterable[SchemaFile | str], *, comments: bool = False) -> 
 
 
 def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
-    """The text that bytes hold, or why they hold none.
+    """Decodes the content of a schema file, or returns the failure.
 
     Args:
-        comments: comments are read past.
+        comments: replace comments with blanks.
     """
     if len(data) > FILE_BYTES_MAX:
         message = f"longer than {FILE_BYTES_MAX} bytes; expected an Avro schema in JSON"
@@ -227,12 +233,12 @@ def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Failure(FailureKind.INVALID, path, *_not_text(data, error))
+        return Failure(FailureKind.INVALID, path, *_describe_encoding_error(data, error))
     return blank_out_comments(text) if comments else text
 
 
-def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
-    """What is wrong with bytes that are not UTF-8, and where."""
+def _describe_encoding_error(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
+    """Returns the problem of bytes that are not UTF-8, and its position."""
     before = data[: error.start]
     line_start = before.rfind(b"\n") + 1
     position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)
@@ -241,7 +247,7 @@ def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
 
 
 def blank_out_comments(text: str) -> str:
-    """The same text with blanks for comments, so that all else keeps its line and column."""
+    """Replaces comments with blanks to preserve positions. JSON has no comments, but Avro Java ignores them."""
     if "/*" not in text and "//" not in text:
         return text
     return _TEXT_OR_COMMENT.sub(
@@ -251,9 +257,12 @@ def blank_out_comments(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkingDirectoryFiles:
-    """The schema files of the disk around a path; see `type_sets.TypeSource`. With `comments` these are read past.
+    """Schema files on disk near a path, see `type_sets.TypeSource`.
 
-    Around a file called .avsc these are files called so, since .json beside it may be copies that something made of it.
+    Near an .avsc file only .avsc files are searched, because .json files next to it may be generated copies.
+
+    Args:
+        comments: ignore comments in the files.
     """
 
     comments: bool = False
@@ -268,7 +277,7 @@ class WorkingDirectoryFiles:
         return [other for other in paths if is_file(other)]
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
-        """Nothing outside the working directory, which may be the whole disk."""
+        """Returns only files inside the working directory, because the parent directory may be the whole disk."""
         if Path(path).is_absolute() or ".." in Path(path).parts:
             return ()
         found = [file.path for file in find_files([directory]).files]

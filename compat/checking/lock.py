@@ -1,8 +1,8 @@
-"""The lock file: which version and id of a registry each schema file is, so that CI can prove that they still agree.
+"""The lock file pins the registry version and id of each schema file, so that CI can detect differences.
 
     {"format": 1, "schemas": [{"file", "subject", "version", "id", "sha256"}]}
 
-`sha256` is of the canonical text, so that layout does not matter; references stand in it by name.
+`sha256` is the hash of the canonical text, so that formatting does not matter; references are included by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 class InvalidLock(Exception):
-    """A text that is no lock file."""
+    """The text is not a lock file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,16 @@ class LockEntry:
 
 
 def sha256_of(sources: Sources, path: str) -> str:
-    """
+    """Returns the hash of a file's canonical text.
+
     Raises:
-        SchemaParseError: the file is no schema.
+        SchemaParseError: the file is not a schema.
     """
     return hashlib.sha256(canonical_text(sources.types.schema(path)).encode()).hexdigest()
 
 
 def lock_entry(item: RegistrationResult, sources: Sources) -> LockEntry:
-    """The row of a schema that is registered."""
+    """Returns the lock entry of a registered schema."""
     assert item.version is not None
     assert item.schema_id is not None
     registration = item.registration
@@ -58,9 +59,10 @@ def lock_text(rows: Sequence[LockEntry]) -> str:
 
 
 def parse_lock(text: str) -> tuple[LockEntry, ...]:
-    """
+    """Parses a lock file.
+
     Raises:
-        InvalidLock: says what is wrong.
+        InvalidLock: the text is not a lock file; the message gives the reason.
     """
     try:
         document: Any = json.loads(text)
@@ -77,24 +79,24 @@ def parse_lock(text: str) -> tuple[LockEntry, ...]:
 def find_differences(
     rows: Sequence[LockEntry], sources: Sources, subjects: dict[str, str], client: RegistryClient | None
 ) -> Iterator[str]:
-    """Where files, lock and registry do not agree, each in one sentence.
+    """Yields the differences between files, lock and registry, one sentence each.
 
     Args:
-        subjects: file to subject, of the files that should be in the lock.
-        client: None to leave the registry out.
+        subjects: file to subject, for the files that must be in the lock.
+        client: None to skip the registry.
     """
     by_file = {row.file: row for row in rows}
     for file, subject in subjects.items():
         row = by_file.get(file)
         if row is None:
-            yield f"{file}: is not in the lock; register it and write the lock anew"
+            yield f"{file}: is not in the lock; register it and rewrite the lock"
         elif row.subject != subject:
             yield f"{file}: its subject is {subject}, but {row.subject} in the lock"
         else:
             yield from _file_differs(row, sources)
     for row in rows:
         if row.file not in subjects and row.file not in sources.types.texts:
-            yield f"{row.file}: is in the lock, but not among the files"
+            yield f"{row.file}: is in the lock, but not among the files; remove it from the lock or add the file"
         if client is not None:
             yield from _registry_differs(row, client)
 
@@ -128,4 +130,4 @@ def _registry_differs(row: LockEntry, client: RegistryClient) -> Iterator[str]:
         yield f"{row.file}: {what} is not a schema in the registry: {error}"
         return
     if digest != row.sha256:
-        yield f"{row.file}: {what} has another content in the registry than in the lock"
+        yield f"{row.file}: the content of {what} differs between registry and lock"

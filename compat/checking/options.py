@@ -1,4 +1,4 @@
-"""From the settings and a command's flags to the values that a check takes."""
+"""Converts settings and command-line flags to the values of a check."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS_ORIGIN = "the settings (compat.suppressions)"
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """What is checked, and what its subjects are called."""
+    """Adds the flags that select schemas and name their subjects."""
     parser.add_argument(
         "schemas",
         nargs="*",
@@ -44,7 +44,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("what is checked")
     group.add_argument(
-        "--since", metavar="REF", help="only files that differ from where this branch left REF, and those that use them"
+        "--since", metavar="REF", help="only files changed since the merge base with REF, and files that use them"
     )
     group.add_argument(
         "--types",
@@ -54,7 +54,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
         help="files and directories of types that schemas may use",
     )
     group.add_argument(
-        "--allow-comments", action="store_true", help="read past comments in files, as Avro Java does and others do not"
+        "--allow-comments", action="store_true", help="ignore comments in schema files, as only Avro Java does"
     )
     group.add_argument("--stdin-name", default="", metavar="FILE", help="file name that standard input stands for")
     group = parser.add_argument_group("subjects")
@@ -69,21 +69,20 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[PATTERN=]SUBJECT",
-        help="the subject of files of such a path, before the strategy; may be made of {topic} {kind} {stem} "
-        "{directory} "
-        "{record} {name} {namespace}; may be repeated",
+        help="subject of files that match PATTERN; overrides the strategy; may contain {topic} {kind} {stem} "
+        "{directory} {record} {name} {namespace}; may be repeated",
     )
 
 
 def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
-    """The schemas that a command is about.
+    """Reads the schemas that a command selects.
 
     Raises:
-        BaselineFailed: `--since` cannot be told.
+        BaselineFailed: the changes of `--since` cannot be read.
     """
     schemas = args.schemas or settings.schemas
     if not schemas:
-        raise SettingsError("no schema to work on; name files or directories, or set compat.schemas in headrace.toml")
+        raise SettingsError("no schemas selected; name files or directories, or set compat.schemas in headrace.toml")
     if args.schemas.count("-") > 1:
         raise SettingsError("standard input (-) can be read only once")
     types = args.types or settings.types
@@ -93,7 +92,7 @@ def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
 
 
 def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectNaming:
-    """How subjects are named; rules of the command line go before those of the settings."""
+    """Returns how subjects are derived; rules of the command line precede those of the settings."""
     rules = []
     try:
         for text in args.subject:
@@ -106,7 +105,7 @@ def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectN
 
 
 def parse_level_choice(args: argparse.Namespace, settings: CompatSettings) -> LevelChoice:
-    """Which level is asked for."""
+    """Returns the requested level."""
     text, origin = (args.level, "--level") if args.level else (settings.level, "compat.level")
     try:
         level = parse_level(text) if text else None
@@ -116,11 +115,11 @@ def parse_level_choice(args: argparse.Namespace, settings: CompatSettings) -> Le
 
 
 def open_baseline(args: argparse.Namespace, settings: Settings) -> Baseline:
-    """What the schemas are compared with: of the flags, else of the settings."""
+    """Returns the baseline: from the flags, else from the settings."""
     given = [name for name in ("against", "against_registry", "against_db") if getattr(args, name) is not None]
     if len(given) > 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise SettingsError(f"{flags}: expected one baseline")
+        raise SettingsError(f"{flags}: expected only one baseline")
     if args.against_registry is not None:
         return _registry(settings, args.against_registry, args)
     if args.against_db is not None:
@@ -128,7 +127,7 @@ def open_baseline(args: argparse.Namespace, settings: Settings) -> Baseline:
     places = args.against or settings.compat.against
     if not places:
         raise SettingsError(
-            "nothing to compare with; give --against git:REF, a directory or files, or --against-registry URL, "
+            "no baseline to compare with; give --against git:REF, a directory or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
     return _places(places, settings, args)
@@ -139,7 +138,7 @@ def _places(places: Sequence[str], settings: Settings, args: argparse.Namespace)
     prefixes = (GIT_PREFIX, GIT_TIP_PREFIX, *URL_BEGINNINGS)
     special = [location for location in places if location.startswith(prefixes) or location == REGISTRY]
     if special and len(places) > 1:
-        raise SettingsError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
+        raise SettingsError(f"--against: {special[0]} must be the only value; only files can be combined, oldest first")
     location = places[0]
     if location.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
         kind, _, rest = location.partition(":")
@@ -171,27 +170,28 @@ def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baselin
 
 
 def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
-    """Of a few files all may well be new, of a whole tree hardly."""
+    """Returns whether all schemas may be new: likely for a few files, unlikely for a whole tree."""
     from headrace.compat.checking.baselines.registry import AllNewPolicy
 
     if args.all_new:
         return AllNewPolicy.ALLOW
-    return AllNewPolicy.REFUSE_IF_MISNAMED if _is_part(args) else AllNewPolicy.REFUSE
+    return AllNewPolicy.REFUSE_IF_MISNAMED if _is_partial(args) else AllNewPolicy.REFUSE
 
 
-def _is_part(args: argparse.Namespace) -> bool:
-    """Whether more schemas belong to the settings than are checked."""
+def _is_partial(args: argparse.Namespace) -> bool:
+    """Whether only some schemas of the settings are checked."""
     return bool(args.since) or any(Path(argument).is_file() or argument == "-" for argument in args.schemas)
 
 
 def open_client(settings: Settings, url: str, *, is_from_working_directory: bool = False) -> RegistryClient:
-    """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
+    """Returns a client of the registry at a URL, with the credentials of the settings.
 
     Args:
-        is_from_working_directory: the URL comes from the working directory's own settings, and not from who called.
+        url: "" for the URL of the settings.
+        is_from_working_directory: the URL comes from settings in the working directory, not from the user.
 
     Raises:
-        SettingsError: the URL is none, or credentials and certificates cannot be used.
+        SettingsError: the URL, the credentials or the certificates cannot be used.
     """
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
@@ -209,7 +209,7 @@ def open_client(settings: Settings, url: str, *, is_from_working_directory: bool
 
 
 def parse_lint_options(args: argparse.Namespace, settings: CompatSettings) -> tuple[EnabledLint, ...]:
-    """The lints that are asked for, and those by default; those of the command line go before those of the settings."""
+    """Returns the enabled and the default lints; the command line overrides the settings."""
     words = [*settings.lints, *(word for text in args.lint for word in text.split(","))]
     from headrace.compat.lints import DEFAULT_LINTS, parse_lints
 
@@ -220,7 +220,7 @@ def parse_lint_options(args: argparse.Namespace, settings: CompatSettings) -> tu
 
 
 def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exemptions:
-    """What is found and does not count."""
+    """Returns the suppressions and known problems."""
     suppressions = []
     for number, table in enumerate(settings.suppressions, 1):
         try:
@@ -228,14 +228,14 @@ def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exem
         except CompatError as error:
             raise SettingsError(f"compat.suppressions, table {number}: {error}") from None
     path = args.baseline or settings.baseline
-    exemptions = Exemptions(tuple(suppressions), SETTINGS_ORIGIN, is_partial=_is_part(args))
+    exemptions = Exemptions(tuple(suppressions), SETTINGS_ORIGIN, is_partial=_is_partial(args))
     if not path or args.write_baseline:
         return exemptions
     try:
         known = parse_baseline(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(
-            f"the baseline file {path} cannot be read: {error.strerror}; make it with --write-baseline {path}"
+            f"the baseline file {path} cannot be read: {error.strerror}; create it with --write-baseline {path}"
         ) from None
     except (UnicodeDecodeError, CompatError) as error:
         raise SettingsError(f"the baseline file {path} cannot be used: {error}") from None

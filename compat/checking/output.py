@@ -1,4 +1,4 @@
-"""Where an outcome goes: standard output in one format, files in others, what could not be judged to standard error."""
+"""Writes the result: standard output in one format, files in others, and failures to standard error."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headrace.compat.formats.text import COLOURED, PLAIN, render_text
 from headrace.settings import SettingsError
 
 REPOSITORY_RELATIVE_FORMATS = frozenset({"github", "gitlab", "sarif"})
-"""Formats whose files are looked for from the top of the repository, wherever in it the command ran."""
+"""Consumers of these formats expect paths relative to the repository, wherever the command ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file that gets a format."""
+    """An output file and its format."""
 
     format: str
     path: str
 
 
 def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
-    """`FORMAT=PATH` of each.
+    """Parses `FORMAT=PATH` options.
 
     Raises:
-        SettingsError: one of them is none.
+        SettingsError: an option is invalid.
     """
     outputs = []
     for text in texts:
@@ -44,23 +44,23 @@ def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
 
 
 def write_outputs(result: CheckResult, outputs: Sequence[Output]) -> None:
-    """Writes the files, and the directories they lie in.
+    """Writes the files and creates their directories.
 
     Raises:
-        SettingsError: one cannot be written.
+        SettingsError: a file cannot be written.
     """
     for output in outputs:
         path = Path(output.path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # A file name need not be valid text; escaped, it is still there to read.
+            # File names need not be valid text; escaping keeps them readable.
             path.write_text(_rendered(output.format, result), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise SettingsError(f"--output: {output.path} cannot be written: {error.strerror}") from None
 
 
 def print_result(result: CheckResult, name: str, *, verbose: bool = False, quiet: bool = False) -> None:
-    """The outcome on standard output, and one line on standard error for each schema that could not be judged."""
+    """Prints the result to standard output, and one line per failure to standard error."""
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
     if name == "text":
@@ -79,7 +79,7 @@ def _rendered(name: str, result: CheckResult) -> str:
 
 
 def _with_repository_paths(result: CheckResult) -> CheckResult:
-    """The same with files called by their place in the repository, where there is one around the working directory."""
+    """Converts file paths to paths relative to the enclosing repository, if there is one."""
     directory = Path.cwd()
     top = next((above for above in (directory, *directory.parents) if (above / ".git").exists()), directory)
     location = directory.relative_to(top).as_posix()
@@ -91,7 +91,7 @@ def _with_repository_paths(result: CheckResult) -> CheckResult:
 
     return replace(
         result,
-        # A schema that was deleted has its place too; of a failure it may also be the name of a baseline.
+        # Deleted schemas are included. The file of a failure may also be the name of a baseline.
         checked=tuple(replace(item, file=in_top(item.file)) for item in result.checked),
         failures=tuple(
             replace(failure, file=in_top(failure.file)) if os.path.lexists(failure.file) else failure
@@ -101,7 +101,7 @@ def _with_repository_paths(result: CheckResult) -> CheckResult:
 
 
 def escape_unencodable(stream: TextIO) -> None:
-    """A file name need not be valid text, and not every terminal has every character; neither may end the check."""
+    """Makes a stream escape characters that it cannot encode, such as file names that are not valid text."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 

@@ -1,8 +1,4 @@
-"""Schema files into a registry: what is to be registered, in which order, and doing it.
-
-A file that uses the types of another one is registered with a reference to that one's subject, after it. What is there
-already is found and left alone, so a run that stopped half-way is finished by the same command.
-"""
+"""Registers schema files: plans the registrations and their order, and performs them."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ class RegistrationAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRegistration:
-    """One schema to register; `dependencies` are the files whose subjects it refers to, by the name of their type."""
+    """One schema to register. `dependencies` are the referenced types and the files that define them."""
 
     file: str
     subject: str
@@ -40,7 +36,7 @@ class PlannedRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """What was, or would be, done with one schema. `version` and `schema_id` are None where a dry run cannot tell."""
+    """Result for one schema. `version` and `schema_id` are None if a dry run cannot know them."""
 
     registration: PlannedRegistration
     action: RegistrationAction
@@ -51,9 +47,9 @@ class RegistrationResult:
 def plan_registrations(
     sources: Sources, naming: SubjectNaming
 ) -> tuple[tuple[PlannedRegistration, ...], tuple[Failure, ...]]:
-    """What is to be registered, what others refer to first, and what cannot be.
+    """Returns the registrations in order, referenced schemas first, and the files that cannot be registered.
 
-    Files that were not named but define types that named ones use are part of it.
+    Files that were not named are included if they define types that named files use.
     """
     plan: dict[str, PlannedRegistration] = {}
     failures: dict[str, Failure] = {failure.file: failure for failure in sources.failures}
@@ -63,7 +59,7 @@ def plan_registrations(
     for item in plan.values():
         same = first.setdefault(item.subject, item)
         if same is not item:
-            message = f"its subject {item.subject} is also that of {same.file}; give one of them another (--subject)"
+            message = f"its subject {item.subject} is also that of {same.file}; set another subject with --subject"
             failures[item.file] = Failure(FailureKind.UNREADABLE, item.file, message)
     return tuple(plan.values()), tuple(failures.values())
 
@@ -79,7 +75,7 @@ def _add(
         return
     types = sources.types
     try:
-        types.schema(path)  # also refuses circles of files, so that this recursion ends
+        types.schema(path)  # also rejects cycles of files, so this recursion ends
         dependencies = () if types.is_self_contained(path) else types.dependencies(path)
         subject = naming.derive_subject(SubjectSource(path, root_type_name(types.texts[path])))
     except SchemaParseError as error:
@@ -97,10 +93,10 @@ def _add(
 def register_all(
     plan: Sequence[PlannedRegistration], client: RegistryClient, *, dry_run: bool = False
 ) -> Iterator[RegistrationResult]:
-    """Registers each in order, and tells of each as soon as it is done.
+    """Registers schemas in order and yields each result immediately.
 
     Raises:
-        RegistryError: the registry refuses one, or cannot be reached; what came before stays registered.
+        RegistryError: the registry refused a schema or is unreachable; earlier schemas stay registered.
     """
     done: dict[str, RegistrationResult] = {}
     for item in plan:
@@ -114,7 +110,7 @@ def _register(
     references = []
     for name, file in item.dependencies:
         other = done[file]
-        if other.version is None:  # of a dry run: what it refers to is not there yet, so neither is this
+        if other.version is None:  # dry run: the referenced schema does not exist yet, so neither does this one
             return RegistrationResult(item, _action_of_new(item, client))
         references.append(SchemaReference(name, other.registration.subject, other.version))
     found = find_registered(client, item.subject, item.text, references)
@@ -130,12 +126,12 @@ def _register(
 def find_registered(
     client: RegistryClient, subject: str, text: str, references: Sequence[SchemaReference] = ()
 ) -> RegisteredSchema | None:
-    """The version of a subject that holds a text, if there is one where a registration would look."""
+    """Returns the version of a subject with the given text, if a registration would find it."""
     try:
         found = client.lookup(subject, text, references)
     except (SubjectNotFound, SchemaNotFound):
         return None
-    # A look-up also finds what stands in another context, and an alias may mean that one.
+    # The lookup also searches other contexts; an alias may refer to such a context.
     named = plain_subject(found.subject or subject)
     return found if named in (plain_subject(subject), _target(client, subject)) else None
 
@@ -156,7 +152,7 @@ def _action_of_new(item: PlannedRegistration, client: RegistryClient) -> Registr
 
 
 def with_planned_files(sources: Sources, plan: Sequence[PlannedRegistration]) -> Sources:
-    """The same with every file of the plan, those too that were not named."""
+    """Returns the sources with all files of the plan, including files that were not named."""
     known = {file.path: file for file in sources.files}
     files = tuple(known.get(item.file) or SchemaFile(item.file, item.file.rpartition("/")[2]) for item in plan)
     return replace(sources, files=files, texts={item.file: item.text for item in plan})

@@ -1,4 +1,10 @@
-"""A whole check: a plan, then its outcome. What each step decides is a value that the next one takes."""
+"""Runs a check: compares every candidate with its history and returns the result.
+
+Also reports deleted schemas (`SCHEMA_DELETED`, a rule about a run instead of a pair). A schema is deleted if the
+baseline, or the revision of `--since`, has a file that the command line selects and the working tree lacks, and no
+other file replaces it. In a registry, any file with the same subject replaces it. If files are identified by path,
+another file with the same subject does not count, because it existed before.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
     from headrace.compat.lints import EnabledLint
 
 ITEMS_PER_PROCESS_MIN = 25
-"""Fewer are done before a second process has started (some 10 ms)."""
+"""Fewer items are done before a second process has started (some 10 ms)."""
 
 PROCESSES_MAX = 16
 
@@ -58,8 +64,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Exemptions:
-    """What is found and does not count. `known` are the problems of `baseline_file`; with `is_partial` they and the
-    suppressions are those of more schemas than are checked."""
+    """Problems that do not count.
+
+    `known` are the problems of `baseline_file`. `is_partial`: the exemptions cover more schemas than are checked.
+    """
 
     suppressions: tuple[Suppression, ...] = ()
     suppressions_origin: str = ""
@@ -70,9 +78,12 @@ class Exemptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """`require_subject`: a schema without an earlier version fails. `skip_invalid`: an earlier version that is no valid
-    schema is told and left out, instead of failing its successor. `deleted`: schemas that are gone are told of.
-    `processes` None: as many as there are cores."""
+    """Options of a check.
+
+    `require_subject`: a schema without an earlier version fails. `skip_invalid`: an invalid earlier version is skipped
+    with a note instead of failing the check. `deleted`: report deleted schemas. `processes`: None for the number of
+    cores.
+    """
 
     require_subject: bool = False
     skip_invalid: bool = False
@@ -82,7 +93,7 @@ class CheckOptions:
 
 
 def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[Candidate], list[Failure]]:
-    """The schemas with their subjects, and those whose subject cannot be told."""
+    """Returns the schemas with their subjects, and the failures of schemas for which no subject can be derived."""
     candidates: list[Candidate] = []
     failures: list[Failure] = []
     for file in sources.files:
@@ -91,14 +102,14 @@ def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[Candi
         try:
             candidates.append(Candidate(file, naming.derive_subject(source), text))
         except NoSubject as error:
-            # What is no schema has no name either; the first is what is told.
+            # An invalid schema has no name either; report that it is invalid.
             invalid = find_invalid(sources.types, file.path)
             failures.append(invalid or Failure(FailureKind.UNREADABLE, file.path, str(error)))
     return candidates, failures
 
 
 def find_invalid(types: TypeSet, path: str) -> Failure | None:
-    """Why a text is no schema, None where it is one."""
+    """Returns the failure of an invalid schema, None if the schema is valid."""
     try:
         types.schema(path)
     except SchemaParseError as error:
@@ -113,7 +124,7 @@ def check(
     choice: LevelChoice,
     options: CheckOptions = CheckOptions(),
 ) -> CheckResult:
-    """Every schema compared with its baseline; what is wrong with one does not stop the others."""
+    """Compares every schema with its baseline; a failure of one schema does not stop the others."""
     candidates, failures = list_candidates(sources, naming)
     failures = [*sources.failures, *failures]
     try:
@@ -144,10 +155,10 @@ def check(
 def _accept_registered(
     candidate: Candidate, result: CheckedSchema | Failure, sources: Sources, baseline: Baseline
 ) -> CheckedSchema | Failure:
-    """The answer, where it is no, unless the baseline takes the schema for a version that it has; lints stay.
+    """Accepts an incompatible schema if the baseline already has it as a version; only the findings of lints remain.
 
     Raises:
-        BaselineFailed: the baseline cannot tell.
+        BaselineFailed: the baseline cannot be read.
     """
     if isinstance(result, Failure) or result.is_compatible:
         return result
@@ -158,11 +169,11 @@ def _accept_registered(
     )
     if not label:
         return result
-    note = f"it is {label} already, so nothing would be registered; later versions do not fit it"
+    note = f"already registered as {label}, so nothing would be registered; incompatible with later versions"
     from headrace.compat.lints import LINTS
 
-    kept = tuple(problem for problem in result.problems if problem.rule in LINTS)
-    return replace(result, problems=kept, notes=(*result.notes, note))
+    lint_findings = tuple(problem for problem in result.problems if problem.rule in LINTS)
+    return replace(result, problems=lint_findings, notes=(*result.notes, note))
 
 
 def _check_deletions(
@@ -172,28 +183,28 @@ def _check_deletions(
     choice: LevelChoice,
     histories: Sequence[VersionHistory],
 ) -> list[CheckedSchema]:
-    """What is to be said of schemas that are gone.
+    """Returns the deleted schemas, each with a `SCHEMA_DELETED` problem.
 
     Raises:
-        BaselineFailed: the baseline cannot tell.
+        BaselineFailed: the baseline cannot be read.
     """
     missing = baseline.deleted_files(sources.scope) if sources.deleted_files is None else sources.deleted_files
     if not missing:
         return []
-    deleted_files = deleted_candidates(missing, sources.scope, naming)
-    subjects = {item.subject for item in deleted_files}
+    deleted = deleted_candidates(missing, sources.scope, naming)
+    subjects = {item.subject for item in deleted}
     everything = replace(sources, files=tuple(SchemaFile(path, sources.scope.key(path)) for path in sources.texts))
-    # Files that have not changed are not among the histories, and may be what is left of the subject.
+    # With --since, unchanged files have no history yet, but one of them may replace the deleted file.
     rivals = [item for item in list_candidates(everything, naming)[0] if item.subject in subjects]
-    found = baseline.histories([*deleted_files, *rivals], choice) if deleted_files else []
-    return report_deletions(
-        deleted_files, found[: len(deleted_files)], [*histories, *found[len(deleted_files) :]], baseline.name, choice
-    )
+    found = baseline.histories([*deleted, *rivals], choice) if deleted else []
+    return report_deletions(deleted, found[: len(deleted)], [*histories, *found[len(deleted) :]], baseline.name, choice)
 
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Schemas are trees without cycles; looking for cycles among them again and again takes a fifth of the time."""
+    """Disables the garbage collector: schemas are trees without cycles, and searching them takes a fifth of the run
+    time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -211,7 +222,7 @@ def _check_candidate(checker: SchemaChecker, item: tuple[Candidate, VersionHisto
 
 @dataclass(frozen=True, slots=True)
 class SchemaChecker:
-    """What is the same for every schema of a run."""
+    """Checks candidates; holds the values shared by all schemas of a run."""
 
     types: TypeSet
     baseline: str
@@ -219,7 +230,7 @@ class SchemaChecker:
     options: CheckOptions = CheckOptions()
 
     def check(self, candidate: Candidate, history: VersionHistory) -> CheckedSchema | Failure:
-        """One schema against its history."""
+        """Checks one candidate against its history."""
         path = candidate.file.path
         try:
             candidate_schema = self.types.schema(path)
@@ -228,20 +239,18 @@ class SchemaChecker:
         try:
             versions, notes = self._versions(candidate, candidate_schema, history)
         except SchemaParseError as error:
-            message = f"{error.message}; without it nothing is compared with {path} (--skip-invalid leaves it out)"
+            message = f"{error.message}; {path} cannot be compared with it; skip it with --skip-invalid"
             return Failure(FailureKind.INVALID, error.source or path, message, error.position)
         level = self.choice.effective(history.level)
         compares = bool(LEVELS[level].directions)
         if self.options.require_subject and not (versions if compares else history.versions):
-            message = (
-                f"{self.baseline} has no earlier version of {candidate.subject}, and --require-subject asks for one"
-            )
+            message = f"{self.baseline} has no earlier version of {candidate.subject}, which --require-subject requires"
             return Failure(FailureKind.NOT_REGISTERED, path, message)
         try:
             report = check_level(candidate_schema, versions, level, every_version=True)
         except CompatError as error:
             return Failure(FailureKind.INCOMPARABLE, path, str(error))
-        origin = "as asked" if self.choice.level else history.level_origin or "the default"
+        origin = "as requested" if self.choice.level else history.level_origin or "the default"
         checked = to_checked_schema(
             report,
             subject=candidate.subject,
@@ -249,13 +258,13 @@ class SchemaChecker:
             level_origin=origin,
             version_count=history.version_count,
         )
-        terms = find_policy_problems(history.terms, report, candidate.subject)
-        problems = (*checked.problems, *terms, *self._lint(candidate_schema, versions, candidate.subject))
+        policy_problems = find_policy_problems(history.policy, report, candidate.subject)
+        problems = (*checked.problems, *policy_problems, *self._lint(candidate_schema, versions, candidate.subject))
         notes = [*history.notes, *notes]
         return add_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
 
     def _lint(self, candidate_schema: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
-        """What the chosen lints find, beside the versions that are compared."""
+        """Returns the findings of the enabled lints."""
         if not self.options.lints:
             return ()
         from headrace.compat.lints import LintInput, lint_problems
@@ -265,10 +274,11 @@ class SchemaChecker:
     def _versions(
         self, candidate: Candidate, candidate_schema: Schema, history: VersionHistory
     ) -> tuple[list[VersionedSchema], list[str]]:
-        """The versions that the level asks for; one that says the same word for word is the candidate itself.
+        """Returns the versions that the level compares, and notes. A version with the candidate's text shares its
+        schema object.
 
         Raises:
-            SchemaParseError: one of them is no schema, and such are not left out.
+            SchemaParseError: a version is invalid, and invalid versions are not skipped.
         """
         transitive = self.choice.is_transitive(history.level)
         rule = LEVELS[self.choice.effective(history.level)]
@@ -283,13 +293,15 @@ class SchemaChecker:
             except SchemaParseError as error:
                 if not self.options.skip_invalid:
                     raise
-                notes.append(f"{earlier.label} is no valid schema, so nothing is compared with it: {error}")
+                notes.append(f"{earlier.label} is not a valid schema and was skipped: {error}")
             else:
                 versions.append(VersionedSchema(earlier.version, schema, earlier.label))
         return versions, notes
 
     def _comparable_text(self, candidate: Candidate) -> Callable[[EarlierVersion], bool]:
-        """Whether a version's text is the candidate's; never where other files take part in its meaning."""
+        """Returns a test for versions with the candidate's text; always false if the candidate uses types of other
+        files.
+        """
         if not self.types.is_self_contained(candidate.file.path):
             return lambda _: False
         dense, plain = "".join(candidate.text.split()), None
@@ -298,7 +310,7 @@ class SchemaChecker:
             nonlocal plain
             if earlier.text == candidate.text:
                 return True
-            if "".join(earlier.text.split()) != dense:  # quickly told of nearly all that differ
+            if "".join(earlier.text.split()) != dense:  # fast path: rejects nearly all different texts
                 return False
             plain = plain or compact_text(candidate.text)
             return compact_text(earlier.text) == plain
@@ -307,20 +319,20 @@ class SchemaChecker:
 
 
 def apply_exemptions(result: CheckResult, exemptions: Exemptions, today: datetime.date) -> CheckResult:
-    """The same outcome with what is suppressed or known marked, and what is to be told of that."""
+    """Marks suppressed and known problems, and adds notes about unused exemptions."""
     checked, notes = apply_suppressions(
         result.checked, exemptions.suppressions, today, exemptions.suppressions_origin, is_partial=exemptions.is_partial
     )
     if exemptions.known:
-        checked, deleted_files = mark_known(checked, exemptions.known, exemptions.baseline_file, os.path.lexists)
-        notes = (*notes, *deleted_files)
+        checked, known_notes = mark_known(checked, exemptions.known, exemptions.baseline_file, os.path.lexists)
+        notes = (*notes, *known_notes)
     return replace(result, checked=checked, notes=(*result.notes, *notes))
 
 
 def deleted_candidates(
     deleted_files: Iterable[tuple[str, str]], scope: FileScope, naming: SubjectNaming
 ) -> list[Candidate]:
-    """The files that are gone, save those whose subject cannot be told."""
+    """Returns deleted files as candidates; omits files for which no subject can be derived."""
     candidates = []
     for path, text in deleted_files:
         with suppress(NoSubject):
@@ -336,11 +348,11 @@ def report_deletions(
     baseline: str,
     choice: LevelChoice,
 ) -> list[CheckedSchema]:
-    """What is to be said of files that are gone.
+    """Returns a `SCHEMA_DELETED` problem for each deleted file that no other file replaces.
 
     Args:
-        histories: theirs; one without versions was never released.
-        others: those of the files that are there, which have taken the place of what they are compared with.
+        histories: histories of the deleted files; a file without versions was never released.
+        others: histories of existing files, which replace the file that they are compared with.
     """
     taken = {history.versions[-1].label for history in others if history.versions}
     found: dict[str, CheckedSchema] = {}
@@ -348,7 +360,7 @@ def report_deletions(
         level = choice.effective(history.level)
         if history.versions and history.versions[-1].label not in taken and LEVELS[level].directions:
             latest = history.versions[-1]
-            origin = "as asked" if choice.level else history.level_origin or "the default"
+            origin = "as requested" if choice.level else history.level_origin or "the default"
             compared = (ComparedVersion(latest.version, latest.label),)
             fields = (candidate.file.path, candidate.subject, baseline, level, origin, compared, history.version_count)
             found.setdefault(latest.label, CheckedSchema(*fields, (_deletion(candidate.subject, latest),)))
@@ -365,8 +377,8 @@ def _deletion(subject: str, latest: EarlierVersion) -> Problem:
         pointer="",
         line=0,
         column=0,
-        sentence=f"the schema is gone, and nothing takes the place of {latest.label} (subject {subject})",
-        fix="bring it back; or, if nobody reads or writes its data any more, say so in compat.suppressions with rule "
+        sentence=f"the schema was deleted, and no file replaces {latest.label} (subject {subject})",
+        fix="restore the file; if its data is no longer read or written, add an entry to compat.suppressions with rule "
         f"{SCHEMA_DELETED}, this path and a reason",
     )
 
@@ -378,9 +390,10 @@ def usable_cores() -> int:
 def run_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None
 ) -> list[Result]:
-    """The answers of a function for items, in their order; every answer must be one that can be pickled.
+    """Returns the results of a function for all items, in order; results must be picklable.
 
-    What a process that ended without answers (killed, out of memory) should have done is done here, where errors show.
+    Processes are forked, so that they share everything read so far and only results are transferred. If a process ends
+    without results (killed, out of memory), its items are processed here, where errors are reported.
     """
     count = min(processes or usable_cores(), PROCESSES_MAX, max(1, len(items) // ITEMS_PER_PROCESS_MIN))
     if count < 2 or not hasattr(os, "fork"):
@@ -391,14 +404,14 @@ def run_in_processes(
         with stream:
             data = stream.read()
         _, status = os.waitpid(process, 0)
-        # One that was killed may have written a part.
+        # A killed process may have written a partial result.
         part = pickle.loads(data) if status == 0 else [function(item) for item in items[share::count]]  # noqa: S301 - our own child's
         found.append(part)
     return [found[index % count][index // count] for index in range(len(items))]
 
 
 def _fork_worker(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[int, BinaryIO]:
-    """A process that writes its answers to the stream."""
+    """Forks a process that writes its results to the returned stream."""
     readable, writable = os.pipe()
     process = os.fork()
     if process:
@@ -412,5 +425,5 @@ def _fork_worker(function: Callable[[Item], Result], items: Sequence[Item]) -> t
             stream.write(data)
         code = 0
     finally:
-        # Not the interpreter's exit: buffers and handlers are the parent's.
+        # Skip the interpreter's exit handlers: buffers and handlers belong to the parent.
         os._exit(code)

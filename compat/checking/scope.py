@@ -1,4 +1,4 @@
-"""Which files a command line means, those too that are no longer there."""
+"""The files that a command line selects, including files that no longer exist."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ from headrace.compat.checking.inputs import (
 
 @dataclass(frozen=True)
 class FileScope:
-    """Which files the arguments of a command line mean, were they there."""
+    """Decides which paths the arguments of a command line select, whether or not the files exist."""
 
     arguments: tuple[str, ...]
 
     @property
     def directory(self) -> str | None:
-        """The directory that is all that was named."""
+        """The directory, if exactly one directory was named."""
         return self.arguments[0] if len(self.arguments) == 1 and Path(self.arguments[0]).is_dir() else None
 
     def covers(self, path: str) -> bool:
-        """Whether a path of the working directory would be among the files. One that is named by itself is not: that it
-        is gone is told by itself."""
+        """Whether a directory or pattern of the arguments selects a path. A missing file that was named itself is
+        reported elsewhere.
+        """
         return any(pattern.fullmatch(path) for pattern in self._patterns) or any(
             _is_below(os.path.realpath(Path(path).parent), Path(path).name, directory)
             for directory in self._directories
         )
 
     def key(self, path: str) -> str:
-        """Its place below the directory that was named, as `SchemaFile.key`."""
+        """Returns the path below the named directory, as `SchemaFile.key`."""
         location = PurePosixPath(path)
         named = (directory for directory in self.arguments if directory == "." or location.is_relative_to(directory))
         return next((location.relative_to(directory).as_posix() for directory in named), location.name)
 
     @cached_property
     def _directories(self) -> Sequence[str]:
-        """The real places of the directories, and of those that links in them lead to."""
+        """Real paths of the named directories and of the directories that links below them lead to."""
         named = [argument for argument in self.arguments if Path(argument).is_dir()]
         links = (
             descendants
@@ -70,8 +71,7 @@ def _is_below(parent: str, name: str, directory: str) -> bool:
 
 
 def _expression(pattern: str) -> str:
-    """The regular expression of a pattern, as `glob` reads it: `**` is any number of directories, and `*` nothing that
-    is hidden."""
+    """Returns the regular expression of a glob pattern: `**` matches any number of directories, `*` no hidden names."""
     *directories, name = PurePosixPath(pattern).parts
     if name == "**":
         directories, name = [*directories, name], "*"
@@ -92,7 +92,7 @@ def _part(part: str) -> str:
 def deleted_in_git(
     repository: GitRepository, commit: str, scope: FileScope, *, comments: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Path and text of the schemas that a commit has and the working tree has not, where the arguments mean them.
+    """Returns path and text of the selected schemas that a commit has and the working tree lacks.
 
     Raises:
         GitFailed: the commit cannot be read.
@@ -106,7 +106,7 @@ def deleted_in_git(
                 missing[here] = blob
     blobs = repository.blobs(list(missing.values()))
     texts = {path: decode(blobs[blob], path, comments=comments) for path, blob in missing.items()}
-    # What could not be read as a schema had no readers either.
+    # Skips files that were not schemas.
     return tuple(
         (path, text)
         for path, text in texts.items()

@@ -1,4 +1,4 @@
-"""The schema files of a command: which files it names, and which of these a branch changed."""
+"""Schema files of a command: the named files and, with `--since`, only those that a branch changed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The new schemas: `files` with their `texts` and `types`, and what could not be read. `scope` is what was named;
-    `deleted_files` are path and text of what is gone since a revision, None where none was named."""
+    """The schemas to check: `files` with their `texts` and `types`, and `failures` of unreadable files.
+
+    `scope` is the command line's selection. `deleted_files` are path and text of files deleted since a revision, None
+    if no revision was given.
+    """
 
     files: tuple[SchemaFile, ...]
     texts: Mapping[str, str]
@@ -39,11 +42,11 @@ class Sources:
 def read_sources(
     arguments: Sequence[str], *, stdin_name: str = "", type_files: Sequence[str] = (), comments: bool = False
 ) -> Sources:
-    """The schemas that arguments name.
+    """Reads the schemas that the arguments select.
 
     Args:
-        type_files: files and directories that may define types which the schemas use, and are not checked themselves.
-        comments: comments are read past.
+        type_files: files and directories with types that the schemas may use; these files are not checked.
+        comments: ignore comments in the files.
     """
     found = find_files(arguments, stdin_name=stdin_name)
     texts, failures = read_texts(found.files, comments=comments)
@@ -56,10 +59,10 @@ def read_sources(
 
 
 def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:
-    """The same with those files only that differ from a revision, and what is gone since.
+    """Keeps only files that differ from a revision, and adds the files deleted since.
 
     Raises:
-        BaselineFailed: git cannot tell.
+        BaselineFailed: git failed.
     """
     try:
         changed = changed_since(sources.files, revision, sources.types, sources.scope, comments=comments)
@@ -70,7 +73,7 @@ def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`deleted_files` are path and text of those that are no longer there."""
+    """Files of the working tree, and path and text of deleted files."""
 
     files: tuple[SchemaFile, ...]
     deleted_files: tuple[tuple[str, str], ...]
@@ -79,10 +82,11 @@ class Changed:
 def changed_since(
     files: Sequence[SchemaFile], revision: str, types: TypeSet, scope: FileScope, *, comments: bool
 ) -> Changed:
-    """The files that differ from where this branch left a revision, or need a file that does; standard input always.
+    """Returns the files that differ from the merge base with a revision, or use types of a changed file; always
+    standard input.
 
     Args:
-        scope: which files that are gone would be among them.
+        scope: the command line's selection; other deleted files are omitted.
 
     Raises:
         GitFailed: there is no such revision or no repository.
@@ -93,7 +97,7 @@ def changed_since(
     touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
     deleted_files = (path for path in changed if not os.path.lexists(repository.top / path))
     if any(is_schema_name(path) or is_json_name(path) for path in deleted_files):
-        # A file that is gone may have held a type of any that does not stand alone.
+        # A deleted file may have defined a type that one of these files uses.
         touched.update(file.path for file in files if any(types.names(file.path).missing()))
     selected = _with_users(touched, types)
     missing = deleted_in_git(repository, base, scope, comments=comments)
@@ -101,21 +105,21 @@ def changed_since(
 
 
 def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
-    """Whether a file, what it is a link to, or the submodule or other repository that it lies in, has changed."""
+    """Whether a file, the target of its link, or the submodule or nested repository that contains it has changed."""
     places = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
     above = {str(directory) for path in places if path for directory in PurePosixPath(path).parents}
     return not changed.isdisjoint({*places, *above, *(f"{directory}/" for directory in above)})
 
 
 def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
-    """The same files and all that need one of them, directly or not."""
+    """Returns the files and all files that use their types, directly or indirectly."""
     if not touched:
         return touched
     users: dict[str, list[str]] = {}
     for path in list(types.texts):
         try:
             dependencies = types.dependencies(path)
-        except AmbiguousType:  # told when the file is checked
+        except AmbiguousType:  # reported when the file is checked
             dependencies = ()
         for other in dependencies:
             users.setdefault(other, []).append(path)

@@ -1,11 +1,10 @@
-"""Schema texts that may use the named types of each other, without anybody listing which uses which.
+"""Schema texts that use each other's named types without declaring which file defines them.
 
-Most texts stand alone and are simply parsed. Only where a text uses a type that it does not define are the other
-texts searched for it: those of its directory, then those given as types, then the definition nearest by directory, and
-what
-that needs in turn. Which other texts were named makes no difference: all that could be nearer are looked at first, so
-that a text means the same in whatever company it is checked. Two equally near definitions that differ are an error,
-since either could be meant, unless only one was named; so are files that need each other.
+Most texts are self-contained and parsed directly. If a text uses an undefined type, other texts are searched for its
+definition: those of the same directory, then those given as types, then the one nearest by directory, and recursively
+their dependencies. The result does not depend on which other texts were named, because all nearer texts are loaded
+first. Two equally near definitions that differ are an error, unless only one of them was named. Files that use each
+other's types in a cycle are an error too.
 """
 
 from __future__ import annotations
@@ -22,12 +21,15 @@ from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.avro_schema.names import COMPLEX_TYPES, PRIMITIVES, full_name
 
 FILES_DEEP_MAX = 100
-"""Longest chain of files that need each other's types; bounds the recursion."""
+"""Longest chain of files that use each other's types; bounds the recursion."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeNames:
-    """What a text defines (full name to definition) and uses (the names that a use may mean, best first)."""
+    """Types of a text.
+
+    `defined` maps full names to definitions. `used` holds the names that each use may refer to, best first.
+    """
 
     defined: Mapping[str, Any]
     used: tuple[tuple[str, ...], ...]
@@ -39,22 +41,21 @@ class TypeNames:
 
 
 class TypeSource(Protocol):
-    """Texts that nobody named and that may define what a named one misses."""
+    """Loads texts that were not named but may define missing types."""
 
     def siblings(self, path: str) -> Sequence[str]:
-        """The paths of those in the directory of a path."""
+        """Returns the paths of the texts in the same directory."""
         ...
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
-        """The paths of those below a directory that the path lies in, "." for all that may be looked at on its
-        behalf."""
+        """Returns the paths of the texts below a directory that contains `path`; "." for all available texts."""
         ...
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]: ...
 
 
 class TypeSet:
-    """Texts by path, to which more may be added at any time."""
+    """Schema texts by path; texts can be added at any time."""
 
     def __init__(
         self,
@@ -65,10 +66,12 @@ class TypeSet:
         given_types: Collection[str] = (),
         type_source: TypeSource | None = None,
     ) -> None:
-        """
+        """Creates the set.
+
         Args:
-            prefix: stands before the path in messages, such as `main:` of a git revision.
-            given_types: the paths of those texts that were given to define types.
+            prefix: prepended to paths in messages, such as `main:` for a git revision.
+            given_types: paths of the texts that were given as type definitions.
+            type_source: loads further texts.
         """
         self.texts = dict(texts)
         self._given = frozenset(texts)
@@ -85,15 +88,15 @@ class TypeSet:
         self._loaded_descendants: set[str] = set()
 
     def schema(self, path: str) -> Schema:
-        """The schema of one text.
+        """Returns the schema of a text.
 
         Raises:
-            SchemaParseError: it is none, or a type that it uses cannot be found.
+            SchemaParseError: the text is not a schema, or a type that it uses is not defined.
         """
         return self._schema(path, ())
 
     def schema_once(self, path: str) -> Schema:
-        """The schema of one text that nobody asks for again, unless other texts use its types.
+        """Returns the schema of a text without caching it, unless other texts use its types.
 
         Raises:
             SchemaParseError: see `schema`.
@@ -103,16 +106,16 @@ class TypeSet:
         return schema
 
     def release(self, path: str) -> None:
-        """Forgets what a text was parsed to: thousands of schemas take long to keep and to take down."""
+        """Removes a parsed schema from the cache; keeping and freeing thousands of schemas is slow."""
         if not self._indexed:
             self._parsed.pop(path, None)
 
     def is_self_contained(self, path: str) -> bool:
-        """Whether a text that was parsed means the same wherever it stands: it uses no other text's types."""
+        """Whether a parsed text uses no types of other texts, so that its meaning does not depend on its path."""
         return path in self._alone
 
     def dependencies(self, path: str) -> tuple[str, ...]:
-        """The texts that define what one text misses, itself not among them; none where one cannot be told."""
+        """Returns the texts that define the missing types of a text; empty if one of them is unknown."""
         found: dict[str, None] = {}
         for names in self.names(path).missing():
             other = self._defining_path(path, names)
@@ -179,7 +182,7 @@ class TypeSet:
         return None
 
     def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
-        """The places of a type's definitions that no other place is nearer than."""
+        """Returns the nearest paths that define a type."""
         self._load_siblings(path)
         directory = _directories(path)
         here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
@@ -201,7 +204,7 @@ class TypeSet:
             self._add(self._around, self._around.siblings(path))
 
     def _load_descendants(self, path: str, directory: str) -> None:
-        """Once below each directory, and not below one that lies in another."""
+        """Loads the texts below a directory once; skips directories inside a loaded one."""
         above = {directory, *map(str, PurePosixPath(directory).parents)}
         if self._around is not None and self._loaded_descendants.isdisjoint(above):
             self._loaded_descendants.add(directory)
@@ -219,7 +222,7 @@ class TypeSet:
         return self._index
 
     def _one_of(self, name: str, paths: Sequence[str]) -> str:
-        # Beside the file that somebody named there may be an older copy, such as one that a build made.
+        # An outdated copy may exist next to a named file, such as a build output; named files take precedence.
         paths = [other for other in paths if other in self._given] or paths
         definitions = [self.names(other).defined[name] for other in paths]
         if any(definition != definitions[0] for definition in definitions[1:]):
@@ -234,11 +237,13 @@ class AmbiguousType(Exception):
         self.paths = paths
 
     def __str__(self) -> str:
-        return f"the type {self.name} is defined differently in {' and '.join(self.paths[:3])}; keep one of them"
+        return (
+            f"the type {self.name} is defined differently in {' and '.join(self.paths[:3])}; keep only one definition"
+        )
 
 
 def _cycle(paths: Sequence[str]) -> str:
-    return f"files need each other's types in a circle ({' -> '.join(paths)}); put these types into one file"
+    return f"files need each other's types in a cycle ({' -> '.join(paths)}); put these types into one file"
 
 
 @lru_cache(maxsize=100_000)
@@ -247,20 +252,22 @@ def _directories(path: str) -> tuple[str, ...]:
 
 
 def _shared(path: str, other: str) -> list[str]:
-    """The directories that two texts both lie in, outermost first."""
+    """Returns the common directories of two paths, outermost first."""
     pairs = zip(_directories(path), _directories(other), strict=False)
     return [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _nearest(path: str, paths: Sequence[str]) -> Sequence[str]:
-    """The places nearest to a text: with most directories in common, then with fewest directories between; sorted."""
+    """Returns the paths nearest to a text: most common directories, then fewest directories between; sorted."""
     distances = {other: (-len(_shared(path, other)), len(_directories(other))) for other in paths}
     least = min(distances.values(), default=None)
     return sorted(other for other in paths if distances[other] == least)
 
 
 def parse_type_names(text: str) -> TypeNames:
-    """The types a text defines and uses, read with little care: what is wrong with it the parser says better."""
+    """Returns the types that a text defines and uses. Invalid texts yield nothing, because the parser reports better
+    errors.
+    """
     defined: dict[str, Any] = {}
     used: dict[tuple[str, ...], None] = {}
     try:
@@ -301,7 +308,7 @@ def _collect_object(
 
 
 def root_type_name(text: str) -> str:
-    """The full name of a text's outermost type, "" where it has none or the text cannot be read."""
+    """Returns the full name of a text's root type, "" if it has none or the text is not JSON."""
     try:
         node = json.loads(text)
     except (ValueError, RecursionError):
@@ -313,7 +320,7 @@ def root_type_name(text: str) -> str:
 
 
 def compact_text(text: str) -> str:
-    """A text without its white space, to tell whether two say the same word for word."""
+    """Returns a text without white space, for comparing two texts."""
     try:
         return json.dumps(json.loads(text), separators=(",", ":"))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The answer of a run as text: one module for each format, imported when it is asked for."""
+"""Output formats of a run: one module per format, imported on use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 from headrace.compat.check_result import CheckResult
 
 FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdown")
-"""Each is a module here with a function `outcome_<format>`."""
+"""Each is a module of this package with a function `render_<format>`."""
 
 
 def render(name: str, result: CheckResult) -> str:
-    """A run in one of the `FORMATS`, as what goes into a file."""
+    """Renders a run in one of the `FORMATS`."""
     text: str = getattr(importlib.import_module(f"headrace.compat.formats.{name}"), f"render_{name}")(result)
     return text

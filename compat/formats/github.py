@@ -1,6 +1,6 @@
-"""Workflow commands of GitHub Actions, which annotate the lines of a pull request.
+"""Workflow commands of GitHub Actions, which annotate lines of a pull request.
 
-GitHub shows the first ten errors and the first ten warnings of a step; the job's log and the summary hold all.
+GitHub shows the first ten errors and the first ten warnings of a step; the job's log and summary contain all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _command(command: str, properties: dict[str, str], message: str) -> str:
 
 
 def _data(text: str) -> str:
-    """The escapes of the runner's own toolkit; everything else stands as it is."""
+    """Applies the escapes of the runner's own toolkit, which leave all other characters unchanged."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

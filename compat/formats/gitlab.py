@@ -1,7 +1,7 @@
 """GitLab's code quality report: a JSON array in a subset of Code Climate's format.
 
-GitLab compares the reports of two pipelines by `fingerprint`, which must differ between the entries of one report, and
-shows as new what only the later one has. The file is part of it, since two files may have one subject.
+GitLab compares the reports of two pipelines by `fingerprint` and shows entries as new if only the later report has
+them. Fingerprints must be unique within a report. They include the file, because two files may have the same subject.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _entry(description: str, check_name: str, fingerprint: str, severity: str, f
         "check_name": check_name,
         "fingerprint": fingerprint,
         "severity": severity,
-        # GitLab wants a path in the repository, without "./" before it.
+        # GitLab expects a path relative to the repository without a leading "./".
         "location": {"path": str(PurePosixPath(file)), "lines": {"begin": max(1, line)}},
     }
 

@@ -1,4 +1,4 @@
-"""For programs: one JSON object, whose shape `JSON_FORMAT` counts."""
+"""JSON output for programs: one object; `JSON_FORMAT` is the version of its structure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem
 
 JSON_FORMAT = 1
-"""Counts the incompatible changes of the document's shape; keys may be added without it."""
+"""Incremented on incompatible changes of the structure; keys may be added without an increment."""
 
 
 def render_json(result: CheckResult) -> str:
@@ -16,7 +16,7 @@ def render_json(result: CheckResult) -> str:
 
 
 def result_document(result: CheckResult) -> dict[str, Any]:
-    """The whole run as a JSON value."""
+    """Returns the whole run as a JSON value."""
     return {
         "format": JSON_FORMAT,
         "tool": {"name": "headrace", "version": result.tool_version},
@@ -28,7 +28,7 @@ def result_document(result: CheckResult) -> dict[str, Any]:
 
 
 def checked_schema_document(checked: CheckedSchema) -> dict[str, Any]:
-    """One schema that was judged."""
+    """Returns one checked schema."""
     return {
         "file": checked.file,
         "subject": checked.subject,
@@ -48,7 +48,7 @@ def checked_schema_document(checked: CheckedSchema) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """One finding; what a lint finds has no direction and no words of Avro."""
+    """Returns one finding; findings of lints have no direction and no message of Avro."""
     out: dict[str, Any] = {
         "rule": problem.rule,
         "severity": problem.severity.value,
@@ -77,7 +77,7 @@ def _suppressed(problem: Problem) -> dict[str, Any]:
 
 
 def failure_document(failure: Failure) -> dict[str, Any]:
-    """A schema, or a baseline, that could not be judged."""
+    """Returns a schema or a baseline that could not be checked."""
     position = failure.position
     return {
         "kind": failure.kind.value,

@@ -1,7 +1,7 @@
-"""JUnit XML, in the dialect that Jenkins' schema describes: a test case for each schema.
+"""JUnit XML in the dialect of Jenkins' schema: one test case per schema.
 
-A failure is an incompatible schema; an error is a schema that could not be judged; a problem that is suppressed, or a
-schema new to its baseline, shows in the case's output.
+A failure is an incompatible schema; an error is a schema that could not be checked. Suppressed problems and schemas
+missing from the baseline are shown in the output of the test case.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _text(text: str) -> str:
 
 
 def _allowed(text: str) -> str:
-    """XML 1.0 has no way to write control characters, surrogates and two noncharacters."""
+    """Replaces control characters, surrogates and two noncharacters, which XML 1.0 cannot represent."""
     return "".join(char if _is_allowed(ord(char)) else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

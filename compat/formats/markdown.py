@@ -1,4 +1,4 @@
-"""Markdown for the summary of a CI job or the comment of a pull request."""
+"""Markdown for the summary of a CI job or a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from headrace.compat.check_result import CheckedSchema, CheckResult, Problem, group_problems, leaf_problems, pluralize
 
 ROWS_MAX = 200
-"""Most rows of one table; GitHub refuses comments beyond 65,536 characters and summaries beyond 1 MB."""
+"""Most rows of one table; GitHub refuses comments over 65,536 characters and summaries over 1 MB."""
 
 
 def render_markdown(result: CheckResult) -> str:
@@ -18,7 +18,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
     yield f"### Avro compatibility: {_verdict(result)}"
     yield ""
     if result.failures:
-        yield "| could not be judged | why |"
+        yield "| could not be checked | reason |"
         yield "|---|---|"
         rows = [
             f"| {_code(_at(item.file, item.position.line if item.position else 0))} | {_cell(item.message)} |"
@@ -46,7 +46,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
 def _verdict(result: CheckResult) -> str:
     bad = sum(not checked.is_compatible for checked in result.checked)
     words = [f"{bad} of {pluralize(len(result.checked), 'schema')} incompatible"] if bad else []
-    words += [f"{len(result.failures)} could not be judged"] if result.failures else []
+    words += [f"{len(result.failures)} could not be checked"] if result.failures else []
     return ", ".join(words) if words else f"{pluralize(len(result.checked), 'schema')} compatible"
 
 
@@ -57,7 +57,7 @@ def _schema(checked: CheckedSchema) -> Iterator[str]:
     yield ""
     yield f"Subject {_code(checked.subject or '-')}, level `{checked.level.value}`, compared with {compared}."
     yield ""
-    yield "| line | rule | what is wrong | fix |"
+    yield "| line | rule | problem | fix |"
     yield "|---|---|---|---|"
     rows = [row for group in group_problems(checked.problems) for row in _problem_rows(group)]
     yield from _bounded(rows)
@@ -96,7 +96,7 @@ def _at(file: str, line: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays inside one cell and is shown as it is."""
+    """Escapes text for one table cell."""
     escaped = "".join(f"\\{char}" if char in "\\`*_[]|#~" else char for char in text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "").replace("\n", " ")
 

@@ -1,7 +1,7 @@
-"""SARIF 2.1.0 (OASIS), which code scanning services take: one run, one result for each problem.
+"""SARIF 2.1.0 (OASIS) for code scanning services: one run, one result per problem.
 
-`partialFingerprints` lets a service recognise a problem when lines above it come or go. What could not be judged is a
-notification of the invocation, since it is about the run and not about the code.
+`partialFingerprints` identifies a problem when lines above it are added or removed. A schema that could not be checked
+is a notification of the invocation, because it concerns the run, not the code.
 """
 
 from __future__ import annotations
@@ -107,6 +107,6 @@ def _notification(failure: Failure) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """A relative reference with forward slashes; a colon in its first part would be read as a scheme."""
+    """Returns a relative reference with forward slashes; a colon in the first segment would be read as a scheme."""
     path = quote(file.encode("utf-8", "surrogateescape"), safe="/~!$&'()*+,;=@-._")
     return path.removeprefix("./")

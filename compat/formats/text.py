@@ -1,4 +1,4 @@
-"""For people at a terminal: each problem with its place, source line and fix, then the verdict in one line."""
+"""Text output for terminals: each problem with its position, source line and fix, then a summary line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from headrace.compat.check_result import (
 )
 
 DETAIL_CHARS_MAX = 300
-"""Longest wording of Avro Java that is shown; a list of missing symbols has no end. JSON has all of it."""
+"""Longest message of Avro Java that is shown, since a list of missing symbols may be long; JSON contains the full
+message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
     """ANSI sequences around the parts of a text report; empty for plain text."""
 
-    place: str = ""
+    location: str = ""
     error: str = ""
     warning: str = ""
     caret: str = ""
@@ -36,7 +38,7 @@ class Style:
 
 PLAIN = Style()
 COLOURED = Style(
-    place="\x1b[1m",
+    location="\x1b[1m",
     error="\x1b[1;31m",
     warning="\x1b[1;33m",
     caret="\x1b[1;31m",
@@ -48,11 +50,11 @@ COLOURED = Style(
 
 
 def render_text(result: CheckResult, style: Style = PLAIN, *, verbose: bool = False, quiet: bool = False) -> str:
-    """The whole run, ending in a line break unless there is nothing to say.
+    """Renders the whole run; ends in a line break unless the text is empty.
 
     Args:
-        verbose: say for each schema which versions were compared, and who chose the level.
-        quiet: leave out schemas of which there is nothing to say but that they are compatible.
+        verbose: also show the compared versions and the origin of the level for each schema.
+        quiet: omit compatible schemas without problems and notes.
     """
     parts = []
     for checked in result.checked:
@@ -64,7 +66,7 @@ def render_text(result: CheckResult, style: Style = PLAIN, *, verbose: bool = Fa
 
 
 def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbose: bool = False) -> str:
-    """One schema; the last line is the verdict, unless there are notes to it."""
+    """Renders one schema; the last line is the verdict, unless notes follow it."""
     shown = [problem for problem in checked.problems if problem.suppressed is None or verbose]
     parts = [_problem_text(checked, group, style) for group in group_problems(shown)]
     parts.append(_verdict(checked, style))
@@ -75,7 +77,7 @@ def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbo
 
 
 def _summary(result: CheckResult, style: Style) -> list[str]:
-    """A last line where there is too much above it to be counted by eye."""
+    """Returns a summary line if there are three or more schemas."""
     total = len(result.checked) + len(result.failures)
     if total == 0:
         return ["no schema to check"]
@@ -85,19 +87,21 @@ def _summary(result: CheckResult, style: Style) -> list[str]:
     new = sum(checked.is_new for checked in result.checked)
     words = [f"{pluralize(total, 'schema')} checked"]
     words += [f"{style.error}{bad} incompatible{style.end}"] if bad else []
-    words += [f"{style.error}{len(result.failures)} not judged{style.end}"] if result.failures else []
+    words += [f"{style.error}{len(result.failures)} not checked{style.end}"] if result.failures else []
     words += [f"{new} new"] if new else []
     words += [] if bad or result.failures else [f"{style.good}all compatible{style.end}"]
     return [", ".join(words)]
 
 
 def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style) -> str:
-    """One problem; where it is about the branch of a union, each problem inside that branch."""
+    """Renders one problem; for a union branch, each problem inside that branch."""
     problem = group[0]
     lines = []
     for leaf in leaf_problems(problem):
-        place = mask_unprintable(_place(checked.file, leaf))
-        lines.append(f"{style.place}{place}{style.end}{_severity(problem, style)}: {mask_unprintable(leaf.sentence)}")
+        location = mask_unprintable(_location(checked.file, leaf))
+        lines.append(
+            f"{style.location}{location}{style.end}{_severity(problem, style)}: {mask_unprintable(leaf.sentence)}"
+        )
         lines += _excerpt(leaf, style)
         if leaf.fix:
             lines.append(f"    {style.fix}fix{style.end}: {mask_unprintable(leaf.fix)}")
@@ -106,9 +110,8 @@ def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style
         lines.append(f"    also: the same against {mask_unprintable(', '.join(others))}")
     lines.append(f"    {style.faint}rule: {_cut(mask_unprintable(_rule_words(problem)))}{style.end}")
     if problem.suppressed is not None:
-        lines.append(
-            f"    suppressed by {mask_unprintable(problem.suppressed.origin)}: {mask_unprintable(problem.suppressed.reason)}"
-        )
+        suppression = f"{problem.suppressed.origin}: {problem.suppressed.reason}"
+        lines.append(f"    suppressed by {mask_unprintable(suppression)}")
     return "\n".join([*lines, ""])
 
 
@@ -124,7 +127,7 @@ def _rule_words(problem: Problem) -> str:
     return f"{problem.rule}{direction}{avro}"
 
 
-def _place(file: str, problem: Problem) -> str:
+def _location(file: str, problem: Problem) -> str:
     where = f"{problem.line}:{problem.column}" if problem.line else ""
     return "".join(f"{part}:" for part in (file, where) if part) + " "
 
@@ -168,7 +171,7 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
 
 
 def _remarks(checked: CheckedSchema) -> str:
-    """What is there besides the problems that count."""
+    """Returns the number of warnings and suppressed problems."""
     warnings = sum(problem.severity.value == "warning" and not problem.suppressed for problem in checked.problems)
     suppressed = sum(problem.suppressed is not None for problem in checked.problems)
     words = [pluralize(warnings, "warning")] if warnings else []
@@ -178,7 +181,8 @@ def _remarks(checked: CheckedSchema) -> str:
 
 def _details(checked: CheckedSchema) -> list[str]:
     compared = ", ".join(version.name for version in checked.compared) or "none"
+    count = pluralize(checked.version_count, "earlier version")
     return [
         f"subject: {checked.subject or '-'}; level {checked.level.value} ({checked.level_origin or 'default'})",
-        f"compared with: {compared} ({pluralize(checked.version_count, 'earlier version')} in {checked.baseline or '-'})",
+        f"compared with: {compared} ({count} in {checked.baseline or '-'})",
     ]

@@ -1,8 +1,8 @@
-"""Rules beyond compatibility, each asked for by name: the rows, and what they find as problems of a check.
+"""Lints: rules beyond compatibility that are enabled by name. Holds the table of lints and converts their findings.
 
-A lint is opt-in since what it asks is a matter of taste, of the readers at hand or of what the data is for. Those
-whose breach makes data wrong or unreadable are errors, the others warnings, unless asked otherwise. `DEFAULT_LINTS` has
-what is looked at unasked, as a warning: what nobody wants, and Avro's own check does not see.
+Lints are opt-in, because their value depends on taste, on the readers in use or on the purpose of the data. A lint is
+an error if a violation makes data wrong or unreadable, else a warning, unless configured otherwise. `DEFAULT_LINTS` run
+as warnings without being enabled: they detect changes that are always unwanted and that Avro's check ignores.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
         for lint in (
             Lint(
                 "DOC_MISSING",
-                "Every named type and every field says what it means.",
-                "Whoever reads the data later has nothing but the schema to go by.",
+                "Every named type and every field has documentation.",
+                "Later readers of the data have only the schema to understand it.",
                 Severity.WARNING,
                 schema_lints.documentation,
             ),
@@ -37,98 +37,98 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
                 "NAMING",
                 "Types are in CapitalWords, namespaces in lower case, symbols in UPPER_CASE, fields all in snake_case "
                 "or all in camelCase.",
-                "Names end in generated classes, columns and queries, where each exception must be remembered.",
+                "Names appear in generated classes, columns and queries, where users must remember every exception.",
                 Severity.WARNING,
                 schema_lints.naming,
             ),
             Lint(
                 "ENUM_WITHOUT_DEFAULT",
                 "Every enum has a default.",
-                "Readers meet symbols that were added later; without a default they fail on the whole record.",
+                "Readers receive symbols that were added later; without a default they fail on the whole record.",
                 Severity.WARNING,
                 schema_lints.enum_default,
             ),
             Lint(
                 "OPTIONAL_WITHOUT_DEFAULT",
                 "A field that may be null has a default.",
-                "It looks as if it could be left out or removed, but a reader needs the default for that.",
+                "Such a field seems optional, but can be omitted or removed only if it has a default.",
                 Severity.WARNING,
                 schema_lints.optional_default,
             ),
             Lint(
                 "EMPTY_ARRAY_DEFAULT",
-                "A field that may be an array or something else has no empty array as its default.",
-                "Avro Java's check promises that such a field can be filled, and its reader (1.12) fails at it.",
+                "A field whose union contains an array does not have an empty array as its default.",
+                "Avro Java's check accepts such a default, but its reader (1.12) fails on it.",
                 Severity.ERROR,
                 schema_lints.empty_array_default,
             ),
             Lint(
                 "LOGICAL_TYPE_IGNORED",
-                "A logical type of Avro stands in the type, is spelled as Avro has it and has what it needs.",
-                "Avro ignores any other without a word, and everybody reads the plain number or bytes below.",
+                "A logical type is part of the type, is spelled correctly and has all its attributes.",
+                "Avro silently ignores an invalid logical type, and readers get the underlying number or bytes.",
                 Severity.WARNING,
                 schema_lints.ignored_logical_type,
             ),
             Lint(
                 "LOGICAL_TYPE_CHANGED",
                 "A field keeps its logical type.",
-                "Avro compares the types below only, so data still reads, as another time, date or number.",
+                "Avro compares only the underlying types, so data is still read, as another time, date or number.",
                 Severity.ERROR,
                 for_each_pair(change_lints.logical_type),
             ),
             Lint(
                 "DECIMAL_CHANGED",
                 "A decimal keeps its scale, and its precision does not shrink.",
-                "Avro writes the digits without the scale: with another one, 12.34 is read as 1.234.",
+                "Avro writes the digits without the scale: with another scale, 12.34 is read as 1.234.",
                 Severity.ERROR,
                 for_each_pair(change_lints.decimal),
             ),
             Lint(
                 "NAMESPACE_CHANGED",
                 "A type keeps its namespace, or has an alias for its earlier full name.",
-                "Avro Java and the registry compare short names only; readers in other languages take full names.",
+                "Avro Java and the registry compare short names only; readers in other languages compare full names.",
                 Severity.WARNING,
                 for_each_pair(change_lints.namespace),
             ),
             Lint(
                 "UNION_ORDER_CHANGED",
                 "The branches of a union keep their order.",
-                "Some readers number the branches, and until Avro 1.12 a default belongs to the first one.",
+                "Some readers number the branches, and before Avro 1.12 a default had to match the first branch.",
                 Severity.WARNING,
                 for_each_pair(change_lints.union_order),
             ),
             Lint(
                 "FIELD_ORDER_CHANGED",
                 "The fields of a record keep their order.",
-                "Avro reads by name, but tables, generated constructors and CSV take fields by their place.",
+                "Avro reads by name, but tables, generated constructors and CSV use the position of a field.",
                 Severity.WARNING,
                 for_each_pair(change_lints.field_order),
             ),
             Lint(
                 "ALIAS_CHAIN_BROKEN",
-                "What was renamed again keeps all its earlier names as aliases.",
-                "An alias is not followed through versions: of a renamed to b renamed to c, c needs both names.",
+                "A field or type that was renamed several times keeps all earlier names as aliases.",
+                "Aliases are not followed across versions: if a was renamed to b and then to c, c needs both aliases.",
                 Severity.ERROR,
                 for_each_pair(change_lints.alias_chain),
             ),
             Lint(
                 "KEY_FIELD_ADDED",
                 "The schema of a key (a subject that ends in -key) gets no new fields.",
-                "Equal keys must be equal bytes: partitioning, joins and compaction compare these.",
+                "Equal keys must be equal bytes: partitioning, joins and compaction compare the bytes.",
                 Severity.ERROR,
                 change_lints.key_default,
             ),
             Lint(
                 "HIVE_COLUMN",
                 "Every field can be a column of a Hive table.",
-                "One field that Hive has no column for makes the whole table unusable.",
+                "One field without a Hive column type makes the whole table unusable.",
                 Severity.ERROR,
                 schema_lints.hive_column,
             ),
             Lint(
                 "HIVE_RESERVED_WORD",
-                "No field is called by a word that Hive or Spark reserve.",
-                "Such a column works only between back-ticks, in every query of everybody.",
+                "No field name is a reserved word of Hive or Spark.",
+                "Such a column must be quoted with back-ticks in every query.",
                 Severity.WARNING,
                 schema_lints.hive_reserved_word,
             ),
@@ -145,12 +145,13 @@ DEFAULT_LINTS: Mapping[str, EnabledLint] = MappingProxyType(
 def parse_lints(
     words: Sequence[str], given: Mapping[str, EnabledLint] = MappingProxyType({})
 ) -> tuple[EnabledLint, ...]:
-    """The lints that words ask for: `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all`; later words go before.
+    """Parses lint options: `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all`; later words override earlier
+    ones.
 
-    Case does not matter, nor whether parts are joined by `-` or `_`. Those `given` are there before any word.
+    Case does not matter, and words may be joined by `-` or `_`. The lints in `given` are enabled before any word.
 
     Raises:
-        UnknownLint: a word means none.
+        UnknownLint: a word is not a lint.
     """
     chosen = dict(given)
     for word in words:
@@ -170,7 +171,7 @@ def parse_lints(
 
 
 def lint_problems(chosen: Sequence[EnabledLint], linted: LintInput) -> tuple[Problem, ...]:
-    """What the lints have to say, lint by lint, in the order of the text."""
+    """Returns the problems that the lints find, by lint and then in text order."""
     return tuple(_problem(row, remark, linted) for row in chosen for remark in row.lint.check(linted))
 
 

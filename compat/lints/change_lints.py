@@ -1,4 +1,4 @@
-"""Lints that look at what changed since earlier versions, where Avro itself sees nothing wrong."""
+"""Lints about changes since earlier versions that Avro itself accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NodePairCheck = Callable[[NodePair, VersionedSchema], Iterator[LintFinding]]
 
 
 def for_each_pair(check: NodePairCheck) -> Callable[[LintInput], Iterator[LintFinding]]:
-    """The lint that looks at each place of the candidate beside the same place of each earlier version."""
+    """Returns a lint that checks each type of the candidate with the matching type of each earlier version."""
 
     def lint(linted: LintInput) -> Iterator[LintFinding]:
         for earlier in linted.earlier:
@@ -50,14 +50,13 @@ def decimal(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
     if new.scale != old.scale:
         sentence = (
             f"{describe_field(pair.path)} is a decimal of scale {new.scale} here but {old.scale} in {earlier.name}, "
-            "so that what was written with one is read as another number, wrong by powers of ten; Avro's own check "
-            "does not look at it"
+            "so numbers written with one scale are read wrong by powers of ten; Avro's own check ignores the scale"
         )
         yield _remark(pair, earlier, sentence, f'keep "scale": {old.scale}, or add a new field')
     elif (new.precision or 0) < (old.precision or 0):
         sentence = (
             f"{describe_field(pair.path)} has {new.precision} digits here but {old.precision} in {earlier.name}, "
-            "whose values may not fit"
+            "so its values may not fit"
         )
         yield _remark(pair, earlier, sentence, f'keep "precision": {old.precision}, or a larger one')
 
@@ -68,8 +67,8 @@ def namespace(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]
         return
     if new.name.name == old.name.name and new.name != old.name and old.name not in new.aliases:
         sentence = (
-            f"{type_kind(new)} {new.name.full} is {old.name.full} in {earlier.name}: Avro Java reads it by its "
-            "short name, other readers and generated classes do not"
+            f"{type_kind(new)} {new.name.full} is {old.name.full} in {earlier.name}: Avro Java compares short "
+            "names, but other readers and generated classes compare full names"
         )
         fix = f'keep the namespace "{old.name.namespace}", or add "aliases": ["{old.name.full}"]'
         yield LintFinding(sentence, fix, new.position, pair.path, new.name.full, old.name.full, earlier)
@@ -84,7 +83,7 @@ def union_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindin
     if common_new != common_old:
         sentence = (
             f"{describe_field(pair.path)} has its branches in another order than {earlier.name} "
-            f"({join_words(new)}, before {join_words(old)}), by which some readers number them and defaults are judged"
+            f"({join_words(new)}, before {join_words(old)}); some readers and defaults depend on the order"
         )
         yield _remark(pair, earlier, sentence, f"keep the order {join_words(common_old)}; add new branches at the end")
 
@@ -98,8 +97,8 @@ def field_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindin
     for (_, above), (field, known) in pairwise(common):
         if order[known.name] < order[above.name]:
             sentence = (
-                f'field "{field.name}" stood before "{above.name}" in {earlier.name}: what takes fields by place, '
-                "such as tables and CSV, takes one for the other"
+                f'field "{field.name}" stood before "{above.name}" in {earlier.name}: tables, CSV and other '
+                "readers by position confuse the two fields"
             )
             fix = f"keep the order {join_words([field.name for field in old.fields])}; add new fields at the end"
             yield LintFinding(sentence, fix, field.position, (*pair.path, field.name), earlier=earlier)
@@ -136,8 +135,8 @@ def _field_chain(
 def _chain_sentence(what: str, missing: list[str], earlier: VersionedSchema) -> str:
     names = join_words([f'"{name}"' for name in missing])
     return (
-        f"{what} had {'the alias' if len(missing) == 1 else 'the aliases'} {names} in {earlier.name} and has not here, so "
-        "that data of still earlier versions loses it: aliases are not followed from version to version"
+        f"{what} had {'the alias' if len(missing) == 1 else 'the aliases'} {names} in {earlier.name} but not here, so "
+        "data of older versions loses the value: aliases are not followed across versions"
     )
 
 
@@ -157,10 +156,10 @@ def _key_field(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding
     for field in new.fields:
         if earlier_field(field, old) is None:
             sentence = (
-                f'field "{field.name}" is new in a key, so that what had one key has another: records change '
-                "partitions, joins miss and compaction keeps both"
+                f'field "{field.name}" is new in a key, so existing keys change: records change '
+                "partitions, joins find no match and compaction retains both versions"
             )
-            fix = "put it into the value, or use a new topic for the new key"
+            fix = "add it to the value, or use a new topic for the new key"
             yield LintFinding(
                 sentence, fix, field.position, (*pair.path, field.name), schema_fragment(field), earlier=earlier
             )

@@ -1,6 +1,7 @@
-"""The places of a schema's own text, and which place of an earlier version each of them was.
+"""The types in a schema's own text with their field paths, and the matching types of an earlier version.
 
-What another file defines is judged with that file, whose text the positions are in; a reference to it ends the walk.
+A type defined in another file is checked with that file, because its positions are in that file. A reference to it ends
+the walk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LocatedType:
-    """A type where it stands in the text; `field` is the one it is the whole type of."""
+    """A type at a position of the text. `field` is set if the type is the whole type of that field."""
 
     node: Type
     path: Path
@@ -37,9 +38,9 @@ class LocatedType:
 
 @dataclass(frozen=True, slots=True)
 class NodePair:
-    """A type of the candidate and the one of an earlier version that stood at its place, references followed.
+    """A type of the candidate and the matching type of an earlier version, with references resolved.
 
-    `position` is where the candidate uses it.
+    `position` is that of the use in the candidate.
     """
 
     new: Type
@@ -49,7 +50,7 @@ class NodePair:
 
 
 def located_types(schema: Schema) -> Iterator[LocatedType]:
-    """Every type in the order of the text."""
+    """Yields every type in text order."""
     pending = [LocatedType(schema.root, ())]
     while pending:
         located = pending.pop()
@@ -72,7 +73,9 @@ def _inside(located: LocatedType) -> Iterator[LocatedType]:
 
 
 def node_pairs(candidate: Schema, earlier: Schema) -> Iterator[NodePair]:
-    """Each place of the candidate that the earlier version had too, once however often a type is used."""
+    """Yields each type of the candidate that has a match in the earlier version; a type used several times is yielded
+    once.
+    """
     own = defined_names(candidate)
     seen: set[tuple[int, int]] = set()
     pending = [NodePair(candidate.root, earlier.root, (), candidate.root.position)]
@@ -108,7 +111,7 @@ def _pairs_inside(pair: NodePair, candidate: Schema, earlier: Schema) -> Iterato
 
 
 def earlier_field(field: Field, record: Record) -> Field | None:
-    """The field of an earlier record that this one was: of the same name, else of an alias."""
+    """Returns the matching field of an earlier record: of the same name, else of an alias."""
     by_name = {known.name: known for known in record.fields}
     return next((by_name[name] for name in (field.name, *field.aliases) if name in by_name), None)
 
@@ -118,10 +121,10 @@ def _branches(node: Type) -> Sequence[Type]:
 
 
 def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[tuple[Type, Type]]:
-    """The branches that belong together: of one full name, else, where that has no counterpart, of one short name.
+    """Yields matching branches: of equal full names, else, if there is no such branch, of equal short names.
 
     Args:
-        here: branches as they stand, and with references followed.
+        new: branches as written, and with references resolved.
     """
     full = [(node, known) for node, resolved in new for known in old if _full(resolved) == _full(known)]
     yield from full
@@ -133,7 +136,7 @@ def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[
 
 
 def _full(node: Type) -> object:
-    """What a branch is known by in its union."""
+    """Returns the identity of a branch within its union."""
     if isinstance(node, NamedType):
         return type(node), node.name
     return node.type if isinstance(node, Primitive) else type(node)

@@ -1,4 +1,4 @@
-"""What a lint is: a row of a name, a purpose and a function that looks at one schema, and at its earlier versions."""
+"""Values of a lint: its description, its input and its findings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.compat.finding import Severity, VersionedSchema
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One thing a lint has to say. `path` is the way to it in the data, as `compat.describe.describe_field` takes it.
+    """One finding of a lint. `path` is the field path, see `compat.describe.describe_field`.
 
-    `new` and `old` are the fragments of the candidate and of the earlier version that it is about.
+    `new` and `old` are the fragments of the candidate and of the earlier version.
     """
 
     sentence: str
@@ -27,7 +27,7 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class LintInput:
-    """What lints look at: the candidate, and the versions it is compared with, newest first."""
+    """Input of a lint: the candidate and the versions it is compared with, newest first."""
 
     candidate: Schema
     earlier: Sequence[VersionedSchema] = ()
@@ -36,7 +36,7 @@ class LintInput:
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """`severity` is what it has unless asked otherwise; only errors make a schema fail."""
+    """A lint. `severity` is its default severity; only errors fail a check."""
 
     id: str
     purpose: str
@@ -47,7 +47,9 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class EnabledLint:
-    """A lint at the severity that is wanted; `is_explicit` is false of one that is looked at by default."""
+    """A lint with the configured severity; `is_explicit` is false for a lint of `DEFAULT_LINTS` that was not enabled by
+    name.
+    """
 
     lint: Lint
     severity: Severity

@@ -1,4 +1,4 @@
-"""Lints that look at one schema alone."""
+"""Lints about a single schema."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ _SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _CAMEL = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)*\Z")
 
 LOGICAL_TYPE_LIKENESS = 0.8
-"""How like a name must be to one of Avro's to be taken for it, of 1; timestamp-milis and timestampmillis are."""
+"""Similarity (0 to 1) from which a name is assumed to be a misspelled logical type, such as timestamp-milis."""
 
 
 def documentation(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         if not (node.doc or "").strip():
             sentence = f"{type_kind(node)} {node.name.name} has no documentation"
-            yield LintFinding(
-                sentence, 'say what it stands for: "doc": "…"', node.position, path, schema_fragment(node)
-            )
+            yield LintFinding(sentence, 'describe it: "doc": "…"', node.position, path, schema_fragment(node))
         for field, inner in _fields(node, path):
             if not (field.doc or "").strip():
-                fix = 'say what it means, and in which unit: "doc": "…"'
+                fix = 'describe its meaning and unit: "doc": "…"'
                 yield LintFinding(
                     f'field "{field.name}" has no documentation', fix, field.position, inner, schema_fragment(field)
                 )
@@ -83,7 +81,7 @@ def naming(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def _field_style(schema: Schema) -> str:
-    """What most fields are; names of one word are both."""
+    """Returns the style of most fields; names of one word match both styles."""
     styles: Counter[str] = Counter()
     for node, path in _named(schema):
         for field, _ in _fields(node, path):
@@ -115,13 +113,13 @@ def _capital_words(name: str) -> str:
 def enum_default(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         if isinstance(node, Enum) and node.default is None:
-            sentence = f"enum {node.name.name} has no default, so that no symbol can be added without breaking readers"
+            sentence = f"enum {node.name.name} has no default, so adding a symbol breaks readers"
             sample = node.symbols[0] if node.symbols else "UNKNOWN"
             for symbol in node.symbols:
                 if symbol.upper() in ("UNKNOWN", "UNSPECIFIED", "OTHER", "NONE"):
                     sample = symbol
                     break
-            fix = f'give it the symbol that stands for unknown ones, such as "default": "{sample}"'
+            fix = f'set the symbol for unknown values, such as "default": "{sample}"'
             yield LintFinding(sentence, fix, node.position, path, schema_fragment(node))
 
 
@@ -133,30 +131,30 @@ def optional_default(linted: LintInput) -> Iterator[LintFinding]:
             first = '"default": null'
             fix = first if _is_null(field.type.branches[0]) else f'put "null" first in the union and add {first}'
             sentence = f'field "{field.name}" may be null but has no default'
-            yield LintFinding(f"{sentence}, so that it can neither be removed nor left out", fix, field.position, inner)
+            yield LintFinding(f"{sentence}, so it can neither be removed nor omitted", fix, field.position, inner)
 
 
 def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
-    """Avro Java's reader makes the empty array of the field's own type, which is the union and not its branch."""
+    """Avro Java's reader creates the empty array with the field's own type, which is the union, not its branch."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if field.default == [] and isinstance(field.type, Union):
                 sentence = (
-                    f'field "{field.name}" has the default [] of a union, with which Avro Java cannot read data that '
+                    f'field "{field.name}" is a union with the default [], so Avro Java cannot read data that '
                     "lacks the field (Not an array)"
                 )
-                fix = 'take the array without the union, or "null" as the first branch and "default": null'
+                fix = 'use the array without a union, or make "null" the first branch with "default": null'
                 yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))
 
 
 def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
-    """What is nearly a logical type; one that is like none of Avro's may be one of the readers' own."""
+    """Finds misspelled and misplaced logical types; a name unlike any of Avro's may be a custom logical type."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             name = dict(field.props).get("logicalType")
             has_it = isinstance(field.type, Primitive | Fixed) and field.type.logical is not None
             if isinstance(name, str) and name in LOGICAL_TYPES and not has_it:
-                sentence = f'field "{field.name}" has "logicalType": "{name}" beside its type, where Avro ignores it'
+                sentence = f'field "{field.name}" has "logicalType": "{name}" next to its type, where Avro ignores it'
                 fix = f'write it into the type: "type": {{"type": …, "logicalType": "{name}"}}'
                 yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))
     for located in located_types(linted.candidate):
@@ -164,14 +162,12 @@ def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
             name = dict(located.node.props).get("logicalType")
             fix = _logical_type_advice(located.node, name) if isinstance(name, str) else ""
             if fix:
-                sentence = (
-                    f'{describe_field(located.path)} has the logical type "{name}", which Avro ignores as it stands'
-                )
+                sentence = f'{describe_field(located.path)} has the invalid logical type "{name}", which Avro ignores'
                 yield LintFinding(sentence, fix, located.node.position, located.path, type_fragment(located.node))
 
 
 def _logical_type_advice(node: Primitive | Fixed, name: str) -> str:
-    """What the logical type lacks, "" where it is like none of Avro's."""
+    """Returns the fix of an invalid logical type; "" if the name resembles none of Avro's."""
     if name not in LOGICAL_TYPES:
         near = get_close_matches(name.lower().replace("_", "-"), LOGICAL_TYPES, 1, LOGICAL_TYPE_LIKENESS)
         return f'call it "{near[0]}"' if near else ""
@@ -179,8 +175,8 @@ def _logical_type_advice(node: Primitive | Fixed, name: str) -> str:
     if kind not in LOGICAL_TYPES[name]:
         return f"put it on {' or '.join(sorted(LOGICAL_TYPES[name]))}"
     if name == "decimal":
-        return 'give it a "precision" from 1, at most what its size holds, and a "scale" from 0 to that'
-    return f'give the fixed "size": {FIXED_SIZES[name]}'
+        return 'set a "precision" of at least 1 that fits the size, and a "scale" from 0 to the precision'
+    return f"set the size of the fixed to {FIXED_SIZES[name]}"
 
 
 def hive_column(linted: LintInput) -> Iterator[LintFinding]:
@@ -190,11 +186,11 @@ def hive_column(linted: LintInput) -> Iterator[LintFinding]:
     fields = {field.name: field for field in schema.root.fields}
     is_whole = schema.names.keys() <= defined_names(schema)
     for problem in column_problems(schema):
-        # Within a type of another file the positions are in that file.
+        # Positions inside a type of another file refer to that file.
         outer = fields.get(re.split(r"[.\[{]", problem.path)[0])
         position = problem.position if is_whole or outer is None else outer.position
         field_name = f'field "{problem.path}"' if problem.path else "the schema"
-        fix = "choose a type or name that Hive has, or keep this data out of Hive"
+        fix = "use a type or name that Hive supports, or do not load this data into Hive"
         yield LintFinding(f"{field_name} cannot be a column in Hive: {problem.reason}", fix, position, (problem.path,))
 
 
@@ -202,8 +198,8 @@ def hive_reserved_word(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if is_reserved_word(field.name):
-                sentence = f'field "{field.name}" is a word that Hive reserves, so that every query must quote it'
-                fix = f'say of what, such as "{_snake(node.name.name)}_{field.name.lower()}"'
+                sentence = f'field "{field.name}" is a reserved word of Hive, so every query must quote it'
+                fix = f'use a more specific name, such as "{_snake(node.name.name)}_{field.name.lower()}"'
                 yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))
 
 

@@ -1,4 +1,4 @@
-"""Where earlier versions come from: files in order, a directory, a git revision, a registry.
+"""Baselines, the sources of earlier versions: files in order, a directory, a git revision, a registry.
 
-Each baseline is asked once, for all schemas of a run, so that it can fetch in bulk.
+A baseline is queried once for all schemas of a run, so that it can fetch in bulk.
 """

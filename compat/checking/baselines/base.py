@@ -1,4 +1,4 @@
-"""What every baseline is: subjects in, histories out."""
+"""Interface of a baseline: candidates in, version histories out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
 
 
 class BaselineFailed(Exception):
-    """Nothing can be compared; `failures` say why, each in one line."""
+    """The baseline cannot be read, so nothing is compared; `failures` hold the reasons, one line each."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("; ".join(failure.text() for failure in failures))
@@ -31,14 +31,13 @@ class BaselineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LevelChoice:
-    """`level` is what the user asked for, None to leave it to the baseline. `all_versions` makes any level
-    transitive."""
+    """`level` is the requested level, None to use the baseline's. `all_versions` makes any level transitive."""
 
     level: CompatibilityLevel | None = None
     all_versions: bool = False
 
     def effective(self, own: CompatibilityLevel | None) -> CompatibilityLevel:
-        """The level that holds where the baseline's own is `own`."""
+        """Returns the effective level if the baseline's own level is `own`."""
         level = self.level or own or DEFAULT_LEVEL
         if self.all_versions and level is not CompatibilityLevel.NONE and not LEVELS[level].transitive:
             return CompatibilityLevel(f"{level.value}_TRANSITIVE")
@@ -50,7 +49,7 @@ class LevelChoice:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schema whose earlier versions are wanted."""
+    """A new schema to compare with its earlier versions."""
 
     file: SchemaFile
     subject: str
@@ -63,7 +62,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class EarlierVersion:
-    """One earlier version. `parse` gives its schema or raises SchemaParseError."""
+    """One earlier version. `parse` returns its schema or raises SchemaParseError."""
 
     version: int
     label: str
@@ -73,10 +72,10 @@ class EarlierVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionHistory:
-    """The earlier versions of one schema, ascending; none when it is new.
+    """The earlier versions of one schema, ascending; empty if it is new.
 
-    `known` is the number of versions that there are, of which those that no level asks for may have been left out.
-    `level` is the baseline's own for this schema, chosen by `level_origin`, `terms` what it asks for besides.
+    `version_count` includes versions that were omitted because no level needs them. `level` is the baseline's own level
+    for this schema, `level_origin` its source, and `policy` the subject's other requirements.
     """
 
     versions: tuple[EarlierVersion, ...] = ()
@@ -84,40 +83,42 @@ class VersionHistory:
     level: CompatibilityLevel | None = None
     level_origin: str = ""
     notes: tuple[str, ...] = ()
-    terms: SubjectPolicy = NO_POLICY
+    policy: SubjectPolicy = NO_POLICY
 
 
 class Baseline(Protocol):
     @property
     def name(self) -> str:
-        """What the schemas are compared with, in a few words."""
+        """Short description of the baseline for messages."""
         ...
 
     def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
-        """The history of each, in the same order.
+        """Returns the history of each candidate, in the same order.
 
         Raises:
-            BaselineFailed: it cannot be told.
+            BaselineFailed: the histories cannot be read.
         """
         ...
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Path and text of what it has and the working tree has not, though the command line means it; none where it
-        does not know files by their place.
+        """Returns path and text of files that the baseline has, the command line covers and the working tree lacks;
+        empty if the baseline does not identify files by path.
 
         Raises:
-            BaselineFailed: it cannot be told.
+            BaselineFailed: the baseline cannot be read.
         """
         ...
 
     def find_equal_version(self, candidate: Candidate, text: str) -> str:
-        """The version that a schema is already, by what people call it; "" for none. Only a registry is asked: it
-        takes what it has for that version, whatever the ones after it say.
+        """Returns the label of the version that equals the candidate; "" if no version does.
+
+        Only a registry implements this: it accepts a schema that equals an existing version, even if later versions are
+        incompatible with it.
 
         Args:
-            text: the schema with all types of other files written out.
+            text: the schema with all types of other files included.
 
         Raises:
-            BaselineFailed: it cannot be told.
+            BaselineFailed: the baseline cannot be read.
         """
         ...

@@ -1,7 +1,7 @@
-"""Schemas as they are in the database of a Headrace registry, without its server: the API runs in this process.
+"""Schemas in the database of a Headrace registry, read without its server: the API runs in this process.
 
-What the registry answers and what is read here cannot differ, since both are the same application. It is reached on
-a port of loopback that nobody is told of, for as long as the schemas are being read.
+The results equal those of the registry, because both run the same application. While schemas are read, it listens on a
+random port of the loopback interface.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from headrace.settings import Settings
 
 
 class DatabaseBaseline:
-    """
+    """Baseline of a registry database.
+
     Args:
-        url: SQLAlchemy URL; "" for the one of the settings.
-        stranger: see `RegistryBaseline`.
+        url: SQLAlchemy URL; "" for the URL of the settings.
+        all_new_policy: see `RegistryBaseline`.
     """
 
     def __init__(self, settings: Settings, url: str, all_new_policy: AllNewPolicy = AllNewPolicy.ALLOW) -> None:

@@ -1,11 +1,15 @@
-"""A directory of released schemas, laid out like the new ones.
+"""A directory of released schemas with the same layout as the new ones.
 
-The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the directory; else the
-file called after its subject, as `schema download` writes it; else the only one of its subject that has gone from its
-place; else the only one whose record has that name. A file that was given by itself is also found by as much of its
-path as is there, or as the only file of its name. A directory called `shop/order/`, or after the subject, holds several
-versions: the files in it that are called by a number, in their order. Several files that could be meant are an error,
-since the wrong one would give a wrong answer.
+The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is the first of these:
+
+1. `shop/order.avsc` in the directory;
+2. the file named after its subject, as `schema download` writes it;
+3. the only file of the same subject that the working tree no longer has at its path;
+4. the only file whose record has the same name.
+
+A file named individually is also found by the longest suffix of its path that exists, or as the only file of its name.
+A directory named `shop/order/` or after the subject contains several versions: its files with a version number as name,
+in numerical order. If several files match, the check fails, because a wrong choice would give a wrong result.
 """
 
 from __future__ import annotations
@@ -33,21 +37,22 @@ from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import SubjectNaming, SubjectSource, without_suffix
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
-"""What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
+"""Characters that are not percent-encoded in a file name derived from a subject."""
 
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
-"""Names that Windows takes for no files, whatever follows a dot."""
+"""Device names on Windows, with any suffix; not usable as file names."""
 
 VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
-"""A file that is one version of several: 1, v2, order-v3, 1.0.2."""
+"""File name of one of several versions: 1, v2, order-v3, 1.0.2."""
 
 
 def subject_file_name(subject: str, *, spelled_out: bool = False) -> str:
-    """What a subject's file or directory is called, without suffix: one plain name below the directory that it is put
-    in, on every system: not hidden, no step to another directory, nothing that Windows cuts off.
+    """Returns the file or directory name of a subject, without suffix.
+
+    The name is valid on every system: not hidden, without path separators, and without characters that Windows removes.
 
     Args:
-        spelled_out: letters are encoded too, for where another subject differs in capitals only.
+        spelled_out: also encode letters, for subjects that differ only in case.
     """
     name = "".join(
         f"%{ord(letter):02X}" if spelled_out and letter.isascii() and letter.isalpha() else _quoted(letter)
@@ -110,11 +115,11 @@ def _numbers(paths: Sequence[str], used: Sequence[str]) -> range:
 
 
 class DirectoryLayout:
-    """Where in a directory, or in a revision, the earlier versions of a schema lie.
+    """Finds the earlier versions of a schema in a directory or in a directory of a git revision.
 
     Args:
-        paths: key (the path below the directory) to whatever names the file.
-        texts: by that name.
+        paths: key (path below the directory) to the name of the file in `texts`.
+        texts: texts by that name.
     """
 
     def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str], naming: SubjectNaming) -> None:
@@ -127,10 +132,10 @@ class DirectoryLayout:
         self._by_subject: dict[str, dict[str, list[str]]] = {}
 
     def find_versions(self, candidate: Candidate) -> list[str]:
-        """The names of the earlier versions, oldest first.
+        """Returns the names of the earlier versions, oldest first.
 
         Raises:
-            BaselineFailed: several files could be the earlier version, and none is it rather than the others.
+            BaselineFailed: several files match equally well.
         """
         key = candidate.file.key
         if key in self._paths:
@@ -146,13 +151,14 @@ class DirectoryLayout:
             return [self._paths[key] for key in sorted(versions, key=_natural)]
         likely = self._find_renamed(candidate)
         if len(likely) > 1:
-            message = f"{', '.join(likely[:3])} could each be its earlier version; name the one with --against FILE"
+            message = f"{', '.join(likely[:3])} could each be its earlier version; select one with --against FILE"
             raise BaselineFailed([Failure(FailureKind.UNREADABLE, candidate.file.path, message)])
         return [self._paths[key] for key in likely]
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Path and text of the files that a directory no longer has, though it is laid out like this one; of several
-        versions those of the last."""
+        """Returns path and text of the files that a directory of the same layout lacks; of several versions, the last
+        one.
+        """
         directory = scope.directory
         if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
@@ -166,8 +172,9 @@ class DirectoryLayout:
         return tuple(found.items())
 
     def _find_renamed(self, candidate: Candidate) -> Sequence[str]:
-        """The keys of files that are like it in name. Where directories were named, their layout says more than a
-        name."""
+        """Returns the keys of files with a similar name. If directories were named, their layout takes precedence over
+        file names.
+        """
         same_name: Sequence[str] = ()
         if "/" not in candidate.file.key:
             parts = candidate.file.path.split("/")
@@ -180,7 +187,7 @@ class DirectoryLayout:
         return self._find_deleted(candidate) or self._find_by_record(candidate.record) or same_name
 
     def _find_deleted(self, candidate: Candidate) -> Sequence[str]:
-        """The keys of files that would have the same subject and are no longer where they were."""
+        """Returns the keys of files with the same subject that no longer exist at their path."""
         root = candidate.file.path.removesuffix(candidate.file.key)
         if root not in self._by_subject:
             self._by_subject[root] = {}
@@ -211,5 +218,5 @@ class DirectoryLayout:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """v2 before v10."""
+    """Sorts v2 before v10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d{1,18})", text)]

@@ -1,4 +1,4 @@
-"""Earlier versions given one by one: every new schema is compared with the same files, oldest first."""
+"""Earlier versions given as files: every new schema is compared with the same files, oldest first."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FilesBaseline:
 
 
 def _with_advice(failure: Failure) -> Failure:
-    """What is called like no schema file may be a revision."""
+    """Suggests a git revision if the name does not look like a schema file."""
     if failure.kind is FailureKind.INVALID or is_schema_name(failure.file) or is_json_name(failure.file):
         return failure
     return replace(failure, message=f"{failure.message}; a git revision is written git:{failure.file}")

@@ -1,12 +1,12 @@
-"""Schemas as they are in a git revision, with renames followed; no network and no registry.
+"""Schemas in a git revision, with renames followed; uses neither network nor registry.
 
-A branch means the commit that the working tree's branch left it at: what others have brought to it since is no change
-of this branch. Its tip is meant only where that is asked for, a tag means itself.
+A branch name means the merge base with the working tree's branch: later commits of others are not changes of this
+branch. The tip of a branch is used only on request; a tag means its own commit.
 
-The earlier version of a file is the file of the same path; else, of those that are gone from the working tree, the
-only one of its subject, the one that git takes it to be renamed from, or the only one whose record has the same name.
-At a transitive level the history is what the revision's own line (its first parents) held under that path, with
-renames followed.
+The earlier version of a file is the file at the same path; else one of the files that the working tree no longer has:
+the only one with the same subject, the one that git detects as renamed, or the only one with the same record name. At a
+transitive level the history is the content of that path in the first-parent history of the revision, with renames
+followed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from headrace.compat.checking.type_sets import TypeSet, root_type_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import SubjectNaming, SubjectSource
 
-COMMIT_CHARS = 10  # of a commit in a label
+COMMIT_CHARS = 10  # in labels
 
 
 class GitBaseline:
-    """
+    """Baseline of a git revision.
+
     Args:
         revision: a branch, tag or commit.
-        place: a file or directory in the revision, "" for the same paths as in the working tree.
-        tip: the newest commit of a branch, and not the one that this branch left it at.
+        location: a file or directory in the revision, "" for the same paths as in the working tree.
+        tip: use the newest commit of a branch instead of the merge base.
     """
 
     def __init__(
@@ -85,18 +86,18 @@ class GitBaseline:
             return VersionHistory()
         notes = []
         if path != found.path_of(candidate) and not self._location:
-            notes.append(f"was {path} in {found.name}")
+            notes.append(f"earlier version: {path} in {found.name}")
         versions = [*(found.before(path) if choice.is_transitive() else ()), found.latest(path)]
         numbered = tuple(
             EarlierVersion(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1)
         )
         if choice.is_transitive() and found.repository.is_shallow():
-            notes.append("this clone is shallow, so that older versions may be missing; fetch the whole history")
+            notes.append("this clone is shallow, so older versions may be missing; run git fetch --unshallow")
         return VersionHistory(numbered, len(numbered), notes=tuple(notes))
 
 
 class _Revision:
-    """One revision of a repository, read once."""
+    """One revision of a repository; it is read once."""
 
     def __init__(
         self, repository: GitRepository, revision: str, naming: SubjectNaming, tip: bool, comments: bool
@@ -107,7 +108,7 @@ class _Revision:
         self._comments = comments
         newest = repository.commit(revision)
         self._commit = newest if tip else repository.starting_point(revision)
-        # What people are told, and can show with git.
+        # Shown in messages; users can pass it to git.
         self.name = revision if self._commit == newest else self._commit[:COMMIT_CHARS]
         self._all = repository.tree(self._commit)
         self._tree = self._all.files
@@ -123,17 +124,17 @@ class _Revision:
             raise GitFailed(f"{self.name} has no file or directory {location!r}")
 
     def deleted_files(self, scope: FileScope, location: str) -> Sequence[tuple[str, str]]:
-        """Path and text of the files that the arguments mean and the working tree no longer has."""
+        """Returns path and text of the files that the arguments cover and the working tree no longer has."""
         if not location:
             return deleted_in_git(self.repository, self._commit, scope, comments=self._comments)
         return () if location in self._tree else self._layout(location).deleted_files(scope)
 
     def path_of(self, candidate: Candidate) -> str | None:
-        """Where the file is in the repository."""
+        """Returns the path of the file in the repository."""
         return self.repository.path_of(candidate.file.path)
 
     def earlier_path(self, candidate: Candidate, location: str) -> str | None:
-        """The path that holds the earlier version, None where there is none."""
+        """Returns the path of the earlier version, None if there is none."""
         key = candidate.file.path
         if key not in self._found:
             self._found[key] = (
@@ -154,9 +155,9 @@ class _Revision:
         return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
-        """Those that are called like schemas, or are .json and hold one; all of them are then read."""
+        """Returns the files that have a schema's name, or are .json and contain a schema; reads all of them."""
         likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
-        # Read by themselves, so that what is none is not looked through for types.
+        # Read separately, so that JSON files that are not schemas are not searched for types.
         blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
         found = [path for path in likely if is_schema_name(path) or _holds_schema(blobs[self._tree[path]])]
         self.fetch(found)
@@ -171,18 +172,20 @@ class _Revision:
         submodule = self._all.submodule_of(path)
         if submodule is not None:
             raise GitFailed(
-                f"{candidate.file.path} lies in the submodule {submodule}; run the check inside that directory"
+                f"{candidate.file.path} is in the submodule {submodule}; run the check inside that directory"
             )
         same = self._find_renamed(path, candidate)
         if len(same) > 1:
             likely = ", ".join(same[:3])
             raise GitFailed(
-                f"{likely} could each be the earlier version of {path}; name it as git:{self._revision}:PATH"
+                f"{likely} could each be the earlier version of {path}; select one with git:{self._revision}:PATH"
             )
         return same[0] if same else None
 
     def _find_renamed(self, path: str, candidate: Candidate) -> Sequence[str]:
-        """The files that are gone and that this one may have been. A subject says more than git's likeness of texts."""
+        """Returns the deleted files that this file may have been; the subject takes precedence over git's rename
+        detection.
+        """
         of_subject, of_record = self._deleted_files
         same = of_subject.get(candidate.subject, [])
         before = self._renames.get(path)
@@ -197,7 +200,7 @@ class _Revision:
 
     @cached_property
     def _deleted_files(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
-        """The schemas that the working tree no longer has, by subject and by the name of the record."""
+        """Schemas that the working tree no longer has, by subject and by record name."""
         top = self.repository.top
         of_subject: dict[str, list[str]] = {}
         of_record: dict[str, list[str]] = {}
@@ -210,7 +213,7 @@ class _Revision:
         return of_subject, of_record
 
     def fetch(self, paths: Iterable[str | None]) -> None:
-        """Reads files of the revision, all in one go."""
+        """Reads files of the revision in one git call."""
         missing = [path for path in paths if path is not None and path not in self._texts]
         blobs = self.repository.blobs([self._tree[path] for path in missing])
         for path in missing:
@@ -248,7 +251,7 @@ class _Revision:
         return EarlierVersion(0, label, self._texts[path], partial(self._types.schema_once, path))
 
     def before(self, path: str) -> list[EarlierVersion]:
-        """What the path held before the revision, oldest first, the same text twice in a row once."""
+        """Returns the earlier contents of the path, oldest first; equal consecutive texts are returned once."""
         blob = self._tree[path]
         found: list[FileChange] = []
         for change in self._changes(Path(path).suffix):
@@ -269,11 +272,13 @@ class _Revision:
         return EarlierVersion(0, label, text, partial(self._parse_old, commit, change.path, text))
 
     def _parse_old(self, commit: str, path: str, text: str) -> Schema:
-        """Types of other files are those of the revision, since what they were in each commit matters little more."""
+        """Parses an old version. Types of other files are taken from the revision, not from the old commit, which
+        rarely matters.
+        """
         return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
 
     def _changes(self, suffix: str) -> Sequence[FileChange]:
-        """What befell the files that may be schemas, and those that are called like the one that is looked for."""
+        """Returns the changes of all files that may be schemas, and of files with the given suffix."""
         if suffix not in self._histories:
             suffixes = dict.fromkeys((SUFFIX, JSON_SUFFIX, suffix.lower()))
             patterns = [f":(glob,icase)**/*{glob.escape(each)}" for each in suffixes]

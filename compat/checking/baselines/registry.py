@@ -1,9 +1,9 @@
-"""Schemas as a registry holds them, each compared at its subject's own level.
+"""Schemas in a registry, each compared at its subject's own level.
 
-Few schemas are asked for one by one; many come in one listing, pages of 1,000 at a time, from registries that have it.
-Levels are asked for subject by subject, since no registry lists them, over a few connections that are kept open.
-Anything but an answer ends the check: a registry that cannot be reached or refuses access says nothing about schemas.
-Nor does one that has subjects and none of those asked for: that is what a wrong strategy of naming looks like.
+A few schemas are requested individually. Many are read from a listing, in pages of 1,000, if the registry supports it.
+Levels are requested per subject, because no registry lists them, over a few persistent connections. Any failed request
+ends the check, because an unreachable registry gives no information about the schemas. The check also ends if the
+registry has subjects but none of the requested ones, which indicates a wrong naming strategy.
 """
 
 from __future__ import annotations
@@ -54,42 +54,43 @@ from headrace.registry.errors import (
 )
 
 CONNECTIONS = 4
-"""Calls under way at once; a registry answers a few from memory while one waits for its database."""
+"""Concurrent requests; a registry serves a few from memory while one waits for its database."""
 
 SINGLE_REQUESTS_MAX = 24
-"""Up to so many subjects are asked for one by one."""
+"""Most subjects that are requested individually."""
 
 LISTED_PER_CANDIDATE_MAX = 20
-"""A listing that holds more subjects than this for each that is wanted costs more than it saves."""
+"""A listing with more subjects than this per candidate costs more than it saves."""
 
 PAGE_SIZE = 1000
 
 NO_LISTING_STATUSES = frozenset({404, 405, 500, 501})
-"""What registries answer that do not know the listing."""
+"""Statuses of registries that do not support the listing."""
 
 
 ADVICE = {
     404: "; is this the URL of a schema registry, with its whole path?",
-    429: "; it takes no more requests for now (429), so check fewer schemas, as with --since, or try again later",
+    429: "; the registry limits requests (429); check fewer schemas, for example with --since, or try again later",
 }
-"""By the status of an answer whose own words do not say what to do."""
+"""Advice by response status, for responses that contain no advice themselves."""
 
 
 class AllNewPolicy(Enum):
-    """What it means that a registry with subjects knows none of those that are asked for."""
+    """Whether a registry that has subjects may have none of the requested ones."""
 
     ALLOW = auto()
     REFUSE_IF_MISNAMED = (
         auto()
-    )  # a mistake where another strategy names one that is there: only some schemas are checked
+    )  # refuse if another naming strategy yields an existing subject; used if only some schemas are checked
     REFUSE = auto()
 
 
 class RegistryBaseline:
-    """
+    """Baseline of a registry.
+
     Args:
-        name: what to call it, instead of by its URL.
-        stranger: what it means that the registry knows none of the schemas.
+        name: shown instead of the registry's URL.
+        all_new_policy: whether all schemas may be new.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class RegistryBaseline:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """What the registry answers in place of what it was asked for, as the failure of a baseline."""
+        """Converts errors of the registry client to `BaselineFailed`."""
         try:
             yield
         except (InvalidSubject, UnsupportedConfig) as error:
@@ -116,11 +117,11 @@ class RegistryBaseline:
             message = f"{error}{ADVICE.get(status, '')}"
             raise BaselineFailed.from_reason(FailureKind.REGISTRY, self.name, message) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"the answer is not one of a schema registry ({type(error).__name__}: {error})"
+            message = f"the response is not that of a schema registry ({type(error).__name__}: {error})"
             raise BaselineFailed.from_reason(FailureKind.REGISTRY, self.name, message) from None
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """None: of its subjects others may be the owners."""
+        """Returns nothing, because subjects of a registry may belong to other repositories."""
         return ()
 
     def _histories(
@@ -134,7 +135,7 @@ class RegistryBaseline:
             self._check_all_new(candidates, subjects)
         needed = [subject for subject in latest if configured[subject].needs_all_versions(choice)]
         older = self._older({subject: latest[subject] for subject in needed}, pool)
-        # Sockets must not be there when processes are forked.
+        # Close the sockets before processes are forked.
         fetched = chain(latest.values(), *older.values())
         referring = [item for item in fetched if item.references]
         self._parsed = dict(zip(map(_version_key, referring), pool.map(self._try_parse, referring), strict=True))
@@ -155,7 +156,7 @@ class RegistryBaseline:
     ) -> VersionHistory:
         if newest is None:
             return VersionHistory(
-                level=own.level, level_origin=own.level_origin, notes=own.notes({}), terms=own.terms({})
+                level=own.level, level_origin=own.level_origin, notes=own.notes({}), policy=own.policy({})
             )
         versions = [*(before or ()), newest]
         known = len(versions) if before is not None else newest.version or 1
@@ -163,8 +164,8 @@ class RegistryBaseline:
             group = own.metadata(newest.metadata).get(own.group)
             versions = [item for item in versions if item.metadata.get(own.group) == group]
         earlier = tuple(self._earlier(item) for item in versions)
-        terms, notes = own.terms(newest.metadata), own.notes(newest.metadata)
-        return VersionHistory(earlier, known, own.level, own.level_origin, notes, terms)
+        policy, notes = own.policy(newest.metadata), own.notes(newest.metadata)
+        return VersionHistory(earlier, known, own.level, own.level_origin, notes, policy)
 
     def find_equal_version(self, candidate: Candidate, text: str) -> str:
         with self._translated_errors():
@@ -173,7 +174,7 @@ class RegistryBaseline:
             if own.default_properties or own.override_properties:
                 newest = self._latest_of(own)
                 body["metadata"] = {"properties": own.metadata(newest.metadata if newest else {})}
-            # Which tags and rules a registration would have, this check does not know.
+            # The tags and rules of a registration are unknown to this check.
             if own.adds_tags_or_rules:
                 return ""
             try:
@@ -181,7 +182,7 @@ class RegistryBaseline:
                 found = self._client.call("POST", path, body=body)
             except (SubjectNotFound, SchemaNotFound, InvalidSchema):
                 return ""
-            # It is also found in other contexts, where a registration does not look.
+            # The lookup also searches other contexts, which a registration does not use.
             file_exists = plain_subject(str(found["subject"])) == own.target
             return f"{own.target} version {found['version']}" if file_exists else ""
 
@@ -198,32 +199,35 @@ class RegistryBaseline:
         return parsed
 
     def _try_parse(self, item: RegisteredSchema) -> Schema | SchemaParseError:
-        """What refers to other schemas is parsed while the registry is at hand."""
+        """Parses schemas with references while the client is open."""
         try:
             return self._client.parsed(item)
         except SchemaParseError as error:
             return error
         except (SchemaNotFound, SubjectNotFound, VersionNotFound) as error:
-            return SchemaParseError(f"refers to what the registry does not have: {error}", NOWHERE, item.subject or "")
+            return SchemaParseError(
+                f"refers to a schema that the registry does not have: {error}", NOWHERE, item.subject or ""
+            )
 
     def _check_all_new(self, candidates: Sequence[Candidate], subjects: Sequence[str]) -> None:
-        """
+        """Checks that the registry may have none of the candidates.
+
         Raises:
-            BaselineFailed: the registry has other subjects, which these may have been meant to be.
+            BaselineFailed: the registry has other subjects, which suggests a wrong naming strategy.
         """
         there = [name for context in _group_by_context(subjects) for name in self._client.subjects(context)]
         other = next(_renamed_subjects(candidates, frozenset(there)), "")
         if not there or (self._all_new_policy is AllNewPolicy.REFUSE_IF_MISNAMED and not other):
             return
         few = f"{', '.join(subjects[:2])}{', …' if len(subjects) > 2 else ''}"
-        hint = other or f"such as {there[0]}; are they named by the right strategy (--subject-strategy)?"
+        hint = other or f"such as {there[0]}; check the naming strategy (--subject-strategy)."
         message = (
-            f"has none of the subjects {few}, and {len(there)} others, {hint} If all are meant to be new: --all-new"
+            f"has none of the subjects {few}, but {len(there)} others, {hint} If all schemas are new, use --all-new"
         )
         raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, message)
 
     def _latest(self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
-        """The newest version of each subject that has any, by the subject as it was asked for."""
+        """Returns the newest version of each existing subject, by requested subject."""
         if len(configured) <= SINGLE_REQUESTS_MAX:
             return self._fetch_latest(configured, pool)
         join_words: dict[str, RegisteredSchema] = {}
@@ -233,7 +237,7 @@ class RegistryBaseline:
             here = [name for name in members if name in names]
             if len(names) <= LISTED_PER_CANDIDATE_MAX * max(1, len(here)):
                 join_words.update(self._list_latest(prefix, set(here)))
-        # What is not listed is asked for by name: it may be what this user may not see, which is no pass.
+        # A subject missing from the listing is requested by name: the user may lack permission to list it.
         unlisted = self._fetch_latest([own for own in configured if own.target not in join_words], pool)
         return {own.requested: join_words[own.target] for own in configured if own.target in join_words} | unlisted
 
@@ -244,12 +248,14 @@ class RegistryBaseline:
         return {own.requested: item for own, item in found if item is not None}
 
     def _latest_of(self, own: SubjectConfig) -> RegisteredSchema | None:
-        """By the name that was asked for, since the target of an alias may be an alias itself, which nobody follows."""
+        """Returns the newest version by the requested name, because the target of an alias may be an alias itself,
+        which is not followed.
+        """
         try:
             item = self._client.version(own.requested, "latest")
         except (SubjectNotFound, VersionNotFound):
             return None
-        # A question is also answered from another context, where a registration does not look.
+        # The registry may return a version of another context, which a registration does not use.
         return item if plain_subject(item.subject or own.target) == own.target else None
 
     def _list_latest(self, prefix: str, subjects: Collection[str]) -> dict[str, RegisteredSchema]:
@@ -257,7 +263,7 @@ class RegistryBaseline:
         return {str(item.subject): item for item in rows if item.subject in subjects}
 
     def _listed(self, prefix: str, *, latest_only: bool) -> list[RegisteredSchema] | None:
-        """All versions of the subjects that begin so; None from a registry that has no such listing."""
+        """Returns all versions of the subjects with a prefix; None if the registry does not support the listing."""
         try:
             return list(self._listing(prefix, latest_only=latest_only))
         except SchemaNotFound:
@@ -268,7 +274,7 @@ class RegistryBaseline:
             raise
 
     def _listing(self, prefix: str, *, latest_only: bool) -> Iterator[RegisteredSchema]:
-        """`GET /schemas`, page by page; a server that does not know pages gives all of it as the first one."""
+        """Reads `GET /schemas` page by page; a server without paging returns everything as the first page."""
         offset = 0
         seen: set[tuple[str, int]] = set()
         while True:
@@ -286,7 +292,7 @@ class RegistryBaseline:
     def _older(
         self, newest: Mapping[str, RegisteredSchema], pool: ThreadPoolExecutor
     ) -> dict[str, list[RegisteredSchema]]:
-        """The versions of subjects before the newest, ascending, by the subject as it was asked for."""
+        """Returns the versions before the newest, ascending, by requested subject."""
         if len(newest) > SINGLE_REQUESTS_MAX:
             rows: list[RegisteredSchema] | None = []
             for members in _group_by_context({_version_key(item)[0] for item in newest.values()}).values():
@@ -310,7 +316,7 @@ class RegistryBaseline:
         return [self._client.version(requested, number) for number in numbers if number != newest.version]
 
     def _configured(self, default: CompatibilityLevel, subject: str) -> SubjectConfig:
-        """What holds for a registration under a subject."""
+        """Returns the effective configuration for registering under a subject."""
         try:
             config = self._client.config(subject)
         except SubjectLevelNotConfigured:
@@ -325,13 +331,13 @@ class RegistryBaseline:
 
 
 def _renamed_subjects(candidates: Sequence[Candidate], there: Collection[str]) -> Iterator[str]:
-    """How a schema would be called, in words, where the registry has what another strategy makes of it."""
+    """Yields a hint for each schema whose subject exists under another naming strategy."""
     for strategy in STRATEGIES:
         for item in candidates:
             with suppress(NoSubject):
                 subject = derive_subject(SubjectSource(item.file.path, item.record), strategy)
                 if subject in there:
-                    yield f"among them {subject}, which {item.file.path} is with --subject-strategy {strategy}."
+                    yield f"among them {subject}, the subject of {item.file.path} with --subject-strategy {strategy}."
 
 
 def _shared_by(candidate: Candidate, files: Sequence[str]) -> tuple[str, ...]:
@@ -344,7 +350,7 @@ def _version_key(item: RegisteredSchema) -> tuple[str, int]:
 
 
 def _group_by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
-    """Subjects by the prefix that names their context, "" for the default one."""
+    """Groups subjects by the prefix of their context, "" for the default context."""
     found: dict[str, list[str]] = {}
     for subject in subjects:
         context, colon, _ = subject[1:].partition(":") if subject.startswith(":.") else ("", "", "")
@@ -353,7 +359,7 @@ def _group_by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-    """What all names begin with; the context of all, at least."""
+    """Returns the common prefix of all names, which includes their context."""
     first, last = min(names), max(names)
     same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:same]

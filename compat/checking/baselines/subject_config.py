@@ -1,8 +1,8 @@
-"""What a registry has configured for a subject, as it holds for a registration of a schema alone.
+"""The registry's configuration of a subject, as it applies to registering a schema without metadata.
 
-A registration goes to the subject that an alias stands for, and what is configured for that one holds. Metadata that it
-does not bring is the latest version's, laid over the configured default and under the configured override, so that a
-compatibility group and reserved names are known beforehand.
+A registration goes to the target of a subject alias, and the target's configuration applies. A schema without metadata
+gets the metadata of the latest version, merged with the configured default (below) and override (above). Its
+compatibility group and reserved names are therefore known in advance.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ RESERVED_PROPERTY: Final = "confluent:reserved"
 
 
 class UnsupportedConfig(Exception):
-    """The registry asks for what this check does not know."""
+    """The subject's configuration has a value that this check does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectConfig:
-    """`requested` is the subject as files name it, `target` the one that a registration goes to. `default_properties` and `override_properties`
-    are metadata properties that are laid under and over those of a version; `adds_tags_or_rules` says that tags or rules are
-    added too."""
+    """Effective configuration of a subject.
+
+    `requested` is the subject derived from the file, `target` the subject that a registration goes to. Properties of a
+    version are merged with `default_properties` below and `override_properties` above. `adds_tags_or_rules`: the
+    configuration also adds tags or rules.
+    """
 
     requested: str
     target: str
@@ -43,15 +46,19 @@ class SubjectConfig:
     adds_tags_or_rules: bool = False
 
     def needs_all_versions(self, choice: LevelChoice) -> bool:
-        """Whether the latest version is not enough: of a group it may be an earlier one."""
+        """Whether the latest version is not enough; in a compatibility group, the compared version may be an earlier
+        one.
+        """
         return bool(self.group) or choice.is_transitive(self.level)
 
     def metadata(self, latest: Mapping[str, str]) -> Mapping[str, str]:
-        """The properties of a version that is registered without any, after one with these."""
+        """Returns the properties that a version registered without metadata gets after a version with properties
+        `latest`.
+        """
         return {**self.default_properties, **latest, **self.override_properties}
 
-    def terms(self, latest: Mapping[str, str]) -> SubjectPolicy:
-        """What is asked of the version after one with these properties."""
+    def policy(self, latest: Mapping[str, str]) -> SubjectPolicy:
+        """Returns the requirements for the version after one with properties `latest`."""
         if not self.validates_fields:
             return SubjectPolicy(self.is_logical)
         reserved = _reserved(self.metadata(latest))
@@ -60,19 +67,22 @@ class SubjectConfig:
         )
 
     def notes(self, latest: Mapping[str, str]) -> tuple[str, ...]:
-        """What is to be told of it."""
+        """Returns notes about the alias and the compatibility group."""
         notes = []
         if self.target != self.requested:
             notes.append(f"{self.requested} is an alias of {self.target}")
         if self.group:
             value = self.metadata(latest).get(self.group)
             which = f"{self.group} {value!r}" if value is not None else f"no {self.group}"
-            notes.append(f"compared with versions of {which} only, the group of a schema registered without metadata")
+            notes.append(f"compared only with versions of {which}, the group of a schema registered without metadata")
         return tuple(notes)
 
 
 def alias_target(subject: str, config: Mapping[str, Any]) -> str:
-    """The subject that a registration goes to: the alias, in the same context unless it says another; one step only."""
+    """Returns the subject that a registration goes to: the alias, in the subject's context unless it names another one.
+
+    Aliases are followed one step only.
+    """
     alias = str(config.get("alias") or "")
     subject = plain_subject(subject)
     if not alias:
@@ -82,28 +92,29 @@ def alias_target(subject: str, config: Mapping[str, Any]) -> str:
 
 
 def plain_subject(subject: str) -> str:
-    """The one name of a subject: the default context may be named too."""
+    """Returns the canonical name of a subject, without the prefix of the default context."""
     return subject.removeprefix(":.:")
 
 
 def parse_subject_config(
     requested: str, target: str, config: Mapping[str, Any], default: CompatibilityLevel
 ) -> SubjectConfig:
-    """
+    """Parses the configuration of a subject.
+
     Args:
-        config: what holds for the target.
-        default: the registry's own level.
+        config: effective configuration of the target.
+        default: global level of the registry.
 
     Raises:
-        UnsupportedConfig: the policy is none that this check knows.
-        ServiceError: the answer is none of a registry.
+        UnsupportedConfig: the policy is unknown.
+        ServiceError: the response is not that of a registry.
     """
     level = level_of(config)
     policy = str(config.get("compatibilityPolicy") or "STRICT").upper()
     if policy not in POLICIES:
         raise UnsupportedConfig(
-            f"the compatibilityPolicy of {target} is {policy}, which this release does not know (it knows "
-            f"{', '.join(POLICIES)}), so that it cannot tell what the registry would answer"
+            f"the compatibilityPolicy of {target} is {policy}, which this release does not support (supported: "
+            f"{', '.join(POLICIES)}); upgrade headrace or change the policy"
         )
     default_properties, override_properties = (config.get(key) or {} for key in ("defaultMetadata", "overrideMetadata"))
     adds_tags = any(layer.get("tags") or layer.get("sensitive") for layer in (default_properties, override_properties))
@@ -126,9 +137,10 @@ def _properties(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def level_of(config: Mapping[str, Any]) -> CompatibilityLevel:
-    """
+    """Returns the level of a configuration.
+
     Raises:
-        ServiceError: it is none.
+        ServiceError: the configuration has no valid level.
     """
     try:
         return parse_level(str(config["compatibilityLevel"]))
