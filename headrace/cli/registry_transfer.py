@@ -1,4 +1,4 @@
-"""`headrace registry export` and `import`: what a registry holds, as a file, by its REST API."""
+"""`headrace registry export` and `import`: copies the content of a registry to and from a file, through its REST API."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ LOG_PAUSE_S: Final = 10.0  # between two log lines where there is no terminal
 IMPORT_EXIT_CODES: Final = """
 
 exit codes:
-  0  the registry holds what the file does
-  1  it cannot (ids that clash, versions that are refused): told before anything is written where that can be known
-  2  the file cannot be read, or the registry not be reached
+  0  the registry has the content of the file
+  1  conflicting ids or rejected versions; found before the first write if possible
+  2  failure: the file cannot be read, or the registry is not available
 """
 
 ACTION_WORDS: Final = {
@@ -52,7 +52,7 @@ ACTION_WORDS: Final = {
     "SetConfig": "configurations",
     "SetMode": "modes",
 }
-"""What the summary calls the actions of each kind."""
+"""Names of the actions in the summary."""
 
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,9 +60,10 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _configure_export(
         verbs.add_parser(
             "export",
-            help="write what a registry holds to a file",
-            description="Writes schemas with their ids and versions, deleted flags, configurations and modes of a "
-            "registry to a file of JSON lines. The registry may be any that has the Confluent Schema Registry's API.",
+            help="export a registry to a file",
+            description="Writes the schemas of a registry, with ids, versions, deleted flags, configurations and "
+            "modes, to a file of JSON lines. Works with all registries that have the Confluent Schema "
+            "Registry API.",
             epilog=examples(
                 "registry export registry.jsonl",
                 "registry export eu.jsonl --context eu --registry-url http://registry.example.com:8081",
@@ -72,10 +73,10 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _configure_import(
         verbs.add_parser(
             "import",
-            help="bring what a file holds into a registry",
-            description="Makes a registry hold what an export has: same ids, same versions. What is there already is "
-            "left alone, so an import that was interrupted is finished by the same command. The registry may be any "
-            "that has the Confluent Schema Registry's API with its IMPORT mode.",
+            help="import a file into a registry",
+            description="Registers the content of an export with the same ids and versions. Existing versions "
+            "remain, so that the same command continues an interrupted import. Works with all registries "
+            "that have the Confluent Schema Registry API and its IMPORT mode.",
             epilog=examples(
                 "registry import registry.jsonl --dry-run",
                 "registry import registry.jsonl --registry-url http://registry.example.com:8081",
@@ -86,7 +87,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _configure_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="where to write it; - is standard output")
+    parser.add_argument("file", metavar="FILE", help="the file to write; - is standard output")
     _add_selection(parser, "export")
     add_settings_flags(parser, ("registry.url",))
     add_format_flag(parser)
@@ -94,12 +95,12 @@ def _configure_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="an export; - is standard input")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+    parser.add_argument("file", metavar="FILE", help="the export to read; - is standard input")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     parser.add_argument(
         "--skip-refused",
         action="store_true",
-        help="leave out versions that the target cannot take, and what refers to them, and finish without them",
+        help="omit versions that the target rejects, and the versions that reference them",
     )
     _add_selection(parser, "import")
     add_settings_flags(parser, ("registry.url",))
@@ -113,15 +114,15 @@ def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help=f"{verb} only subjects of such a name (* ? [a-z]; without the context), and what they refer to; "
-        "may be repeated",
+        help=f"{verb} only subjects that match (* ? [a-z]; without the context), and the subjects that they "
+        "reference; may be repeated",
     )
     parser.add_argument(
         "--context",
         action="append",
         default=[],
         metavar="NAME",
-        help=f"{verb} only this context (. is the default one), and what it refers to; may be repeated",
+        help=f"{verb} only this context (. is the default context), and what it references; may be repeated",
     )
 
 
@@ -135,7 +136,7 @@ def run_export(args: argparse.Namespace) -> int:
             snapshot = read_registry(remote, _selection(args), progress.show)
     except RegistryError as error:
         raise CommandError(f"nothing was exported: {error}") from error
-    with _written(args.file) as out:
+    with _replaced_file(args.file) as out:
         write_snapshot(snapshot, out)
     facts = _content_facts(snapshot)
     if args.file == STANDARD_STREAM:
@@ -143,7 +144,7 @@ def run_export(args: argparse.Namespace) -> int:
     elif args.format == "json":
         print_json({"file": args.file, **facts})
     else:
-        print(f"exported {_in_words(facts)} to {args.file}")
+        print(f"exported {_as_text(facts)} to {args.file}")
     return EXIT_OK
 
 
@@ -167,10 +168,10 @@ def run_import(args: argparse.Namespace) -> int:
             return _report_problems(args, plan.problems)
         if args.dry_run:
             return _report_plan(args, plan.actions, left_out)
-        return _carry_out(args, remote, snapshot, plan.actions, left_out)
+        return _import_actions(args, remote, snapshot, plan.actions, left_out)
 
 
-def _carry_out(
+def _import_actions(
     args: argparse.Namespace,
     remote: RemoteRegistry,
     snapshot: Snapshot,
@@ -184,26 +185,26 @@ def _carry_out(
         with TransferProgress() as progress:
             outcome = execute_actions(remote, actions, progress.show, skip_refused=args.skip_refused)
             refused = [*left_out, *outcome.refused]
-            wrong = (
+            differing = (
                 find_missing_versions(remote, snapshot, progress.show, {item.key for item in refused if item.key})
                 if actions and outcome.is_finished
                 else []
             )
     except RegistryError as error:
         raise CommandError(
-            f"the import stopped: {error}; what was imported so far stays, import the same file again to go on"
+            f"the import stopped: {error}; the imported versions remain; import the same file again to continue"
         ) from error
-    _report_outcome(args, _action_facts(outcome.done), refused, wrong, outcome.is_finished)
+    _report_outcome(args, _action_facts(outcome.done), refused, differing, outcome.is_finished)
     if not outcome.is_finished:
         refusals = _count(len(outcome.refused), "version")
         raise CommandError(
-            f"the target refused {refusals}, so configurations and modes were left as they are; "
-            "correct what is wrong and import again, or finish without them by --skip-refused",
+            f"the target rejected {refusals}; configurations and modes are unchanged; fix the versions and import "
+            "again, or omit them with --skip-refused",
             EXIT_FINDINGS,
         )
-    if wrong:
+    if differing:
         raise CommandError(
-            f"{_count(len(wrong), 'version')} not as in the file; does somebody else write to the target?",
+            f"{_count(len(differing), 'version')} differ from the file; check whether another client writes to the target",
             EXIT_FINDINGS,
         )
     return EXIT_OK
@@ -231,7 +232,7 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], left
     for action in actions:
         of, colon, what = str(action).partition(": ")
         print(f"{styled(of, 'head')}{colon}{what}")
-    print(f"would do: {_in_words(facts)}; nothing was written" if actions else "nothing to do")
+    print(f"would do: {_as_text(facts)}; nothing was written" if actions else "nothing to do")
     return EXIT_OK
 
 
@@ -239,17 +240,19 @@ def _report_outcome(
     args: argparse.Namespace,
     facts: dict[str, int],
     refused: Sequence[ImportProblem],
-    wrong: Sequence[str],
+    differing: Sequence[str],
     finished: bool,
 ) -> None:
     if args.format == "json":
-        print_json({"dry_run": False, **facts, "finished": finished, "left_out": _sentences(refused), "wrong": wrong})
+        print_json(
+            {"dry_run": False, **facts, "finished": finished, "left_out": _sentences(refused), "wrong": differing}
+        )
         return
     for problem in refused:
         print_report_line(f"left out: {problem.sentence}")
-    for sentence in wrong:
+    for sentence in differing:
         print(styled(sentence, "bad"))
-    done = f"imported: {_in_words(facts)}" if any(facts.values()) else "nothing to do: all of it is there"
+    done = f"imported: {_as_text(facts)}" if any(facts.values()) else "nothing to do: the registry has all of it"
     print(done)
 
 
@@ -273,7 +276,7 @@ def _action_facts(actions: Sequence[ImportAction]) -> dict[str, int]:
     return {word: counts[word] for word in ACTION_WORDS.values()}
 
 
-def _in_words(facts: dict[str, int]) -> str:
+def _as_text(facts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in facts.items())
 
 
@@ -323,8 +326,8 @@ def _read(file: str) -> Snapshot:
 
 
 @contextlib.contextmanager
-def _written(file: str) -> Iterator[BinaryIO]:
-    """The file to write, which takes its name only when it is whole; an older one of that name stays until then."""
+def _replaced_file(file: str) -> Iterator[BinaryIO]:
+    """Yields the file to write. It replaces an existing file only after it is complete."""
     if file == STANDARD_STREAM:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -347,14 +350,14 @@ def _written(file: str) -> Iterator[BinaryIO]:
 
 
 def _umask() -> int:
-    """There is no way to ask for it but to set it."""
+    """Returns the umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 class TransferProgress:
-    """A bar on a terminal, a log line now and then elsewhere."""
+    """Shows a progress bar on a terminal, and periodic log lines elsewhere."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
@@ -369,7 +372,7 @@ class TransferProgress:
             self._write("\r\x1b[K")
 
     def show(self, step: str, done: int, total: int) -> None:
-        """`total` 0: not known."""
+        """Shows the progress of a step. `total` is 0 if it is unknown."""
         now = time.monotonic()
         if now - self._shown_at < (BAR_PAUSE_S if self._draws else LOG_PAUSE_S):
             return
@@ -386,7 +389,7 @@ class TransferProgress:
 
 
 def bar(step: str, done: int, total: int) -> str:
-    """One line that says how far a step is."""
+    """Formats the progress of a step as one line."""
     if not total:
         return f"{step} {done}"
     filled = BAR_WIDTH * done // total

@@ -1,10 +1,10 @@
-"""The root, what the registry says of itself, and whether it is alive and ready."""
+"""The root, liveness and readiness, and metadata of the registry."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from headrace.registry.api.answers import answer
+from headrace.registry.api.responses import json_response
 from headrace.registry.api.services import services
 
 blueprint = Blueprint("health", __name__)
@@ -13,33 +13,33 @@ blueprint = Blueprint("health", __name__)
 @blueprint.get("/")
 @blueprint.post("/")
 def root() -> Response:
-    return answer({})
+    return json_response({})
 
 
 @blueprint.get("/healthz")
 def alive() -> Response:
-    """The process answers; the database is not asked, since restarting would not mend it."""
-    return answer({"status": "ok"})
+    """Liveness. It does not depend on the database, because a restart would not repair that."""
+    return json_response({"status": "ok"})
 
 
 @blueprint.get("/readyz")
 def ready() -> Response:
-    """The database answers too; 500 with the cause when it does not."""
-    services().configuration.of_scope(None, in_effect=False)
-    return answer({"status": "ready"})
+    """Readiness. Without the database the response is 500 with the cause."""
+    services().configuration.read_scope(None, in_effect=False)
+    return json_response({"status": "ready"})
 
 
 @blueprint.get("/v1/metadata/id")
 def cluster_id() -> Response:
     name = f"headrace-{services().lookup.identity()}"
-    return answer({"scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": name}}})
+    return json_response({"scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": name}}})
 
 
 @blueprint.get("/v1/metadata/version")
 def version() -> Response:
-    return answer({"version": services().version, "commitId": ""})
+    return json_response({"version": services().version, "commitId": ""})
 
 
 @blueprint.get("/v1/metadata/deployment")
 def deployment() -> Response:
-    return answer({"attributes": []})
+    return json_response({"attributes": []})

@@ -1,7 +1,7 @@
-"""Whether kept answers still hold, asked of the database as seldom as that can be known.
+"""Validates cached responses against the revisions in the database, with as few reads as possible.
 
-Requests that arrive while a look is under way wait together for the next one: its beginning comes after theirs, which
-is what makes an answer that it bears as true as one read by the request itself.
+Requests that arrive during a read wait together for the next one. That read begins after their arrival, so a response
+that it validates is as current as one that the request itself would read.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import Final
 
 from headrace.registry.errors import StoreError
-from headrace.registry.storage.footing import LEASE_S, Footing
-from headrace.registry.storage.history import Moment
-from headrace.registry.storage.looks import Look, Looks
+from headrace.registry.storage.dependencies import LEASE_S, Dependencies
+from headrace.registry.storage.revision import Revision
+from headrace.registry.storage.revision_check import RevisionReader, Revisions
 
 logger = logging.getLogger(__name__)
 
-RENEWAL_AGE: Final = 0.5  # a look this old, in leases, is replaced while it is still good, so that nobody waits for it
+RENEWAL_AGE: Final = 0.5  # part of a lease after which it is renewed in the background, so that no request waits
 
 
 def clock_s() -> float:
-    """A clock that neither jumps nor, where the system has such a one, stands still while the machine sleeps."""
+    """A clock that never jumps and, where the system has such a clock, continues while the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -31,37 +31,41 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Leases:
-    """Used by one event loop. `Database.lease_s` of every process must be at least `lease_s`."""
+    """Belongs to one event loop. `Database.lease_s` of every process must be at least `lease_s`."""
 
-    def __init__(self, looks: Looks, clock: Callable[[], float] = clock_s, lease_s: float = LEASE_S) -> None:
-        self._looks = looks
+    def __init__(
+        self, revision_reader: RevisionReader, clock: Callable[[], float] = clock_s, lease_s: float = LEASE_S
+    ) -> None:
+        self._revision_reader = revision_reader
         self._lease_s = lease_s
         self._clock = clock
-        self._moment: Moment | None = None
-        self._looked_at = float("-inf")
+        self._revision: Revision | None = None
+        self._checked_at = float("-inf")
         self._next: _Batch | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def holds(self, footing: Footing) -> bool:
-        """Whether an answer may be given without a look: it rests on the registry's revision alone, and that was
-        looked at less than a lease ago."""
-        age = self._clock() - self._looked_at
-        if footing.subjects or footing.moment != self._moment or age >= self._lease_s:
+    def is_valid(self, dependencies: Dependencies) -> bool:
+        """Whether a response is valid by the current lease, without a read of the database.
+
+        A lease covers responses that depend on the registry's revision alone.
+        """
+        age = self._clock() - self._checked_at
+        if dependencies.subjects or dependencies.revision != self._revision or age >= self._lease_s:
             return False
         if age >= self._lease_s * RENEWAL_AGE and self._task is None:
             self._join(())
         return True
 
-    async def look(self, footing: Footing) -> bool | None:
-        """Whether an answer holds, by a look that begins after this call; None when the database cannot be asked."""
-        batch = self._join(footing.subjects)
-        await batch.ended.wait()
-        return None if batch.look is None else batch.look.bears(footing)
+    async def check(self, dependencies: Dependencies) -> bool | None:
+        """Whether a response is valid, by a read that begins after this call; None if the database is unreachable."""
+        batch = self._join(dependencies.subjects)
+        await batch.done.wait()
+        return None if batch.revisions is None else batch.revisions.satisfies(dependencies)
 
     async def close(self) -> None:
         if self._task is not None:
             await self._task
-        await self._looks.close()
+        await self._revision_reader.close()
 
     def _join(self, subjects: tuple[tuple[int, int], ...]) -> _Batch:
         if self._next is None:
@@ -78,26 +82,26 @@ class Leases:
             while self._next is not None:
                 batch, self._next = self._next, None
                 try:
-                    began_at = self._clock()
-                    batch.look = await self._looks.look(batch.subject_ids)
-                    self._moment, self._looked_at = batch.look.moment, began_at
+                    started_at = self._clock()
+                    batch.revisions = await self._revision_reader.read(batch.subject_ids)
+                    self._revision, self._checked_at = batch.revisions.revision, started_at
                 except StoreError as error:
-                    logger.warning("revisions not read: cause=%s", error)
+                    logger.warning("revisions_not_read cause=%s", error)
                 except Exception:
-                    # Whoever waits goes on without; nobody may wait for ever.
-                    logger.exception("revisions not read")
+                    # The waiting requests continue without the cache instead of waiting forever.
+                    logger.exception("revisions_not_read")
                 finally:
-                    batch.ended.set()
+                    batch.done.set()
         finally:
             self._task = None
 
 
 class _Batch:
-    """Requests that wait for one look."""
+    """Requests that wait for the same read."""
 
-    __slots__ = ("ended", "look", "subject_ids")
+    __slots__ = ("done", "revisions", "subject_ids")
 
     def __init__(self) -> None:
         self.subject_ids: set[int] = set()
-        self.look: Look | None = None
-        self.ended = asyncio.Event()
+        self.revisions: Revisions | None = None
+        self.done = asyncio.Event()

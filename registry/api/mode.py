@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from headrace.registry.api.responses import json_response, query_flag
 from headrace.registry.api.changes import record_change
 from headrace.registry.api.payloads import ModePayload, ModeRequest, read_body
+from headrace.registry.api.responses import json_response, query_flag
 from headrace.registry.api.services import services
 from headrace.registry.domain import Mode, parse_mode
 from headrace.registry.errors import InvalidMode, InvalidSubject
@@ -47,7 +47,7 @@ def delete_subject(subject: str) -> Response:
 
 
 def _get(scope: str | None) -> Response:
-    return _response(services().modes.of_scope(scope, in_effect=query_flag("defaultToGlobal")))
+    return _response(services().modes.read_scope(scope, in_effect=query_flag("defaultToGlobal")))
 
 
 def _put(subject: str | None) -> Response:
@@ -66,13 +66,8 @@ def _scope_for(mode: Mode | None, subject: str) -> str | None:
         return scope_name(subject)
     except InvalidSubject:
         if mode is Mode.FORWARD:
-<<<<<<< /work/main/registry/api/mode.py
-            # It is for all subjects of all contexts, so that `:.__GLOBAL:name` is wrong for it whatever the name.
+            # FORWARD is global only, so the error is about the mode even if the subject is invalid too.
             raise InvalidMode(message=FORWARD_GLOBAL_ONLY) from None
-=======
-            # FORWARD is global only, so the mode is the error whatever the name after `:.__GLOBAL:`.
-            raise InvalidMode(message=FORWARD_ELSEWHERE) from None
->>>>>>> /tmp/t/h8/new.txt
         raise
 
 

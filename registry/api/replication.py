@@ -1,8 +1,4 @@
-<<<<<<< /work/main/registry/api/replication.py
 """POST /replication: the changes that a replica of this registry has not copied yet."""
-=======
-"""/replication: the feed of changes for replicas of this registry."""
->>>>>>> /tmp/t/h8/new.txt
 
 from __future__ import annotations
 

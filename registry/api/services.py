@@ -103,7 +103,7 @@ def as_shown(schema: StoredSchema) -> PresentedSchema:
     # confluent-kafka's Python client spells the parameters with underscores.
     reference_format = query.get("referenceFormat", query.get("reference_format", ""))
     tags = tuple(query.getlist("findTags") or query.getlist("find_tags"))
-    return services().presentation.shown(schema, PresentationOptions(query.get("format", ""), reference_format, tags))
+    return services().presentation.present(schema, PresentationOptions(query.get("format", ""), reference_format, tags))
 
 
 def shown_text(schema: StoredSchema) -> str:

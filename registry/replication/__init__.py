@@ -1,5 +1,6 @@
-"""A registry that holds what another one does, read-only, until it is promoted: for a second data centre.
+"""Replicates a registry into the database of a second data centre; the replica is read-only until it is promoted.
 
-`feed` is what the one tells the other (`POST /follow`), `replica` asks, in rounds, and `apply_update` brings the follower's
-database to what was told. Ids, versions, revisions of nothing else and times stay as they are there.
+`feed` is the source registry's side: requests and responses of `POST /replication`. `replica` polls the source in
+rounds, and `update` applies the changes to the replica's database. Ids, versions, and creation times are the same in
+both registries; the replica's revisions are its own.
 """

@@ -1,9 +1,9 @@
-"""What a registry tells those that follow it: a question, its answer, and both as JSON.
+"""The source registry's side of replication: requests, responses and their JSON.
 
-A follower asks with the position that it has seen. Where that is still the registry's, there is no more to tell; else
-it gets the state of each subject and all settings, asks for the versions of those subjects whose state is another than
-it knows, and for the schemas that it lacks among theirs. Each answer is one view of the database. So what a change
-costs goes with the subjects that it changed, and with the number of subjects, not with what they hold.
+A replica sends its position. If that is still the position of the source, nothing has changed. Otherwise the response
+has the state of each subject and all settings. The replica then requests the versions of subjects whose state differs
+from its own, and the schemas of these versions that it does not have. Each response is one snapshot of the database. A
+change therefore costs in proportion to the changed subjects and to the number of subjects, not to their content.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from headrace.registry.storage.replication import ContextState, ReplicatedSubjec
 from headrace.registry.storage.repository import Repository
 
 FORMAT: Final = 1
-SUBJECTS_MAX: Final = 500  # of a question, since the values of a body are limited
+SUBJECTS_MAX: Final = 500  # per request, because the number of values in a body is limited
 SCHEMAS_MAX: Final = 500
-SCHEMAS_PER_QUERY: Final = 20  # of them, from the database
-RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024  # of the schemas in an answer, or one; the others are asked for again
+SCHEMAS_PER_QUERY: Final = 20  # per query of the database
+# characters of the schemas in a response with more than one schema; the replica requests the remaining ones again
+RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024
 
 
 class ReplicationPosition(NamedTuple):
-    """Equal as long as nothing has changed. Within a history of the database both numbers only grow."""
+    """Identifies a state of a registry: equal if nothing has changed. Within a history both numbers only grow."""
 
     history: int
     revision: int
@@ -35,7 +36,11 @@ class ReplicationPosition(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> ReplicationPosition:
-        """What `str` of it gave; `ValueError` for what that cannot have given."""
+        """Parses `str` of a position.
+
+        Raises:
+            ValueError: the text is not a position.
+        """
         history, revision, changes = map(int, text.split("."))
         return cls(history, revision, changes)
 
@@ -45,7 +50,7 @@ class ReplicationPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRequest:
-    """`seen` is a position as text, which may be of another registry; `ids` are those of schemas, by context."""
+    """A request. `seen` is a position as text, perhaps of another registry; `ids` are ids of schemas by context."""
 
     seen: str = ""
     subjects: tuple[str, ...] = ()
@@ -54,7 +59,7 @@ class ReplicationRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSettings:
-    """What is configured and set, by scope (None: all of the default context), and the contexts."""
+    """Configurations and modes by scope (None: the whole default context), and the contexts."""
 
     configs: Mapping[str | None, ConfigEntry] = field(default_factory=dict)
     modes: Mapping[str | None, Mode] = field(default_factory=dict)
@@ -63,7 +68,7 @@ class ReplicatedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSchema:
-    """A schema with the key by which equal ones that are written differently find each other."""
+    """A schema and the key by which equal schemas with other spelling are found."""
 
     schema: StoredSchema
     lookup_key: bytes
@@ -71,7 +76,7 @@ class ReplicatedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResponse:
-    """The answer to a question. `states` and `settings` are None when nothing has changed since what was seen."""
+    """A response. `states` and `settings` are None if nothing has changed since the position of the request."""
 
     source: str
     position: ReplicationPosition
@@ -104,7 +109,7 @@ def settings_of(repository: Repository) -> ReplicatedSettings:
 
 
 def _schemas(request: ReplicationRequest, repository: Repository) -> Iterator[ReplicatedSchema]:
-    """The first ones of those asked for, read a few at a time, since each may have megabytes."""
+    """The first of the requested schemas, read in small batches, because each may have megabytes."""
     characters = 0
     for context, ids in request.ids.items():
         for start in range(0, len(ids), SCHEMAS_PER_QUERY):
@@ -142,31 +147,32 @@ def response_json(response: ReplicationResponse) -> dict[str, Any]:
     }
 
 
-def parse_response(answer: Any, url: str) -> ReplicationResponse:
-    """
+def parse_response(body: Any, url: str) -> ReplicationResponse:
+    """Parses a response.
+
     Raises:
-        InvalidResponse: it is not what `response_json` gives, or of another release.
+        InvalidResponse: the response is malformed or has the format of another release.
     """
     try:
-        number = answer["format"]
+        number = body["format"]
         if number != FORMAT:
             raise InvalidResponse(
-                f"{url} tells its followers in format {number}, expected {FORMAT}: bring both to one release"
+                f"{url} replicates in format {number}, expected {FORMAT}; run the same release in both places"
             )
         return ReplicationResponse(
-            str(answer["source"]),
-            ReplicationPosition.of(answer["position"]),
-            None if answer["states"] is None else {str(name): _state(item) for name, item in answer["states"].items()},
-            None if answer["settings"] is None else _settings(answer["settings"]),
+            str(body["source"]),
+            ReplicationPosition.of(body["position"]),
+            None if body["states"] is None else {str(name): _state(item) for name, item in body["states"].items()},
+            None if body["settings"] is None else _settings(body["settings"]),
             {
                 str(name): ReplicatedSubject(_state(state), tuple(_version(item) for item in versions))
-                for name, (state, *versions) in answer["subjects"].items()
+                for name, (state, *versions) in body["subjects"].items()
             },
-            tuple(_told_schema(item) for item in answer["schemas"]),
+            tuple(_replicated_schema(item) for item in body["schemas"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidResponse(
-            f"the answer of {url} to a follower is not one of a Headrace registry: {error}"
+            f"the response of {url} to a replica is not that of a Headrace registry: {error}"
         ) from error
 
 
@@ -202,7 +208,7 @@ def _schema_json(response: ReplicatedSchema) -> dict[str, Any]:
     }
 
 
-def _told_schema(item: Mapping[str, Any]) -> ReplicatedSchema:
+def _replicated_schema(item: Mapping[str, Any]) -> ReplicatedSchema:
     content = SchemaContent(
         str(item["text"]),
         tuple(SchemaReference(str(name), str(subject), int(number)) for name, subject, number in item["references"]),
@@ -214,7 +220,7 @@ def _told_schema(item: Mapping[str, Any]) -> ReplicatedSchema:
 
 
 def _settings_json(settings: ReplicatedSettings) -> dict[str, Any]:
-    # Lists of pairs, since None is a scope too.
+    # Lists of pairs, because None is a scope too and JSON keys are strings.
     return {
         "configs": [[scope, _config_json(entry)] for scope, entry in settings.configs.items()],
         "modes": [[scope, mode.value] for scope, mode in settings.modes.items()],
@@ -236,7 +242,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "default_rule_set": RuleSet.of,
     "override_rule_set": RuleSet.of,
 }
-"""Keys of a configuration that are no plain values."""
+"""Parsers of the configuration keys with object values."""
 
 
 def _config_json(entry: ConfigEntry) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Follows a registry: asks it in rounds what has changed, and brings its own database to that.
+"""Polls the source registry in rounds and applies its changes to the replica's database.
 
-Of several processes that follow for one database one does, and another goes on when that has not asked for `HOLDER_TIMEOUT_MS`.
-What was seen of the other registry is only remembered here: whoever begins compares all of it with what is there.
+If several processes replicate into one database, one of them is active. Another one takes over when the active process
+has not polled for `HOLDER_TIMEOUT_MS`. The last position is kept in memory only: a process that becomes active compares
+the whole registry.
 """
 
 from __future__ import annotations
@@ -35,26 +36,28 @@ from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 
-HOLDER_TIMEOUT_MS: Final = 5_000  # longer than a round takes but the first ones, which others may then make in vain
-REFERENCE_PASSES_MAX: Final = 10  # of one round: what refers to what came even later is rare
+# longer than a round, except the first ones, whose work a second process may repeat in vain
+HOLDER_TIMEOUT_MS: Final = 5_000
+REFERENCE_PASSES_MAX: Final = 10  # per round; chains of references to subjects added during the round are rarely longer
 
 
 class ReplicationSource(Protocol):
-    """The registry that is followed."""
+    """The registry that is replicated."""
 
     @property
     def url(self) -> str: ...
 
     def fetch(self, request: ReplicationRequest) -> ReplicationResponse:
-        """
+        """Sends a request to the source.
+
         Raises:
-            RegistryError: it gives no answer, or one that is none.
+            RegistryError: the source is not reachable or its response is invalid.
         """
         ...
 
 
 class ReplicationCaller(Protocol):
-    """What is used of `registry.client.RegistryClient`."""
+    """The used part of `registry.client.RegistryClient`."""
 
     @property
     def url(self) -> str: ...
@@ -63,7 +66,7 @@ class ReplicationCaller(Protocol):
 
 
 class HttpReplicationSource:
-    """A registry that is reached by its API."""
+    """A source that is reached by its REST API."""
 
     def __init__(self, client: ReplicationCaller) -> None:
         self._client = client
@@ -73,33 +76,34 @@ class HttpReplicationSource:
         return self._client.url
 
     def fetch(self, request: ReplicationRequest) -> ReplicationResponse:
-        """
+        """Sends a request to the source.
+
         Raises:
-            ReplicationStopped: it is not one that can be followed.
-            InvalidResponse: it is one of another release.
-            RegistryError: it gives no answer.
+            ReplicationStopped: the registry does not support replication.
+            InvalidResponse: the source has another release, with another format.
+            RegistryError: the source is not reachable.
         """
         try:
-            answer = self._client.call("POST", "/replication", body=request_json(request))
+            response = self._client.call("POST", "/replication", body=request_json(request))
         except ServiceError as error:
             if error.status in (404, 405):
                 raise ReplicationStopped(
-                    f"{self.url} cannot be followed: expected a registry of Headrace, and of a release that knows "
-                    "POST /follow; others are copied by `headrace registry export` and `import`"
+                    f"{self.url} cannot be replicated: it is not a Headrace registry of a release with "
+                    "POST /replication; copy other registries with `headrace registry export` and `import`"
                 ) from error
             raise
-        return parse_response(answer, self.url)
+        return parse_response(response, self.url)
 
 
 class RoundResult(Enum):
-    """What came of one."""
+    """The result of a round."""
 
     UNCHANGED = auto()
     CHANGED = auto()
     WAITING = auto()
-    """Another process follows for this database."""
+    """Another process replicates into this database."""
     PROMOTED = auto()
-    """This database follows nothing any more."""
+    """The replica was promoted and is no replica any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class _Fetched:
 
 
 class Replica:
-    """One process that follows. `now_ms` is the clock; `holder` a name that no other process has."""
+    """One process that replicates. `now_ms` is the clock; `holder` is a unique name of the process."""
 
     def __init__(self, source: ReplicationSource, database: Database, now_ms: Callable[[], int], holder: str) -> None:
         self._source = source
@@ -121,11 +125,11 @@ class Replica:
         self._needs_full_copy = False
 
     def run_round(self) -> RoundResult:
-        """Asks once and takes over what has changed.
+        """Polls the source once and applies its changes.
 
         Raises:
-            ReplicationStopped: no other round will be better.
-            RegistryError: the other registry, or this database, gives no answer.
+            ReplicationStopped: a further round would fail as well.
+            RegistryError: the source or this database is not reachable.
         """
         polled_ms = self._now_ms()
         replication = self._database.read(lambda repository: repository.replication_state())
@@ -139,13 +143,13 @@ class Replica:
         if response.states is None or response.settings is None:
             return self._write_update(polled_ms, None) or RoundResult.UNCHANGED
         if self._position is not None and self._position.history != response.position.history:
-            logger.warning("followed registry may have gone back: url=%s", self._source.url)
+            logger.warning("source registry may have returned to an earlier state: url=%s", self._source.url)
             self._reset()
         try:
-            update, states = self._update(response, response.states)
+            update, states = self._build_update(response, response.states)
             result = self._write_update(polled_ms, update)
         except ReplicaDiverged as error:
-            logger.warning("all is taken over anew: cause=%s", error)
+            logger.warning("full replication needed: cause=%s", error)
             self._reset()
             self._needs_full_copy = True
             return RoundResult.CHANGED
@@ -163,24 +167,24 @@ class Replica:
     def _ensure_replicable(
         self, replication: ReplicationState | None, response: ReplicationResponse, polled_ms: int
     ) -> None:
-        """Makes sure that this database may become what the other registry is."""
+        """Requires that this database is or may become a replica of the source; makes an empty database a replica."""
         if replication is not None:
             if replication.source != response.source:
                 raise ReplicationStopped(
-                    f"{self._source.url} is another registry ({response.source}) than the one that is followed "
-                    f"({replication.source}, at {replication.url}); follow it with an empty database"
+                    f"{self._source.url} is another registry ({response.source}) than the source of this replica "
+                    f"({replication.source}, at {replication.url}); replicate it into an empty database"
                 )
             return
 
         def write(repository: Repository) -> None:
             if repository.identity() == response.source:
-                raise ReplicationStopped(f"{self._source.url} is a registry on this very database; name another one")
+                raise ReplicationStopped(f"{self._source.url} is a registry on this database; name another registry")
             repository.bump_revision(of_settings=True)
             repository.lock_out_writers()
             count = repository.subject_count()
             if count:
                 raise ReplicationStopped(
-                    f"the database holds {count} subjects of its own, which would be lost; follow with an empty one"
+                    f"the database has {count} subjects, which would be lost; replicate into an empty database"
                 )
             repository.put_mode(ALL_CONTEXTS_SCOPE, Mode.READONLY_OVERRIDE)
             ReplicationTables(repository).put_replication_state(
@@ -188,12 +192,12 @@ class Replica:
             )
 
         self._database.write(write)
-        logger.info("following began: url=%s source=%s", self._source.url, response.source)
+        logger.info("replication started: url=%s source=%s", self._source.url, response.source)
 
-    def _update(
+    def _build_update(
         self, response: ReplicationResponse, states: Mapping[str, SubjectState]
     ) -> tuple[ReplicationUpdate, dict[str, SubjectState]]:
-        """What is to be done, and the states of subjects that are known when it is done."""
+        """Returns the update, and the states of all subjects after it."""
         assert response.settings is not None
         changed = {name for name, state in states.items() if self._states.get(name) != state}
         local = self._database.read(lambda repository: set(ReplicationTables(repository).subject_states()))
@@ -210,9 +214,9 @@ class Replica:
         return update, known | {name: subject.state for name, subject in fetched.subjects.items()}
 
     def _fetch_subjects(self, names: Collection[str]) -> _Fetched:
-        """The versions of subjects, their schemas that are not here, and so on with what those refer to.
+        """Fetches the versions of subjects, their missing schemas, and the subjects that these refer to.
 
-        What came after the subjects were listed may be referred to by what is fetched now.
+        Subjects that were added after the list of subjects was read may be referred to by schemas that are fetched now.
         """
         subjects: dict[str, ReplicatedSubject] = {}
         schemas: dict[SchemaKey, ReplicatedSchema] = {}
@@ -224,30 +228,30 @@ class Replica:
             for part in _parts(sorted(desired), SUBJECTS_MAX):
                 found.update(self._source.fetch(ReplicationRequest(subjects=part)).subjects)
             subjects.update(found)
-            lacking = self._missing_schemas(found) - schemas.keys()
-            schemas.update(self._schemas(lacking))
+            missing_keys = self._missing_schemas(found) - schemas.keys()
+            schemas.update(self._schemas(missing_keys))
             desired = self._missing_targets(schemas, subjects)
         return _Fetched(subjects, schemas)
 
     def _missing_schemas(self, subjects: Mapping[str, ReplicatedSubject]) -> set[SchemaKey]:
-        """The schemas of subjects that are not here."""
+        """The schemas of these subjects that this database does not have."""
         desired: dict[str, dict[int, bytes]] = defaultdict(dict)
         for name, subject in subjects.items():
             desired[context_of(name)].update((item.schema_id, item.fingerprint) for item in subject.versions)
-        lacking = set()
+        missing_keys = set()
         for context, fingerprints in desired.items():
             local = {} if self._needs_full_copy else self._fingerprints(context, fingerprints)
             if any(local.get(schema_id, fingerprint) != fingerprint for schema_id, fingerprint in fingerprints.items()):
-                raise ReplicaDiverged(f"ids of context {context} stand for other schemas")
-            lacking |= {(context, schema_id) for schema_id in fingerprints.keys() - local.keys()}
-        return lacking
+                raise ReplicaDiverged(f"ids of context {context} have other schemas than in the source")
+            missing_keys |= {(context, schema_id) for schema_id in fingerprints.keys() - local.keys()}
+        return missing_keys
 
     def _fingerprints(self, context: str, ids: Iterable[int]) -> dict[int, bytes]:
         chosen = sorted(ids)
         return self._database.read(lambda repository: ReplicationTables(repository).fingerprints(context, chosen))
 
     def _schemas(self, keys: Collection[SchemaKey]) -> dict[SchemaKey, ReplicatedSchema]:
-        """The schemas that are still there."""
+        """Fetches the schemas; deleted ones are omitted."""
         found: dict[SchemaKey, ReplicatedSchema] = {}
         waiting = sorted(keys)
         while waiting:
@@ -256,22 +260,22 @@ class Replica:
                 context: tuple(schema_id for _, schema_id in group)
                 for context, group in itertools.groupby(part, lambda key: key[0])
             }
-            response = self._source.fetch(ReplicationRequest(ids=ids)).schemas
-            found.update(((item.schema.context, item.schema.schema_id), item) for item in response)
-            # An answer with a part of them has the first ones; without any, they have gone.
-            last = max(((item.schema.context, item.schema.schema_id) for item in response), default=part[-1])
+            received = self._source.fetch(ReplicationRequest(ids=ids)).schemas
+            found.update(((item.schema.context, item.schema.schema_id), item) for item in received)
+            # A partial response has the first schemas. If it is empty, the schemas were deleted.
+            last = max(((item.schema.context, item.schema.schema_id) for item in received), default=part[-1])
             waiting = [key for key in waiting if key > last]
         return found
 
     def _missing_targets(
         self, schemas: Mapping[SchemaKey, ReplicatedSchema], subjects: Mapping[str, ReplicatedSubject]
     ) -> set[str]:
-        """Subjects of which something that was fetched refers to a version that is neither fetched nor here."""
+        """Subjects with a version that a fetched schema refers to and that is neither fetched nor in this database."""
         targets: dict[str, set[int]] = defaultdict(set)
-        for response in schemas.values():
-            for reference in response.schema.content.references:
+        for replicated in schemas.values():
+            for reference in replicated.schema.content.references:
                 if reference.version > 0:
-                    name = resolve_in_context(f":{response.schema.context}:", reference.subject)
+                    name = resolve_in_context(f":{replicated.schema.context}:", reference.subject)
                     targets[name].add(reference.version)
         missing = {name for name in targets if targets[name] - _numbers(subjects.get(name))}
         local = (
@@ -282,7 +286,7 @@ class Replica:
         return {name for name in missing if targets[name] - _numbers(subjects.get(name)) - _numbers(local.get(name))}
 
     def _write_update(self, polled_ms: int, update: ReplicationUpdate | None) -> RoundResult | None:
-        """Does an update and notes as of when this database holds all; what came in its way."""
+        """Applies an update and records the time of the poll; returns the reason if it could not."""
 
         def write(repository: Repository) -> RoundResult | None:
             tables = ReplicationTables(repository)
@@ -308,10 +312,10 @@ class Replica:
 
 
 def promote(database: Database, now_ms: int) -> ReplicationState:
-    """Lets a registry that follows another one take changes itself, at once and for good, and returns what it followed.
+    """Makes a replica writable, immediately and for good, and returns its last state.
 
     Raises:
-        ReplicationStopped: it follows nothing.
+        ReplicationStopped: the database is not a replica.
     """
 
     def write(repository: Repository) -> ReplicationState:
@@ -319,7 +323,7 @@ def promote(database: Database, now_ms: int) -> ReplicationState:
         tables.lock_replication_state()
         replication = repository.replication_state()
         if replication is None or replication.is_promoted:
-            raise ReplicationStopped("the database follows no other registry, so there is nothing to promote")
+            raise ReplicationStopped("the database is not a replica, so it cannot be promoted")
         repository.bump_revision(of_settings=True)
         repository.remove_modes([ALL_CONTEXTS_SCOPE])
         if replication.mode is not None:
@@ -329,7 +333,7 @@ def promote(database: Database, now_ms: int) -> ReplicationState:
         return promoted
 
     promoted = database.write(write)
-    logger.info("registry promoted: source=%s behind_s=%.1f", promoted.source, promoted.lag_s(now_ms))
+    logger.info("registry promoted: source=%s lag_s=%.1f", promoted.source, promoted.lag_s(now_ms))
     return promoted
 
 

@@ -1,6 +1,7 @@
-"""Bringing a database to what was told of another one, in one transaction.
+"""Applies the changes of the source registry to the replica's database, in one transaction.
 
-So whoever reads it sees nothing half done, and it can be promoted at any moment. Nobody else writes here meanwhile.
+Readers see each update completely or not at all, so the replica can be promoted at any time. Nothing else writes to a
+replica.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from headrace.registry.storage.replication import ReplicatedSubject, ReplicatedV
 from headrace.registry.storage.repository import Repository
 
 SchemaKey = tuple[str, int]
-"""Context and id."""
+"""(context, id)."""
 
 
 class ReplicaDiverged(Exception):
-    """What is here does not fit what was told: all of it has to be taken over anew."""
+    """This database contradicts the source; a full update has to replace everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationUpdate:
-    """What the other registry holds of the subjects that changed there, and all of its settings.
+    """The changed subjects and all settings of the source.
 
-    `subjects` has None for those that are gone. `schemas` are those that were not here. With `is_full` the subjects
-    are all that there are, and their schemas all told, so that what is here goes first.
+    `subjects` has None for deleted subjects. `schemas` are those that this database does not have. An update that
+    `is_full` has all subjects and all their schemas, and replaces everything in the database.
     """
 
     subjects: Mapping[str, ReplicatedSubject | None]
@@ -38,15 +39,16 @@ class ReplicationUpdate:
 
 
 def apply_update(repository: Repository, update: ReplicationUpdate) -> None:
-    """
+    """Applies an update.
+
     Raises:
-        Unlike: it has to be done again with an update that `is_full`. The transaction is to be rolled back.
+        ReplicaDiverged: a full update is needed. The transaction must be rolled back.
     """
     tables = ReplicationTables(repository)
     if update.is_full:
         repository.bump_revision()
         for name, local in tables.replicated_subjects(list(tables.subject_states())).items():
-            _remove(repository, name, [version.version for version in local.versions])
+            _remove_versions(repository, name, [version.version for version in local.versions])
     existing = tables.replicated_subjects(list(update.subjects))
     desired = replica_settings(update.settings)
     settings = settings_of(repository)
@@ -56,26 +58,26 @@ def apply_update(repository: Repository, update: ReplicationUpdate) -> None:
     ):
         repository.bump_revision(of_settings=has_settings)
     replaced = [
-        place
+        version
         for name, subject in update.subjects.items()
         if subject is not None
-        for place in _put(repository, name, existing.get(name), subject, update)
+        for version in _put_versions(repository, name, existing.get(name), subject, update)
     ]
     for name, subject in update.subjects.items():
-        kept = set() if subject is None else {version.version for version in subject.versions}
-        leaving = [number for number in _by_number(existing.get(name)) if number not in kept]
-        if leaving:
-            _remove(repository, name, leaving)
+        source_numbers = set() if subject is None else {version.version for version in subject.versions}
+        removed = [number for number in _by_number(existing.get(name)) if number not in source_numbers]
+        if removed:
+            _remove_versions(repository, name, removed)
     for name, number in replaced:
         refresh_lookup_keys(repository, name, number)
     if has_settings:
-        _set(repository, settings_of(repository), desired)
+        _put_settings(repository, settings_of(repository), desired)
     if settings.contexts != desired.contexts:
-        _set_contexts(repository, settings, desired)
+        _put_contexts(repository, settings, desired)
 
 
 def replica_settings(settings: ReplicatedSettings) -> ReplicatedSettings:
-    """The settings as a follower has them: it takes no changes, whatever modes say."""
+    """The settings of the source with the global mode of a replica, which makes it read-only."""
     return replace(settings, modes={**settings.modes, ALL_CONTEXTS_SCOPE: Mode.READONLY_OVERRIDE})
 
 
@@ -86,9 +88,9 @@ def _by_number(subject: ReplicatedSubject | None) -> dict[int, ReplicatedVersion
 def _only_adds(
     name: str, existing: ReplicatedSubject | None, desired: ReplicatedSubject | None, update: ReplicationUpdate
 ) -> bool:
-    """Whether a subject only gets newer versions, of schemas that are new and refer to nothing.
+    """Whether a subject only gets newer versions with new schemas that have no references.
 
-    Then no answer changes but those that rest on the subject, whose revision grows by one for each of them.
+    Then only responses that depend on the subject change, and its revision grows by one for each version.
     """
     if desired is None:
         return False
@@ -106,14 +108,14 @@ def _only_adds(
     )
 
 
-def _put(
+def _put_versions(
     repository: Repository,
     name: str,
     existing: ReplicatedSubject | None,
     desired: ReplicatedSubject,
     update: ReplicationUpdate,
 ) -> Iterator[tuple[str, int]]:
-    """Brings the versions of a subject; gives those that had another schema before."""
+    """Writes the changed versions of a subject; yields a version if it had another schema before."""
     before, context = _by_number(existing), context_of(name)
     changed = [version for version in desired.versions if before.get(version.version) != version]
     if not changed:
@@ -128,30 +130,32 @@ def _put(
 
 
 def _row_key(repository: Repository, context: str, version: ReplicatedVersion, update: ReplicationUpdate) -> int:
-    """The row of a version's schema, which is made when it is not here."""
+    """The row key of a version's schema, which is added if it does not exist."""
     found = repository.schema(context, version.schema_id)
     if found is not None:
         if found.content.fingerprint != version.fingerprint:
-            raise ReplicaDiverged(f"id {version.schema_id} of context {context} is another schema's")
+            raise ReplicaDiverged(f"id {version.schema_id} of context {context} has another schema in the source")
         return found.row_key
     response = update.schemas.get((context, version.schema_id))
     if response is None or response.schema.content.fingerprint != version.fingerprint:
-        raise ReplicaDiverged(f"the schema of id {version.schema_id} in context {context} has gone meanwhile")
+        raise ReplicaDiverged(
+            f"the schema of id {version.schema_id} in context {context} was deleted in the source meanwhile"
+        )
     schema = response.schema
     is_copy = repository.schema_of(context, schema.content) is not None
     row_key = repository.add_schema(
         context, schema.schema_id, schema.content, response.lookup_key, schema.created_ms, is_copy=is_copy
     )
-    assert row_key is not None, "nobody else writes here"
+    assert row_key is not None, "nothing else writes to a replica"
     return row_key
 
 
-def _remove(repository: Repository, name: str, numbers: list[int]) -> None:
+def _remove_versions(repository: Repository, name: str, numbers: list[int]) -> None:
     subject_id = repository.claim_subject(name, repository.subject_state(name))
     repository.remove_versions(subject_id, numbers)
 
 
-def _set(repository: Repository, existing: ReplicatedSettings, desired: ReplicatedSettings) -> None:
+def _put_settings(repository: Repository, existing: ReplicatedSettings, desired: ReplicatedSettings) -> None:
     for scope in existing.configs.keys() - desired.configs.keys():
         repository.remove_config(scope)
     for scope, entry in desired.configs.items():
@@ -163,10 +167,10 @@ def _set(repository: Repository, existing: ReplicatedSettings, desired: Replicat
             repository.put_mode(scope, mode)
 
 
-def _set_contexts(repository: Repository, existing: ReplicatedSettings, desired: ReplicatedSettings) -> None:
+def _put_contexts(repository: Repository, existing: ReplicatedSettings, desired: ReplicatedSettings) -> None:
     listed = {context.name for context in desired.contexts if context.listed}
     for context in desired.contexts:
-        # Also ids of schemas that were deleted for good there: they are never given again here either.
+        # Also reserves the ids of permanently deleted schemas, which the source does not reuse either.
         repository.advance_next_id(context.name, context.next_id - 1)
     for name in listed:
         repository.list_context(name)

@@ -1,1 +1,1 @@
-"""What the registry decides, one module per question: registration, lookup, compatibility, deletion, configuration."""
+"""The registry's decisions: registration, lookup, compatibility, deletion, configuration and modes."""

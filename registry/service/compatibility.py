@@ -1,4 +1,4 @@
-"""May this schema be the subject's next version?"""
+"""Checks whether a schema may become a subject's next version."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from headrace.registry.service.schema_parser import CACHED_CHARS_MAX, Candidate,
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
-CHECK_S: Final = 10.0  # of computing for a schema that is only tried; a registration ends by the bound of pairs alone
+# of computing for a compatibility check; a registration is limited by the number of compared pairs only
+CHECK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`is_final` is False when there was no time for it, so that it may be another one the next time."""
+class CompatibilityVerdict:
+    """`is_final` is False after a timeout, when a later check may have another verdict."""
 
     is_compatible: bool
     messages: tuple[str, ...] = ()
@@ -44,10 +45,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that a verdict follows from, as values that another process on the same database can work with.
+    """Everything that determines a verdict, as values that another process with the same database can use.
 
-    `versions` are those of the subject to compare with, each by its number and `SchemaParser.key`; `config` is what
-    holds for the subject. `text` and `targets` are the candidate's.
+    `versions` are (number, closure key) of the subject's versions to compare with. `config` is the subject's effective
+    configuration. `text` and `targets` are the candidate's.
     """
 
     subject: str
@@ -61,18 +62,18 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
     comparison: Comparison
-    verdict: Verdict
+    verdict: CompatibilityVerdict
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOffload:
-    """Comparisons that take long are left to others; `comparison_result` is one that they have made."""
+    """Defers slow comparisons to other processes. `comparison_result` is one that such a process has computed."""
 
     comparison_result: ComparisonResult | None = None
 
 
 class ComparisonDeferred(Exception):
-    """A comparison takes long, and was begun where it is to be left to others. It is no error of whoever asks."""
+    """Raised for a slow comparison that another process should run; not an error of the client."""
 
     def __init__(self, comparison: Comparison) -> None:
         super().__init__(comparison.subject)
@@ -80,7 +81,7 @@ class ComparisonDeferred(Exception):
 
 
 class Compatibility:
-    """Checks schemas against the versions of a subject at the level that holds for it."""
+    """Checks schemas against a subject's versions at the subject's effective level."""
 
     def __init__(
         self,
@@ -100,51 +101,51 @@ class Compatibility:
         settings: SubjectSettings,
         candidate: Candidate,
         budget: ComparisonBudget | None = None,
-    ) -> Verdict:
-        """What registration would say: against the latest version, or all when the level is transitive."""
+    ) -> CompatibilityVerdict:
+        """The verdict of a registration: on the latest version, or on all versions at a transitive level."""
         return self._compare(repository, settings, candidate, _compared_with(repository, settings), budget)
 
     def verdict_or_defer(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, offload: ComparisonOffload
-    ) -> Verdict:
-        """`verdict`, as long as it takes no more than a moment or has been worked out.
+    ) -> CompatibilityVerdict:
+        """Returns `verdict` if it is fast to compute or `offload` has it.
 
         Raises:
-            ComparisonDeferred: it takes longer.
+            ComparisonDeferred: the comparison is slow.
         """
         history = _compared_with(repository, settings)
         known = offload.comparison_result
         if known is not None and known.comparison == self._comparison(repository, settings, candidate, history):
             return known.verdict
 
-        def leave() -> bool:
+        def defer() -> bool:
             raise ComparisonDeferred(self._comparison(repository, settings, candidate, history))
 
         if sum(len(item.schema.content.text) for item in history) > CACHED_CHARS_MAX:
-            leave()  # even to read them takes long, each time
-        return self._compare(repository, settings, candidate, history, ComparisonBudget(leave))
+            defer()  # even reading the schemas is slow
+        return self._compare(repository, settings, candidate, history, ComparisonBudget(defer))
 
     def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-        """What was left; None when what was to be compared is no longer there."""
+        """Runs a deferred comparison; returns None if a version to compare with no longer exists."""
         try:
-            return self._database.read(lambda repository: self._worked_out(repository, comparison))
+            return self._database.read(lambda repository: self._run_comparison(repository, comparison))
         except RegistryError:
-            return None  # whoever registers meets it too, and can say what it is
+            return None  # the registration meets the same error and reports it
 
     def _comparison(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, history: list[StoredVersion]
     ) -> Comparison:
-        versions = tuple((item.version, self._parser.key(repository, item.schema)) for item in history)
+        versions = tuple((item.version, self._parser.closure_key(repository, item.schema)) for item in history)
         return Comparison(
             settings.subject, settings.config, candidate.content, candidate.text, candidate.targets, versions
         )
 
-    def _worked_out(self, repository: Repository, comparison: Comparison) -> ComparisonResult | None:
-        # Not asked anew: how the settings are by now finds out whoever registers.
+    def _run_comparison(self, repository: Repository, comparison: Comparison) -> ComparisonResult | None:
+        # Not read again: the registration compares them with the current settings.
         settings = SubjectSettings(comparison.subject, comparison.config, Mode.READWRITE)
         request = SchemaRequest(comparison.text, references=comparison.content.references)
-        # What is strictly read has been read strictly before.
-        candidate = self._parser.candidate(
+        # The text was already parsed strictly where that is required.
+        candidate = self._parser.parse_candidate(
             repository, comparison.subject, request, normalize=False, strict=False, deleted=True
         )
         candidate = replace(candidate, content=comparison.content)
@@ -155,11 +156,13 @@ class Compatibility:
             return None
         return ComparisonResult(comparison, self._compare(repository, settings, candidate, history, None))
 
-    def check_subject(self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool) -> Verdict:
-        """`verdict` for a schema that is only being tried.
+    def check_subject(
+        self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool
+    ) -> CompatibilityVerdict:
+        """Returns `verdict` for a schema without registering it.
 
         Raises:
-            InvalidSchema: the schema is malformed; with `verbose` that is a verdict.
+            InvalidSchema: the schema is malformed; with `verbose` the error is a verdict instead.
         """
         return self._database.read(
             lambda repository: self._checked(repository, subject, None, request, normalize, verbose)
@@ -167,12 +170,12 @@ class Compatibility:
 
     def check_version(
         self, subject: str, version: int, request: SchemaRequest, *, normalize: bool, verbose: bool
-    ) -> Verdict:
-        """Against one version only, whether or not the level is transitive; no version yet is compatible.
+    ) -> CompatibilityVerdict:
+        """Checks against one version only, at any level; compatible if the subject has no version.
 
         Raises:
-            InvalidSchema: the schema is malformed; with `verbose` that is a verdict.
-            VersionNotFound: there is no such version, or it is deleted.
+            InvalidSchema: the schema is malformed; with `verbose` the error is a verdict instead.
+            VersionNotFound: the version does not exist or is deleted.
         """
         return self._database.read(
             lambda repository: self._checked(repository, subject, version, request, normalize, verbose)
@@ -186,7 +189,7 @@ class Compatibility:
         request: SchemaRequest,
         normalize: bool,
         verbose: bool,
-    ) -> Verdict:
+    ) -> CompatibilityVerdict:
         settings = self._configuration.settings(repository, subject)
         subject = settings.subject
         normalize = normalize or bool(settings.config.normalize)
@@ -195,10 +198,10 @@ class Compatibility:
             raise VersionNotFound(subject=subject, version=version)
         strict = settings.config.validate_new_schemas is not False
         try:
-            candidate = self._parser.candidate(repository, subject, request, normalize=normalize, strict=strict)
+            candidate = self._parser.parse_candidate(repository, subject, request, normalize=normalize, strict=strict)
         except InvalidSchema as error:
             if verbose:
-                return Verdict(False, (str(error),))
+                return CompatibilityVerdict(False, (str(error),))
             raise
         ends_at = self._clock() + CHECK_S
         budget = ComparisonBudget(lambda: self._clock() >= ends_at)
@@ -215,7 +218,7 @@ class Compatibility:
         candidate: Candidate,
         history: list[StoredVersion],
         budget: ComparisonBudget | None,
-    ) -> Verdict:
+    ) -> CompatibilityVerdict:
         config, level = settings.config, settings.level
         reserved = _reserved_problems(candidate, history[-1] if history else None) if config.validate_fields else []
         if config.compatibility_group is not None:
@@ -231,14 +234,14 @@ class Compatibility:
         try:
             report = check_level(candidate.schema, versioned, level, budget=budget)
         except ComparisonTooLarge as error:
-            return Verdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
+            return CompatibilityVerdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
         others = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]
         messages = confluent_messages(report, validate_fields=bool(config.validate_fields), others=others)
-        return Verdict(not messages, tuple(messages))
+        return CompatibilityVerdict(not messages, tuple(messages))
 
 
 def _compared_with(repository: Repository, settings: SubjectSettings) -> list[StoredVersion]:
-    # With groups the version to compare with need not be the latest of all.
+    # The latest version of a compatibility group need not be the latest of the subject.
     if settings.config.compatibility_group is not None or _is_transitive(settings.level):
         view = repository.subject_view(settings.subject)
         return repository.load_entries(settings.subject, [entry for entry in view.entries if not entry.deleted])
@@ -247,7 +250,7 @@ def _compared_with(repository: Repository, settings: SubjectSettings) -> list[St
 
 
 def _logical_problems(report: Report) -> list[str]:
-    """Of the newest version that the candidate does not fit in this respect."""
+    """Problems with logical types, of the newest version that has any."""
     for earlier in report.compared:
         problems: list[str] = []
         for direction in LEVELS[report.level].directions:
@@ -269,7 +272,7 @@ def _metadata(stored: StoredVersion) -> Metadata | None:
 
 
 def _reserved_problems(candidate: Candidate, before: StoredVersion | None) -> list[str]:
-    """Names that were reserved and no longer are, and those that are and yet stand for a top-level field."""
+    """Reserved names that are no longer reserved, and reserved names that a top-level field has."""
     reserved = reserved_fields(candidate.content.metadata)
     removed = [] if before is None else [name for name in reserved_fields(_metadata(before)) if name not in reserved]
     root = candidate.schema.root

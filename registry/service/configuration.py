@@ -1,4 +1,4 @@
-"""What is configured for subjects and contexts, and which subject an alias means."""
+"""Configuration of subjects and contexts, and subject aliases."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 LOGICAL: Final = "LOGICAL"
 POLICIES: Final = ("STRICT", "LENIENT", LOGICAL)
-"""How strictly the levels are meant. Of Avro schemas only LOGICAL says more than the others."""
+"""Strictness of the compatibility levels. For Avro schemas only LOGICAL differs from the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectSettings:
-    """A subject, which is never an alias, and what holds for it."""
+    """The effective configuration and mode of a subject, which is never an alias."""
 
     subject: str
     config: ConfigEntry
@@ -34,25 +34,25 @@ class SubjectSettings:
 
     @property
     def level(self) -> CompatibilityLevel:
-        assert self.config.compatibility is not None, "what holds for a subject has a level"
+        assert self.config.compatibility is not None, "an effective configuration has a level"
         return CompatibilityLevel(self.config.compatibility)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """`asked` is a change with the level in its own spelling, `entry` all that its scope has configured by it.
+    """A change of a configuration, with the level in canonical spelling, and the resulting entry of the scope.
 
-    `is_new` says that it was not so before.
+    `is_new` is False when the configuration was the same before.
     """
 
-    asked: ConfigChange
+    change: ConfigChange
     entry: ConfigEntry
     is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRemoved:
-    """What was configured at a scope, or held there where `was_set` is false."""
+    """The removed configuration of a scope, or its effective one where `was_set` is False."""
 
     entry: ConfigEntry
     was_set: bool
@@ -66,16 +66,17 @@ INHERITED_KEYS: Final = (
     "compatibility_policy",
     "compatibility_group",
 )
-"""Keys that an entry takes from the ones around it. The others are those of the nearest entry, so that an entry which
-says nothing about the level has the default one, as in the Confluent Schema Registry."""
+"""Keys that an entry inherits from the enclosing scopes. The other keys are those of the nearest entry, so that an
+entry without a level has the default level, as in the Confluent Schema Registry.
+"""
 
 
 def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) -> ConfigEntry:
-    """What is configured in a scope.
+    """The effective configuration of a scope.
 
     Args:
-        entries: those of the scope and the scopes around it, the nearest first.
-        default_level: where the nearest entry has none.
+        entries: the entries of the scope and of its enclosing scopes, the nearest first.
+        default_level: the level if the nearest entry has none.
     """
     present = [entry for entry in entries if entry is not None]
     nearest = present[0] if present else ConfigEntry()
@@ -83,7 +84,7 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
         key: next((value for entry in present if (value := getattr(entry, key)) is not None), None)
         for key in INHERITED_KEYS
     }
-    # An alias stands for one subject, so only a subject's own entry can have one.
+    # An alias replaces one subject, so only a subject's own entry can have one.
     own = entries[0] or ConfigEntry()
     return replace(
         nearest,
@@ -95,14 +96,14 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
 
 
 class Configuration:
-    """Reads and changes what is configured; `default_level` holds where nothing is."""
+    """Reads and changes configurations; `default_level` is the level of subjects without one."""
 
     def __init__(self, database: Database, default_level: CompatibilityLevel) -> None:
         self._database = database
         self._default_level = default_level
 
     def settings(self, repository: Repository, subject: str) -> SubjectSettings:
-        """The subject that a subject stands for, and what holds for it, whether or not it exists."""
+        """Resolves a subject's alias and returns the effective settings, whether or not the subject exists."""
         config = self.config(repository, subject)
         target = alias_target(subject, config)
         if target != subject:
@@ -110,16 +111,16 @@ class Configuration:
         return SubjectSettings(target, config, mode_of(repository, target))
 
     def config(self, repository: Repository, scope: str | None) -> ConfigEntry:
-        """What holds in a scope."""
+        """The effective configuration of a scope."""
         scopes = scopes_of(scope)
         entries = repository.configs(scopes)
         return effective_config([entries.get(scope) for scope in scopes], self._default_level.value)
 
-    def of_scope(self, scope: str | None, *, in_effect: bool) -> ConfigEntry:
-        """What is configured at a scope itself, or with `in_effect` what holds in it.
+    def read_scope(self, scope: str | None, *, in_effect: bool) -> ConfigEntry:
+        """The configuration of the scope itself, or with `in_effect` the effective one.
 
         Raises:
-            SubjectLevelNotConfigured: the scope has no entry; the default context is never without one.
+            SubjectLevelNotConfigured: the scope has no entry; never raised for the default context.
         """
 
         def read(repository: Repository) -> ConfigEntry:
@@ -139,9 +140,9 @@ class Configuration:
         """Merges a change into the entry of a scope.
 
         Raises:
-            InvalidCompatibilityLevel: there is no such level or policy.
-            InvalidRuleSet: the rules cannot be.
-            InvalidSubject: the alias can be no subject.
+            InvalidCompatibilityLevel: the level or policy does not exist.
+            InvalidRuleSet: the rules are invalid.
+            InvalidSubject: the alias is not a valid subject name.
             OperationNotPermitted: the scope is read-only.
         """
         values = change.values
@@ -170,10 +171,11 @@ class Configuration:
             repository.put_config(scope, entry)
             return entry
 
-        # There are clients that set the level before each registration. That is not to end every kept answer each time.
+        # Some clients set the level before each registration. A change without effect must not invalidate all cached
+        # responses.
         unchanged = self._database.read(find_unchanged)
         if unchanged is not None:
-            # Whoever made it so may still be waiting, for writers or for kept answers to end.
+            # The request that made the change may still be waiting for writers or leases.
             self._database.wait_for_change_in_effect()
             return ConfigChanged(change, unchanged, is_new=False)
         entry = self._database.write(write)
@@ -184,7 +186,7 @@ class Configuration:
         """Removes an entry.
 
         Raises:
-            SubjectNotFound: the scope has none; for the default context that is none to remove.
+            SubjectNotFound: the scope has no entry; never raised for the default context.
             OperationNotPermitted: the scope is read-only.
         """
 
@@ -204,15 +206,15 @@ class Configuration:
 
 
 def resolve_alias(repository: Repository, subject: str) -> str:
-    """The subject that a subject stands for: its alias, in the same context unless that says another, or itself.
+    """Returns the subject's alias, in the same context unless the alias names another, or the subject itself.
 
-    One step only, so that aliases cannot lead around in a circle.
+    An alias of an alias is not resolved, so that aliases cannot form a cycle.
     """
     return alias_target(subject, repository.config(subject) or ConfigEntry())
 
 
 def alias_target(subject: str, config: ConfigEntry) -> str:
-    """`resolve_alias`, when the configuration of the subject is known."""
+    """`resolve_alias` for a known configuration of the subject."""
     if not config.alias or is_context_scope(subject):
         return subject
     return resolve_in_context(subject, config.alias)

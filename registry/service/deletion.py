@@ -1,4 +1,4 @@
-"""Deleting softly, which hides a version but keeps its schema readable by id, and then for good; and whole contexts."""
+"""Deletes versions, subjects and contexts. A soft-deleted version is hidden, but its schema stays readable by id."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ logger = logging.getLogger(__name__)
 
 
 class Deletion:
-    """Each deletion is one write transaction, so that no reference can appear between the check and the change."""
+    """Each deletion is one write transaction, so that no reference can be added between the check and the change."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def delete_version(self, subject: str, version: int, *, permanent: bool) -> int:
-        """Returns the number of the version that was deleted, which is the newest visible one for `LATEST`.
+        """Deletes a version, the newest live one for `LATEST`, and returns its number.
 
         Raises:
-            SubjectNotFound: nothing is stored under the subject.
-            VersionNotFound: no such version is stored.
-            VersionSoftDeleted: it is deleted softly and `permanent` is not set.
+            SubjectNotFound: the subject does not exist.
+            VersionNotFound: the version does not exist.
+            VersionSoftDeleted: the version is already soft-deleted and `permanent` is not set.
             OperationNotPermitted: the subject is read-only.
-            ReferenceExists: another schema refers to it.
-            VersionNotSoftDeleted: `permanent` is set but it is not deleted softly.
+            ReferenceExists: another schema refers to the version.
+            VersionNotSoftDeleted: `permanent` is set but the version is not soft-deleted.
         """
 
         def delete(repository: Repository) -> int:
@@ -67,14 +67,14 @@ class Deletion:
         return number
 
     def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
-        """Returns the versions that were deleted, ascending.
+        """Deletes a subject and returns the deleted versions, ascending.
 
         Raises:
-            SubjectNotFound: nothing is stored under the subject.
-            SubjectSoftDeleted: all is deleted softly and `permanent` is not set.
+            SubjectNotFound: the subject does not exist.
+            SubjectSoftDeleted: all versions are already soft-deleted and `permanent` is not set.
             OperationNotPermitted: the subject is read-only.
-            SubjectNotSoftDeleted: `permanent` is set but not all is deleted softly.
-            ReferenceExists: a schema of another subject refers to one of its versions.
+            SubjectNotSoftDeleted: `permanent` is set but a version is not soft-deleted.
+            ReferenceExists: a schema of another subject refers to one of the versions.
         """
 
         def delete(repository: Repository) -> list[int]:
@@ -103,14 +103,14 @@ class Deletion:
         return versions
 
     def delete_context(self, context: str) -> bool:
-        """Takes a context off the list, with its configuration and mode; its ids stay used up.
+        """Unlists an empty context and removes its configuration and mode; its ids are not reused.
 
         Returns:
-            Whether there was anything of it.
+            Whether there was anything to delete.
 
         Raises:
-            ContextNotEmpty: it holds subjects, if only softly deleted ones.
-            OperationNotPermitted: it is read-only.
+            ContextNotEmpty: the context has subjects, possibly soft-deleted.
+            OperationNotPermitted: the context is read-only.
         """
 
         def delete(repository: Repository) -> bool:
@@ -133,7 +133,7 @@ class Deletion:
 
 
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
-    """After this no schema that refers to the versions can appear; what has appeared is seen by the next question."""
+    """Blocks new references to the versions until the transaction ends; queries after it see all existing ones."""
     repository.claim_subject(subject, state)
     repository.lock_versions(state.subject_id, versions)
 

@@ -1,7 +1,7 @@
-"""Questions: subjects, versions, schemas by id and guid, and which schema is already there.
+"""Reads subjects, versions, and schemas by id and guid, and finds the version with a given schema.
 
-A subject in a path may be an alias. One that names no context and is not found in the default one is looked for in the
-others, because clients know the id of a message and its topic but not the context that its producer worked in.
+A subject in a path may be an alias. A subject without a context that does not exist in the default context is searched
+in the other contexts, because clients know the id of a message and its topic but not the context of its producer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundSchema:
-    """A schema by id. `used` is its newest version under the subject that was asked about, if it has one there."""
+    """A schema by id. `used` is its newest version under the requested subject, if it has one there."""
 
     schema: StoredSchema
     used: StoredVersion | None = None
@@ -44,7 +44,7 @@ class FoundSchema:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListedVersion:
-    """A version with the subjects that stand for its own, sorted."""
+    """A version with the sorted aliases of its subject."""
 
     stored: StoredVersion
     aliases: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Lookup:
         self._configuration = configuration
 
     def identity(self) -> str:
-        """Names this registry: the same for all its processes, another for one that was made anew."""
+        """Identifies this registry: the same in all processes, another one for a recreated database."""
         return self._database.read(lambda repository: repository.identity())
 
     def contexts(self, *, prefix: str = "") -> list[str]:
@@ -70,16 +70,16 @@ class Lookup:
         )
 
     def resolve_alias(self, subject: str) -> str:
-        """The subject that a subject stands for, which is itself unless it is an alias."""
+        """The alias of the subject, or the subject itself."""
         return self._database.read(lambda repository: resolve_alias(repository, subject))
 
     def versions(
         self, subject: str, *, deleted: bool, deleted_only: bool, deleted_as_negative: bool = False
     ) -> list[int]:
-        """Ascending; with `deleted_as_negative` all, those deleted softly as negative numbers.
+        """Version numbers, ascending; with `deleted_as_negative` all of them, negative for soft-deleted versions.
 
         Raises:
-            SubjectNotFound: nothing is stored under the subject, or only what is deleted and not asked for.
+            SubjectNotFound: the subject does not exist, or has soft-deleted versions only and these were not requested.
         """
 
         def read(repository: Repository) -> list[int]:
@@ -96,12 +96,12 @@ class Lookup:
 
         return self._database.read(read)
 
-    def version(self, subject: str, version: int, *, deleted: bool, offload: bool = True) -> StoredVersion:
-        """One version, or the newest that is not deleted for `LATEST`; with `offload` also of another context.
+    def version(self, subject: str, version: int, *, deleted: bool, other_contexts: bool = True) -> StoredVersion:
+        """One version, or the newest live one for `LATEST`; with `other_contexts` other contexts are searched too.
 
         Raises:
-            SubjectNotFound: the subject has no visible version at all.
-            VersionNotFound: it has others.
+            SubjectNotFound: the subject has no visible version.
+            VersionNotFound: the subject has other versions only.
         """
 
         def read(repository: Repository) -> StoredVersion:
@@ -109,7 +109,7 @@ class Lookup:
                 return repository.version(name, version, deleted=deleted and version != LATEST)
 
             name = resolve_alias(repository, subject)
-            found = self._first_in_contexts(repository, name, find) if offload else find(name)
+            found = self._first_in_contexts(repository, name, find) if other_contexts else find(name)
             if found is None:
                 _require_subject(repository, name, deleted=deleted)
                 raise VersionNotFound(subject=name, version=version)
@@ -118,11 +118,11 @@ class Lookup:
         return self._database.read(read)
 
     def latest_with_metadata(self, subject: str, wanted: Mapping[str, str], *, deleted: bool) -> StoredVersion:
-        """The newest version whose metadata has all these properties.
+        """The newest version with all these properties in its metadata.
 
         Raises:
             SubjectNotFound: the subject has no visible version.
-            SchemaNotFound: none of them has the properties.
+            SchemaNotFound: no version has the properties.
         """
 
         def read(repository: Repository) -> StoredVersion:
@@ -145,15 +145,15 @@ class Lookup:
         rule_type: str = "",
         aliases: bool = False,
     ) -> list[ListedVersion]:
-        """Versions of the subjects that are wanted, ordered by subject and version.
+        """Versions of the matching subjects, ordered by subject and version.
 
         Args:
-            wanted: the subjects.
-            deleted: softly deleted versions too.
+            wanted: matches subjects.
+            deleted: includes soft-deleted versions.
             latest_only: only the newest version of each subject.
-            page: chooses the part of the list to show, so that only the schemas in it are read.
-            rule_type: only versions with a rule of that type.
-            aliases: also the subjects that wanted ones are aliases of, and who has which aliases.
+            page: selects the part of the list to return, so that only its schemas are read.
+            rule_type: only versions with a rule of this type.
+            aliases: includes the subjects that matching aliases stand for, and the aliases of each subject.
         """
 
         def read(repository: Repository) -> list[ListedVersion]:
@@ -176,20 +176,20 @@ class Lookup:
         return self._database.read(read)
 
     def _is_shown(self, subject: str) -> bool:
-        """Whether lists that whoever asks gets may name a subject."""
+        """Whether lists may contain a subject; see `RestrictedLookup`."""
         return True
 
     def registered(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
-        """The version of a subject that holds a schema.
+        """The version of a subject that has the request's schema.
 
         Raises:
             InvalidSchema: the request's schema is malformed.
             SubjectNotFound: the subject has no visible version.
-            SchemaNotFound: it has, but none equals the schema, or the request has none.
+            SchemaNotFound: no version equals the schema, or the request has no schema.
         """
 
         def read(repository: Repository) -> StoredVersion:
-            # First, because it also tells whether the configuration is as it was at an earlier read.
+            # Read first, because the same statement reads the revision of the configuration.
             repository.subject_view(subject)
             name = resolve_alias(repository, subject)
             found = self._registered(repository, name, request, normalize, deleted)
@@ -199,7 +199,7 @@ class Lookup:
                 try:
                     found = self._registered(repository, other, request, normalize, deleted)
                 except InvalidSchema:
-                    continue  # what it refers to is not in that context
+                    continue  # a reference does not exist in that context
                 if found is not None:
                     return found
             _require_subject(repository, name, deleted=deleted)
@@ -215,7 +215,7 @@ class Lookup:
             return None
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)
-        candidate = self._parser.candidate(
+        candidate = self._parser.parse_candidate(
             repository, subject, request, normalize=normalize, strict=False, deleted=True
         )
         found = find_matching_version(repository, self._parser, subject, view, candidate, deleted=deleted)
@@ -224,7 +224,7 @@ class Lookup:
         latest = repository.version(subject, LATEST)
         if latest is None:
             return None
-        # As registering would find it: with the metadata and rules that the request leaves to what is there.
+        # As in a registration: metadata and rules that the request omits are those of the latest version.
         request = complete_request(request, config, latest, None)
         content = candidate.content
         if (request.metadata, request.rule_set) == (content.metadata, content.rule_set):
@@ -235,11 +235,11 @@ class Lookup:
         )
 
     def referencing(self, subject: str, version: int, *, deleted: bool) -> list[int]:
-        """Ids of the schemas that refer to a version, sorted; unless `deleted`, only those with a visible version.
+        """Sorted ids of the schemas that refer to a version; unless `deleted`, only of those with a live version.
 
         Raises:
-            SubjectNotFound: nothing is stored under the subject.
-            VersionNotFound: no such version is stored.
+            SubjectNotFound: the subject does not exist.
+            VersionNotFound: the version does not exist.
         """
 
         def read(repository: Repository) -> list[int]:
@@ -261,8 +261,8 @@ class Lookup:
 
         Args:
             schema_id: the id.
-            subject: whose context the id is of, and under which the schema should be.
-            with_id_max: whether the highest id of the context is wanted.
+            subject: has the context of the id, and should have the schema.
+            with_id_max: whether to return the highest id of the context.
 
         Raises:
             SchemaNotFound: no schema has the id.
@@ -277,24 +277,24 @@ class Lookup:
         return self._database.read(read)
 
     def schema_by_guid(self, guid: str) -> FoundSchema:
-        """A schema by guid, whichever context has it.
+        """A schema by guid, from any context.
 
         Raises:
-            SchemaNotFound: no context has it.
+            SchemaNotFound: no schema has the guid.
         """
         return self._database.read(lambda repository: FoundSchema(self._by_guid(repository, guid)[0]))
 
     def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
-        """(context, id) of a schema in each context that has it, sorted.
+        """Sorted (context, id) of the schema in all contexts that have it.
 
         Raises:
-            SchemaNotFound: no context has it.
+            SchemaNotFound: no schema has the guid.
         """
         found = self._database.read(lambda repository: self._by_guid(repository, guid))
         return sorted((stored.context, stored.schema_id) for stored in found)
 
     def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use a schema; none when all are deleted softly. `subject` says whose context the id is of.
+        """The versions that use a schema; none if all are soft-deleted. The id is one of the context of `subject`.
 
         Raises:
             SchemaNotFound: no schema has the id.
@@ -309,28 +309,28 @@ class Lookup:
         return self._database.read(read)
 
     def _in_other_contexts(self, repository: Repository, subject: str) -> Iterator[str]:
-        """The subjects of that name in the other contexts, if the subject names no context."""
+        """The existing subjects of that name in other contexts, if the name has no context."""
         if is_qualified(subject):
             return
         names = [qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT]
-        # Asked at once, since most contexts have no such subject.
+        # One query for all, because most contexts have no such subject.
         stored = repository.stored_subjects(names)
         yield from (name for name in names if name in stored)
 
     def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
-        """Those that whoever asks may read.
+        """The schemas that the client may read.
 
         Raises:
-            AccessDenied: there are some, but none of these.
+            AccessDenied: there are schemas, but the client may read none of them.
         """
         return schemas
 
     def _is_readable(self, repository: Repository, schema: StoredSchema) -> bool:
-        """Whether whoever asks may read a schema."""
+        """Whether the client may read a schema."""
         return True
 
     def _first_in_contexts(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
-        """What is found under a subject, else under one of that name in another context."""
+        """The result of `find` for a subject, else for a subject of that name in another context."""
         found = find(subject)
         if found is not None:
             return found
@@ -340,10 +340,10 @@ class Lookup:
     def _by_id(
         self, repository: Repository, schema_id: int, subject: str | None
     ) -> tuple[StoredSchema | None, StoredVersion | None]:
-        """A schema by its id in the context of a subject, and its newest version under that subject.
+        """A schema by id in the context of a subject, and its newest version under that subject.
 
-        A subject that names a context must have the schema, unless it names nothing else. One that does not is only a
-        hint where to look first.
+        A subject with a context must have the schema, unless it names the context only. A subject without a context
+        only says where to search first.
         """
         if not subject or is_context_scope(subject):
             return self._by_id_in(repository, context_of(subject or ""), schema_id), None
@@ -378,7 +378,7 @@ class Lookup:
 
 
 def _aliases(repository: Repository, wanted: SubjectFilter) -> dict[str, tuple[str, ...]]:
-    """Who has which aliases, of the aliases that are wanted."""
+    """The matching aliases by the subject that they stand for."""
     found: dict[str, list[str]] = {}
     for scope, alias in repository.aliases().items():
         if scope is None or is_context_scope(scope) or not alias:
@@ -403,7 +403,11 @@ MayRead = Callable[[str], bool]
 
 
 class RestrictedLookup(Lookup):
-    """What `may_read` does not allow is not there. Names of contexts are shown to all."""
+    """A lookup for a client that may not read all subjects; hides what `may_read` does not allow.
+
+    Access to a subject in the path is checked earlier. This class filters other subjects in responses: lists, schemas
+    by id or guid, and subjects of the same name in other contexts. Names of contexts are visible to all.
+    """
 
     def __init__(self, unrestricted: Lookup, may_read: MayRead) -> None:
         super().__init__(unrestricted._database, unrestricted._parser, unrestricted._configuration)

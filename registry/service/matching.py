@@ -1,4 +1,4 @@
-"""Which version of a subject already holds what a request brings, and what a request leaves to the version before."""
+"""Finds the version that already has a request's schema, and completes requests from the latest version."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def find_matching_version(
     version: int | None = None,
     deleted: bool = False,
 ) -> StoredVersion | None:
-    """The version of a subject that holds the very candidate, else the newest that says the same.
+    """The version of a subject with exactly the candidate's content, else the newest equivalent one.
 
     Args:
-        repository: where the schemas are.
-        texts: reads them.
+        repository: contains the schemas.
+        parser: parses them.
         subject: the subject.
-        view: its versions.
-        candidate: the schema.
-        version: with `LATEST` only the newest version counts, with a number only that one; None and 0 leave it open.
-        deleted: whether softly deleted versions count too.
+        view: the subject's versions.
+        candidate: the schema to find.
+        version: only this version, or the newest for `LATEST`; None and 0 search all.
+        deleted: includes soft-deleted versions.
     """
     alike = [
         entry for entry in view.entries if entry.lookup_key == candidate.lookup_key and (deleted or not entry.deleted)
@@ -58,13 +58,13 @@ def find_matching_version(
 def complete_request(
     request: SchemaRequest, config: ConfigEntry, latest: StoredVersion | None, version: int | None
 ) -> SchemaRequest:
-    """A request with what it leaves out: the schema, metadata and rules of the latest version, and the configured ones.
+    """Fills in a request's missing schema, metadata and rules from the latest version and the configuration.
 
     Args:
-        version: the number that the schema will have, which metadata that tells it must tell; None keeps metadata.
+        version: the number of the new version, for metadata that contains it; None leaves metadata unchanged.
 
     Raises:
-        InvalidSchema: there is no schema, and none to take.
+        InvalidSchema: the request has no schema and there is no latest version.
     """
     content = None if latest is None else latest.schema.content
     if not has_schema_text(request):
@@ -85,7 +85,7 @@ def has_schema_text(request: SchemaRequest) -> bool:
 
 
 def adds_metadata_or_rules(config: ConfigEntry) -> bool:
-    """Whether a configuration gives versions metadata or rules, so that a request does not show what it will store."""
+    """Whether the configuration adds metadata or rules, so that the stored content differs from the request's."""
     added = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
     return any(value is not None for value in added)
 
@@ -98,5 +98,5 @@ def _has_equivalent_content(wanted: SchemaContent, stored: StoredVersion) -> boo
 
 
 def _matches_references(wanted: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
-    """A schema in one piece finds the one that was split, and not the other way round."""
+    """A schema in one piece matches one that was split with references, but not vice versa."""
     return not wanted or sorted(wanted) == sorted(stored)

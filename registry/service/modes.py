@@ -1,4 +1,4 @@
-"""What may be done with subjects: reading and writing, only reading, or taking schemas over with their ids."""
+"""Modes of subjects and contexts: read-write, read-only, and import with given ids."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ FORWARD_GLOBAL_ONLY: Final = "Forward mode only supported on global level"
 
 @dataclass(frozen=True, slots=True)
 class ModeRemoved:
-    """The mode that was set at a scope, or held there; `was_set` says whether any mode was taken away."""
+    """The removed mode of a scope, or its effective one. `was_set` says whether any mode was removed."""
 
     mode: Mode | None
     was_set: bool
 
 
 class Modes:
-    """Reads and changes modes; with `mutable` false they stay as they are."""
+    """Reads and changes modes; without `mutable` modes cannot be changed."""
 
     def __init__(self, database: Database, *, mutable: bool = True) -> None:
         self._database = database
         self._mutable = mutable
 
-    def of_scope(self, scope: str | None, *, in_effect: bool) -> Mode:
-        """The mode that is set at a scope, or the one that overrides it; with `in_effect` the one that holds there.
+    def read_scope(self, scope: str | None, *, in_effect: bool) -> Mode:
+        """The mode of the scope itself or the one that overrides it; with `in_effect` the effective mode.
 
         Raises:
-            SubjectModeNotConfigured: none is set; the default context is READWRITE then.
+            SubjectModeNotConfigured: the scope has no mode; the default context is READWRITE then.
         """
 
         def read(repository: Repository) -> Mode:
@@ -66,16 +66,15 @@ class Modes:
         return self._database.read(read)
 
     def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> bool:
-        """Sets the mode of a scope; None takes it away.
+        """Sets the mode of a scope; None removes it.
 
         Returns:
-            Whether anything is not as it was before.
+            Whether anything changed.
 
         Raises:
-            InvalidMode: the mode is one of all contexts together and not of this scope.
-            OperationNotPermitted: modes are not to be changed, or the scope holds schemas and is not to be made one
-                for imports by `force`.
-            ReferenceExists: what is deleted softly in the scope is referred to from outside.
+            InvalidMode: the mode is allowed for all contexts together only.
+            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set for a scope with schemas.
+            ReferenceExists: a schema outside the scope refers to a soft-deleted version in it.
         """
         self._require_mutable()
         if mode is Mode.FORWARD and scope != ALL_CONTEXTS_SCOPE:
@@ -100,13 +99,13 @@ class Modes:
         return is_new
 
     def reset(self, scope: str | None, *, recursive: bool) -> ModeRemoved:
-        """Takes the mode of a scope away.
+        """Removes the mode of a scope.
 
-        With `recursive` also those of every subject in it; then there need not be one at the scope itself.
+        With `recursive` also the modes of all subjects in it; then the scope itself need not have one.
 
         Raises:
-            SubjectNotFound: none is set.
-            OperationNotPermitted: modes are not to be changed.
+            SubjectNotFound: the scope has no mode.
+            OperationNotPermitted: modes cannot be changed.
         """
         self._require_mutable()
 
@@ -132,16 +131,16 @@ class Modes:
 
 
 def _refuse_on_replica(repository: Repository) -> None:
-    """The mode of everything is what keeps all other changes away from a registry that follows another one."""
+    """Rejects changes of modes on a replica. The replica's global mode rejects all other changes."""
     replication = repository.replication_state()
     if replication is not None and not replication.is_promoted:
         raise OperationNotPermitted(
-            f"This registry follows {replication.url} and takes no changes until it is promoted"
+            f"This registry is a replica of {replication.url} and is read-only until it is promoted"
         )
 
 
 def effective_mode(modes: Sequence[Mode | None]) -> Mode:
-    """The mode of a scope, from its own and those of the scopes around it, the nearest first."""
+    """The effective mode of a scope, from the modes of itself and its enclosing scopes, the nearest first."""
     if Mode.READONLY_OVERRIDE in modes[1:]:
         return Mode.READONLY_OVERRIDE
     return next((mode for mode in modes if mode is not None), Mode.READWRITE)
@@ -154,10 +153,10 @@ def mode_of(repository: Repository, scope: str | None) -> Mode:
 
 
 def require_writable(repository: Repository, scope: str | None) -> None:
-    """Makes sure that a scope may be changed.
+    """Requires that a scope may be changed.
 
     Raises:
-        OperationNotPermitted: it is read-only.
+        OperationNotPermitted: the scope is read-only.
     """
     refuse_readonly(scope, mode_of(repository, scope))
 
@@ -168,17 +167,17 @@ def refuse_readonly(scope: str | None, mode: Mode) -> None:
 
 
 def not_permitted(scope: str | None, why: str) -> OperationNotPermitted:
-    # The Confluent registry prints Java's null for what holds for all.
+    # The Confluent registry prints Java's null for the global scope.
     return OperationNotPermitted(
         f"Subject {'null' if scope is None else scope} in context {context_of(scope or '')} {why}", subject=scope or ""
     )
 
 
 def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
-    """Removes for good what is deleted softly in a scope, so that ids and versions are free for those that come.
+    """Permanently deletes the soft-deleted versions of a scope, so that an import can take their ids and versions.
 
     Returns:
-        Whether there was anything.
+        Whether there were any.
     """
     if scope is not None and not is_context_scope(scope):
         stored = repository.versions(subject=scope, deleted=True)
@@ -205,5 +204,5 @@ def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
 
 
 def _governs(scope: str | None, other: str | None) -> bool:
-    """Whether a mode at `scope` holds at `other`, which has none of its own."""
+    """Whether `other` inherits its mode from `scope`."""
     return scope != other and scope in scopes_of(other)

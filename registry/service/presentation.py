@@ -1,4 +1,4 @@
-"""How a stored schema is shown when a client asks for more, or for other, than what is stored."""
+"""Returns stored schemas in the format that a client requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUALIFIED: Final = "qualified"
 
 @dataclass(frozen=True, slots=True)
 class PresentationOptions:
-    """What a client asks for: a format of the text, one of the references' subjects, and tags to find."""
+    """The format of the text, the format of the references' subjects, and the tags to find."""
 
     text_format: str = ""
     reference_format: str = ""
@@ -31,7 +31,7 @@ class PresentationOptions:
 
 @dataclass(frozen=True, slots=True)
 class PresentedSchema:
-    """What is shown in place of a schema's own text and references (None: those), and which tags were found in it."""
+    """A text and references that replace the stored ones (None: unchanged), and the entities that have the tags."""
 
     text: str | None = None
     references: tuple[SchemaReference, ...] | None = None
@@ -46,20 +46,20 @@ class Presentation:
         self._database = database
         self._parser = parser
 
-    def shown(self, stored: StoredSchema, wish: PresentationOptions) -> PresentedSchema:
-        """A schema as it is wished; formats that there are not change nothing.
+    def present(self, stored: StoredSchema, options: PresentationOptions) -> PresentedSchema:
+        """Applies the options to a schema; unknown formats change nothing.
 
         Raises:
-            InvalidSchema: it cannot be read together with what it refers to.
+            InvalidSchema: the schema cannot be parsed with its references.
         """
-        if wish.is_plain:
+        if options.is_plain:
             return PLAIN
 
         def read(repository: Repository) -> PresentedSchema:
             return PresentedSchema(
-                self._parser.formatted(repository, stored, wish.text_format),
-                _qualified(stored) if wish.reference_format.lower() == QUALIFIED else None,
-                entities_with(self._parser.parsed(repository, stored), wish.tags) if wish.tags else (),
+                self._parser.formatted(repository, stored, options.text_format),
+                _qualified(stored) if options.reference_format.lower() == QUALIFIED else None,
+                entities_with(self._parser.parsed(repository, stored), options.tags) if options.tags else (),
             )
 
         return self._database.read(read)

@@ -1,9 +1,10 @@
-"""Registering schemas, after the Confluent Schema Registry's order of decisions.
+"""Registers schemas, with checks in the order of the Confluent Schema Registry.
 
-A registration is decided on one view of the subject, outside any write transaction, and then written if the subject
-is still as it was seen; else it is decided again. So parsing and compatibility checks hold no lock of the database, and
-of many clients racing each is either first or sees the one that was. Those of one process take turns on a subject; when
-processes race for it they take turns too, by the database, and decide again when theirs has come.
+A registration is decided on one view of the subject, outside any write transaction. It is written if the subject is
+unchanged since then, and otherwise decided again. Parsing and compatibility checks therefore hold no lock of the
+database. Of many concurrent clients each either registers first or sees the registration that was first. Within a
+process registrations of a subject are serialized by a lock. When several processes conflict on a subject, they are
+serialized by a lock of the database, and each decides after it has the lock.
 """
 
 from __future__ import annotations
@@ -46,25 +47,27 @@ from headrace.registry.service.modes import not_permitted, refuse_readonly
 from headrace.registry.service.schema_parser import Candidate, SchemaParser
 from headrace.registry.storage.cache import LruCache, SubjectState, SubjectView
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.repository import Conflict, ContentExists, IdRequest, Repository
+from headrace.registry.storage.repository import ContentExists, IdRequest, Repository, WriteConflict
 
 logger = logging.getLogger(__name__)
 
 REGISTRATION_ATTEMPTS_MAX = 200
-"""Of one registration. Each one lost is another process's success on the same subject or with the same schema."""
+"""Per registration. Every failed attempt means that another process registered under the same subject or the same
+schema.
+"""
 
-LOCK_STRIPES = 8192  # which the subjects share; two subjects that share one are rarely both being written
-KNOWN_CONTENTS_MAX = 20_000  # contents of which is remembered that they have an id, some 5 MB
-SERIALIZED_ATTEMPTS = 20  # registrations of a process under a subject after one has lost it twice to others
+LOCK_STRIPES = 8192  # subjects hash onto these; two subjects with the same lock are rarely written concurrently
+KNOWN_CONTENTS_MAX = 20_000  # contents that are known to have an id; some 5 MB
+SERIALIZED_ATTEMPTS = 20  # registrations of a subject by a process after one had two conflicts with other processes
 
 
 @dataclass(frozen=True, slots=True)
 class _RegistrationPlan:
-    """A new version.
+    """A decided new version, not written yet.
 
-    `seen` and `settings_seen` are the revisions that it was decided on, in the history `history_seen`. `imposed_id`
-    comes from an import; `known` is the schema when its context has it, else it gets a new id. `revives` says that what
-    is deleted softly, if only the subject, will be seen again.
+    `seen` and `settings_seen` are the revisions that it was decided on, in the history `history_seen`. `imposed_id` is
+    the id of an import. `known` is the schema if its context already has it; otherwise the schema gets a new id.
+    `revives` says that the version makes a soft-deleted schema or subject visible again.
     """
 
     subject: str
@@ -88,13 +91,13 @@ class _RegistrationPlan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it touches nothing but its subject and a schema of its own."""
+        """Whether it adds only a version with a new schema, without references and without reviving anything."""
         return self.new_id is not None and not self.candidate.content.references and not self.revives
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """The version that holds the schema; `is_new` says that it was not there before, in the history `history_seen`."""
+class RegistrationResult:
+    """The version with the schema. `is_new` says that this registration added it, in the history `history_seen`."""
 
     stored: StoredVersion
     is_new: bool
@@ -102,10 +105,10 @@ class Registered:
 
 
 class _LockStripe:
-    """Whose turn it is to register under a subject, in this process.
+    """Serializes the registrations of the subjects that hash onto it, within this process.
 
-    While `serialized_attempts_left` is not 0, other processes register under it too, and the database says whose turn it is.
-    `had_conflict` says that the registration under way has been decided in vain.
+    While `serialized_attempts_left` is not 0, other processes register under the subjects too, and attempts also take
+    the database's lock. `had_conflict` says that the current registration has already failed an attempt.
     """
 
     __slots__ = ("had_conflict", "lock", "serialized_attempts_left")
@@ -117,7 +120,7 @@ class _LockStripe:
 
 
 class Registration:
-    """Adds schemas. `now_ms` gives the time of registration in milliseconds since 1970."""
+    """Registers schemas. `now_ms` returns the time of registration in milliseconds since 1970."""
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class Registration:
         self._configuration = configuration
         self._compatibility = compatibility
         self._now_ms = now_ms
-        # Contents that their contexts have had an id for.
+        # (context, fingerprint) of contents that are known to have an id.
         self._known = LruCache[tuple[str, bytes], bool](KNOWN_CONTENTS_MAX)
         self._lock_stripes = tuple(_LockStripe() for _ in range(LOCK_STRIPES))
 
@@ -144,25 +147,26 @@ class Registration:
         normalize: bool,
         force: bool = False,
         offload: ComparisonOffload | None = None,
-    ) -> Registered:
-        """The version that holds the schema: an equal one that was there, else a new one.
+    ) -> RegistrationResult:
+        """Returns the version with the schema: an existing one if it is equal, else a new one.
 
-        It ends when nobody, in whatever process, gives an answer any more that was kept from before the version.
+        Returns when no process serves a cached response from before the new version any more.
 
         Args:
-            subject: where to; an alias is followed.
+            subject: the subject; an alias is resolved.
             request: the schema.
-            normalize: whether its text is normalized, which the configuration may want too; never in an import.
-            force: leaves the compatibility check out.
-            elsewhere: what others have compared, to whom is left what takes long; None compares everything here.
+            normalize: normalizes the schema's text, as the configuration may too; never in an import.
+            force: skips the compatibility check.
+            offload: defers slow comparisons and has the result of one; None compares everything here.
 
         Raises:
-            ComparisonDeferred: it is to be asked for again with what `Compatibility.run_comparison` returns.
-            InvalidRuleSet: the rules cannot be.
-            InvalidSchema: malformed, empty, a missing reference, or not the version that the request expects.
-            IncompatibleSchema: the subject's level forbids it.
-            OperationNotPermitted: the subject's mode forbids it, or the imposed id is another schema's.
-            SchemaIdMismatch: the imposed version is there with another id.
+            ComparisonDeferred: to be repeated with the result of `Compatibility.run_comparison`.
+            InvalidRuleSet: the rules are invalid.
+            InvalidSchema: the schema is malformed or empty, lacks a reference, or is not the version that the request
+                expects.
+            IncompatibleSchema: the subject's compatibility level forbids the schema.
+            OperationNotPermitted: the subject's mode forbids it, or another schema has the imposed id.
+            SchemaIdMismatch: the imposed version exists with another id.
         """
         if request.rule_set is not None:
             check_rule_set(request.rule_set)
@@ -171,16 +175,16 @@ class Registration:
             self._decide, subject=subject, request=request, normalize=normalize, compare=None if force else compare
         )
         stripe = self._lock_stripes[hash(subject) % LOCK_STRIPES]
-        # One after the other, since of any number that decide at once only one succeeds.
+        # Serialized, because of several concurrent attempts only one succeeds.
         with stripe.lock:
             stripe.had_conflict = False
             attempts = (self._attempt(subject, decide, stripe) for _ in range(REGISTRATION_ATTEMPTS_MAX))
             registered = next(filter(None, attempts), None)
         if registered is None:
-            raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
+            raise StoreError(f"Register operation on subject '{subject}' timed out: too many concurrent changes")
         if registered.is_new:
             stored = registered.stored
-            # The next registration under the subject is compared with it, and other subjects may get it too.
+            # The next registration of the subject is compared with it, and other subjects may register it too.
             self._database.cache_schema(registered.history_seen, stored.schema)
             self._note_known(stored.schema.context, stored.schema.content)
             logger.info(
@@ -190,22 +194,23 @@ class Registration:
                 stored.schema.schema_id,
             )
         else:
-            # Whoever has just made it visible again may still be waiting for kept answers to end.
+            # The request that revived the version may still be waiting for leases to expire.
             self._database.wait_out_leases_of_new_revision()
         return registered
 
     def _attempt(
         self, subject: str, decide: Callable[[Repository], StoredVersion | _RegistrationPlan], stripe: _LockStripe
-    ) -> Registered | None:
-        """Decides and writes; None when another change came first."""
+    ) -> RegistrationResult | None:
+        """Decides and writes; returns None after a conflict."""
         try:
             if stripe.serialized_attempts_left:
                 stripe.serialized_attempts_left -= 1
                 return self._database.write_serialized(subject, decide, self._write_decision, new_id=_new_id_of)
-            # What it rests on is held when it is written: the subject's revision, references, the content's being new.
+            # The write verifies everything that the decision depends on: the subject's revision, references, the new
+            # content.
             decided = self._database.read(decide, in_one_snapshot=False)
             if isinstance(decided, StoredVersion):
-                return Registered(decided, is_new=False)
+                return RegistrationResult(decided, is_new=False)
             return self._database.write(
                 partial(self._write_decision, decided=decided),
                 attempts=1,
@@ -214,8 +219,8 @@ class Registration:
             )
         except ContentExists as error:
             self._note_known(error.wanted.context, error.wanted.content)
-        except Conflict:
-            # Not at the first one, which a change of configuration may have been.
+        except WriteConflict:
+            # Not after the first conflict, which a change of configuration may have caused.
             if stripe.had_conflict:
                 stripe.serialized_attempts_left = SERIALIZED_ATTEMPTS
             stripe.had_conflict = True
@@ -224,10 +229,10 @@ class Registration:
     def _note_known(self, context: str, content: SchemaContent) -> None:
         self._known.put((context, content.fingerprint), True, 1)
 
-    def _write_decision(self, repository: Repository, decided: StoredVersion | _RegistrationPlan) -> Registered:
+    def _write_decision(self, repository: Repository, decided: StoredVersion | _RegistrationPlan) -> RegistrationResult:
         if isinstance(decided, StoredVersion):
-            return Registered(decided, is_new=False)
-        return Registered(self._write_plan(repository, decided), is_new=True, history_seen=decided.history_seen)
+            return RegistrationResult(decided, is_new=False)
+        return RegistrationResult(self._write_plan(repository, decided), is_new=True, history_seen=decided.history_seen)
 
     def _decide(
         self,
@@ -238,18 +243,18 @@ class Registration:
         normalize: bool,
         compare: Callable[[Repository, SubjectSettings, Candidate], None] | None,
     ) -> StoredVersion | _RegistrationPlan:
-        # First of all, because that also tells whether the configuration is as it was at an earlier read.
+        # Read first, because the same statement reads the revision of the configuration.
         repository.subject_view(subject)
         seen = repository.history(), repository.settings_revision()
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
-        # What comes with its id has the text that it has elsewhere.
+        # An imported schema keeps the text that it has in its source registry.
         normalize = not settings.mode.takes_ids and (normalize or bool(config.normalize))
         tagged = self._with_requested_tags(repository, subject, request)
         request, is_tagged = tagged, tagged is not request
         candidate, problem = self._parse_request(repository, request, settings, normalize)
-        # Whoever names the next version wants a new one, unless it comes with the id that the version has.
+        # A request for the next version number wants a new version, unless it imposes the id that the version has.
         is_new = request.version not in (None, 0, LATEST) and request.schema_id is None
         if candidate is not None and not (is_new or is_tagged or adds_metadata_or_rules(config)):
             existing = find_matching_version(
@@ -265,7 +270,7 @@ class Registration:
         latest = repository.version(subject, LATEST)
         request = complete_request(request, config, latest, view.next_version)
         if candidate is None:
-            candidate = self._parser.candidate(repository, subject, request, normalize=normalize, strict=False)
+            candidate = self._parser.parse_candidate(repository, subject, request, normalize=normalize, strict=False)
         content = replace(candidate.content, metadata=request.metadata, rule_set=request.rule_set)
         candidate = replace(candidate, content=content)
         if request.version in (None, 0):
@@ -282,7 +287,7 @@ class Registration:
 
     def _with_known_schema(self, repository: Repository, plan: _RegistrationPlan) -> _RegistrationPlan:
         content = plan.candidate.content
-        # On PostgreSQL whether the content is known is told with the new id, and most are not.
+        # On PostgreSQL the reservation of the id detects a known content, and most contents are new.
         is_deferred_to_insert = not (self._database.is_sqlite or self._known.get((plan.context, content.fingerprint)))
         known = None if is_deferred_to_insert else repository.schema_of(plan.context, content)
         revives = known is not None and repository.is_soft_deleted_for(known.row_key, plan.subject)
@@ -300,12 +305,14 @@ class Registration:
         settings: SubjectSettings,
         normalize: bool,
     ) -> tuple[Candidate | None, InvalidSchema | None]:
-        """The request's schema, and what is wrong with it for a new version: one from before may be found with it."""
+        """Returns the request's schema and the error that forbids it as a new version; an existing version may still
+        match it.
+        """
         if not has_schema_text(request):
             return None, None
-        parse = partial(self._parser.candidate, repository, settings.subject, request, normalize=normalize)
+        parse = partial(self._parser.parse_candidate, repository, settings.subject, request, normalize=normalize)
         try:
-            # What comes from another registry was accepted there, with what it refers to.
+            # The source registry of an import has accepted the schema and its references.
             is_import = request.schema_id is not None
             strict = not is_import and settings.config.validate_new_schemas is not False
             return parse(strict=strict, deleted=is_import), None
@@ -360,10 +367,10 @@ class Registration:
             (resolve_in_context(plan.subject, reference.subject), reference.version)
             for reference in plan.candidate.content.references
         }
-        # In the order in which deletions lock them, so that nobody waits for the other.
+        # In the order in which deletions lock them, so that transactions cannot deadlock.
         for target, version in sorted(targets):
             if not repository.lock_referenced_version(target, version, deleted=is_import):
-                raise Conflict(f"version {version} of {target} has been deleted")
+                raise WriteConflict(f"version {version} of {target} has been deleted")
         repository.list_context(plan.context)
         schema = _locked_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
         if not is_import:
@@ -383,9 +390,9 @@ def _decide_import(
     candidate: Candidate | None,
     request: SchemaRequest,
 ) -> _RegistrationPlan:
-    """Schemas of another registry keep their ids, versions and contents, whatever was before.
+    """Decides an import: schemas of another registry keep their ids, versions and contents.
 
-    `seen` are history and revision of the settings.
+    `seen` holds the history and the revision of the settings.
     """
     if candidate is None:
         raise InvalidSchema("Empty schema")
@@ -400,8 +407,8 @@ def _decide_import(
     there = repository.version(subject, version)
     if there is not None and there.schema.schema_id != schema_id:
         raise SchemaIdMismatch(str(schema_id), subject=subject, version=version, schema_id=there.schema.schema_id)
-    # What only adds changes no answer that is kept; thousands of versions come so, and each would wait for the others.
-    # What refers to others waits all the same: others that are deleted softly could else be replaced meanwhile.
+    # An import that only adds versions invalidates no cached response, so thousands of them need not wait for leases.
+    # Schemas with references do, because a concurrent import may replace soft-deleted schemas that they refer to.
     revives = (
         view.is_deleted
         or any(entry.version == version for entry in view.entries)
@@ -419,13 +426,13 @@ def _new_id_of(decided: StoredVersion | _RegistrationPlan) -> IdRequest | None:
 
 
 def _locked_schema(repository: Repository, plan: _RegistrationPlan) -> StoredSchema:
-    """The schema of a plan, which stays as it is until the transaction ends."""
+    """The plan's existing schema, locked until the transaction ends."""
     assert plan.known is not None
     if not repository.lock_schema(plan.known.row_key):
-        raise Conflict("the schema has gone")
-    # Asked again, because whoever held it before may have deleted its last visible version.
+        raise WriteConflict("the schema was deleted by another request")
+    # Checked again, because the previous holder of the lock may have deleted its last live version.
     if not plan.revives and repository.is_soft_deleted_for(plan.known.row_key, plan.subject):
-        raise Conflict("the schema has been deleted softly")
+        raise WriteConflict("the schema was soft-deleted by another request")
     return plan.known
 
 
@@ -440,20 +447,20 @@ def _new_schema(repository: Repository, plan: _RegistrationPlan, now_ms: int) ->
         is_copy = repository.schema_of(context, content) is not None
     row_key = repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms, is_copy=is_copy)
     if row_key is None:
-        raise Conflict("the schema has come")
+        raise WriteConflict("the schema was added by another request")
     return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
 
 def _new_id(repository: Repository, plan: _RegistrationPlan) -> SchemaId:
     schema_id = repository.take_schema_id(plan.context)
-    # An import can use up the ids.
+    # Imports can use up the ids.
     if schema_id > SCHEMA_ID_MAX:
         raise OperationNotPermitted(f"No schema id is left in context {plan.context}", subject=plan.subject)
     return schema_id
 
 
 def _require_number(subject: str, version: int) -> None:
-    # An import can use up the numbers.
+    # Imports can use up the numbers.
     if version > VERSION_MAX:
         raise InvalidSchema(f"No version number is left for subject '{subject}'", subject=subject)
 
@@ -467,8 +474,8 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
 
 
 def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> None:
-    """What refers to a version that has another schema now, directly or through others, says something else."""
-    # Not the service's own, which would keep what is not committed.
+    """Recomputes the lookup keys of all schemas that refer to a replaced version, directly or through others."""
+    # A new parser, because the service's own would cache schemas that are not committed.
     parser = SchemaParser()
     pending, seen = [(subject, version)], set[int]()
     while pending:
@@ -485,7 +492,7 @@ def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> N
 def _remove_replaced_versions(
     repository: Repository, subject_id: int, plan: _RegistrationPlan, schema: StoredSchema
 ) -> None:
-    """Registering again what was deleted softly replaces the deleted version, unless something refers to it."""
+    """Deletes soft-deleted versions that a new version with the same schema replaces, unless they are referenced."""
     replaced = [
         found.version
         for found in repository.versions(subject=plan.subject, schema_key=schema.row_key, deleted=True)

@@ -1,4 +1,4 @@
-"""From request to content: schemas parsed with their references, and how equal schemas find each other."""
+"""Parses schemas with their references and computes the keys by which equal schemas are found."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from headrace.registry.storage.repository import Repository
 from headrace.registry.storage.revision import Revision
 from headrace.registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
-PARSED_SCHEMAS_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
-PARSED_REQUESTS_MAX = 400  # texts of requests kept as parsed, most of them in two spellings
-CACHED_CHARS_MAX = 2_000_000  # of the texts of either; what is parsed takes some 15 bytes for each
-REFERENCES_MAX = 1000  # schemas that one may refer to, itself and through others; beyond that a request takes seconds
+PARSED_SCHEMAS_MAX = 1000  # cached schemas; the Confluent registry's own cache size
+PARSED_REQUESTS_MAX = 400  # cached texts of requests, most of them in two spellings
+CACHED_CHARS_MAX = 2_000_000  # in each cache; a parsed schema takes some 15 bytes per character
+REFERENCES_MAX = 1000  # direct and indirect references of a schema; more take seconds per request
 RESOLVED_FORMAT = "resolved"
-SHOWN_TEXT_MAX = 500  # characters of a refused schema that its error repeats
+SHOWN_TEXT_MAX = 500  # characters of an invalid schema that its error repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schema in a request, parsed. `lookup_key` is equal for schemas that differ only in how they are written.
+    """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
-    The schema follows from `text`, which is as it came, and what the keys of `targets` stand for, to which it refers.
+    `text` is the request's own text, and `targets` are the closure keys of its references. Together they determine
+    `schema`.
     """
 
     content: SchemaContent
@@ -53,23 +54,23 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _ParsedSchema:
-    """A stored schema.
+    """A stored schema, parsed.
 
-    `row_keys` has its own row key and those of all schemas that it refers to, at any distance; `key` is equal when these
-    are the same and refer to each other in the same way. That held at `revision`: an import may give a version that is
-    referred to another schema.
+    `row_keys` has the row keys of it and of all schemas that it refers to, directly or indirectly. `closure_key` is
+    a hash of these schemas and of how they refer to each other. Both are valid at `revision`, because an import may
+    give a referenced version another schema.
     """
 
     schema: Schema
     row_keys: frozenset[int]
-    key: bytes
+    closure_key: bytes
     revision: Revision
 
     @classmethod
     def of(
         cls, stored: StoredSchema, references: list[_ParsedSchema], key: bytes, revision: Revision, known: Schema | None
     ) -> _ParsedSchema:
-        """`known` is the schema if it has been read before."""
+        """`known` is the parsed schema if it was parsed before."""
         row_keys = frozenset([stored.row_key]).union(*(reference.row_keys for reference in references))
         if known is None:
             schemas = [reference.schema for reference in references]
@@ -79,7 +80,7 @@ class _ParsedSchema:
 
 @dataclass(frozen=True, slots=True)
 class _ParsedRequest:
-    """A text of a request, read with what it refers to."""
+    """The text of a request, parsed with its references."""
 
     schema: Schema
     canonical: str
@@ -88,18 +89,18 @@ class _ParsedRequest:
 
 
 class SchemaParser:
-    """Parses schemas, keeping what was parsed last. Thread-safe."""
+    """Parses schemas and caches the most recent ones. Thread-safe."""
 
     def __init__(self) -> None:
-        # By history and row key, which is never used for another content in it.
-        self._stored = LruCache[tuple[int, int], _ParsedSchema](CACHED_CHARS_MAX, PARSED_SCHEMAS_MAX)
-        # A text is read again when its registration has to be decided again, and often checked before it is registered.
-        # With the keys of what it refers to.
-        self._read = LruCache[tuple[str, bool, tuple[bytes, ...]], _ParsedRequest](
+        # Keyed by (history, row key). Within a history a row key belongs to one content for ever.
+        self._parsed_schemas = LruCache[tuple[int, int], _ParsedSchema](CACHED_CHARS_MAX, PARSED_SCHEMAS_MAX)
+        # Keyed by text, strictness and the closure keys of the references. A text is parsed again when its registration
+        # is decided again, and is often checked before it is registered.
+        self._parsed_requests = LruCache[tuple[str, bool, tuple[bytes, ...]], _ParsedRequest](
             CACHED_CHARS_MAX, PARSED_REQUESTS_MAX
         )
 
-    def candidate(
+    def parse_candidate(
         self,
         repository: Repository,
         subject: str,
@@ -109,18 +110,18 @@ class SchemaParser:
         strict: bool,
         deleted: bool = False,
     ) -> Candidate:
-        """The request's schema, with references to "latest" made definite.
+        """Parses the request's schema and resolves references to "latest" to version numbers.
 
         Args:
-            repository: where the schemas are that it refers to.
-            subject: whose context unqualified references are in.
+            repository: contains the referenced schemas.
+            subject: its context is that of unqualified references.
             request: the schema.
-            normalize: whether its text is normalized.
-            strict: whether default values and namespaces are checked.
-            deleted: whether it may refer to what is deleted softly.
+            normalize: normalizes the schema's text.
+            strict: checks default values and namespaces.
+            deleted: allows references to soft-deleted versions.
 
         Raises:
-            InvalidSchema: it is no Avro schema, or refers to what is not there.
+            InvalidSchema: the text is not an Avro schema, or a referenced version does not exist.
         """
         if request.schema_type != SCHEMA_TYPE:
             raise InvalidSchema(f"Invalid schema type {request.schema_type}")
@@ -148,84 +149,86 @@ class SchemaParser:
         strict: bool,
     ) -> _ParsedRequest:
         if len(references) > REFERENCES_MAX:
-            raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are followed")
+            raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are allowed")
         targets = [self._with_references(repository, target) for target in _targets(repository, subject, references)]
-        key = (text, strict, tuple(target.key for target in targets))
-        read = self._read.get(key)
+        key = (text, strict, tuple(target.closure_key for target in targets))
+        read = self._parsed_requests.get(key)
         if read is None:
             schema = parse_schema(text, references=_schemas_within_bounds(targets), strict=strict)
             read = _ParsedRequest(schema, canonical_text(schema), _lookup_key(schema, bool(references)), key[2])
-            self._read.put(key, read, len(text))
-            # Under this key it is found when it has been registered and the next version is compared with it.
-            self._read.put((read.canonical, False, key[2]), read, len(read.canonical))
+            self._parsed_requests.put(key, read, len(text))
+            # The key of the stored text, for the comparison with the next version once this one is registered.
+            self._parsed_requests.put((read.canonical, False, key[2]), read, len(read.canonical))
         return read
 
     def tagged(
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
     ) -> SchemaRequest:
-        """A request with the tags that it adds, removes or keeps from the latest version in its text.
+        """Returns the request with its tags to add, to remove and to propagate from the latest version applied to its
+        text.
 
         Raises:
-            InvalidSchema: it is no Avro schema, refers to what is not there, or has no such record or field.
+            InvalidSchema: the text is not an Avro schema, a reference does not exist, or a tagged record or field does
+                not.
         """
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
             return request
         if latest is not None and not (request.text and request.text.strip()):
             request = replace(request, text=latest.schema.content.text, references=latest.schema.content.references)
-        kept: list[TaggedEntity] = []
+        propagated: list[TaggedEntity] = []
         if request.propagates_tags and latest is not None:
-            kept = tagged_entities(self.parsed(repository, latest.schema))
-        text = self.candidate(repository, subject, request, normalize=False, strict=False).content.text
+            propagated = tagged_entities(self.parsed(repository, latest.schema))
+        text = self.parse_candidate(repository, subject, request, normalize=False, strict=False).content.text
         try:
             text = with_tags(text, request.tags_to_add, request.tags_to_remove)
         except UnknownEntity as error:
             raise InvalidSchema(str(error), subject=subject) from error
-        # A record or field of before that is no more has no tags to keep.
-        text = with_tags(text, known_entities(text, kept), ())
+        # Tags of records and fields that were removed are not propagated.
+        text = with_tags(text, known_entities(text, propagated), ())
         version = request.version
         if version is None and (request.tags_to_add or request.tags_to_remove):
             version = LATEST
         return replace(request, text=text, version=version, tags_to_add=(), tags_to_remove=(), propagates_tags=False)
 
     def formatted(self, repository: Repository, stored: StoredSchema, format_name: str) -> str:
-        """A schema's text; as `resolved` with every type that it refers to written out, in other formats as it is."""
+        """The schema's text. The format `resolved` contains every referenced type; other formats change nothing."""
         if format_name.lower() != RESOLVED_FORMAT:
             return stored.content.text
         return self_contained_text(self.parsed(repository, stored))
 
     def parsed(self, repository: Repository, stored: StoredSchema) -> Schema:
-        """A stored schema; leniently, because it may be older than today's rules.
+        """Parses a stored schema leniently, because it may be older than today's rules.
 
         Raises:
-            InvalidSchema: what it refers to is no longer there, as after an import that left it out.
+            InvalidSchema: a referenced version no longer exists, as after an import without it.
         """
-        return self._readable(repository, stored).schema
+        return self._parsed_or_invalid(repository, stored).schema
 
-    def key(self, repository: Repository, stored: StoredSchema) -> bytes:
-        """Equal, in whatever process, for a stored schema as long as all that it refers to is the same.
+    def closure_key(self, repository: Repository, stored: StoredSchema) -> bytes:
+        """A key that is the same in every process for as long as the schema and all its references are the same.
 
         Raises:
-            InvalidSchema: what it refers to is no longer there.
+            InvalidSchema: a referenced version no longer exists.
         """
         if not stored.content.references:
-            return _key(repository.history(), stored, ())
-        return self._readable(repository, stored).key
+            return _closure_key(repository.history(), stored, ())
+        return self._parsed_or_invalid(repository, stored).closure_key
 
-    def _readable(self, repository: Repository, stored: StoredSchema) -> _ParsedSchema:
+    def _parsed_or_invalid(self, repository: Repository, stored: StoredSchema) -> _ParsedSchema:
         try:
             return self._with_references(repository, stored)
         except (_UnusableReference, SchemaParseError) as error:
-            raise InvalidSchema(f"Schema {stored.schema_id} cannot be read: {error}") from error
+            raise InvalidSchema(f"Schema {stored.schema_id} cannot be parsed: {error}") from error
 
     def lookup_key(self, repository: Repository, stored: StoredSchema) -> bytes | None:
-        """The key by which a stored schema is found; None when it cannot be read with what it refers to now."""
+        """The lookup key of a stored schema; None if it cannot be parsed with its current references."""
         try:
             return _lookup_key(self.parsed(repository, stored), bool(stored.content.references))
         except (InvalidSchema, _UnusableReference):
             return None
 
     def is_equivalent(self, repository: Repository, candidate: Candidate, stored: StoredSchema) -> bool:
-        """Whether a schema whose `lookup_key` is the candidate's is it, written otherwise: the key may be forged."""
+        """Whether a schema with the candidate's `lookup_key` is equal except for spelling. MD5 keys can be forged."""
         content = stored.content
         if (content.text, content.references) == (candidate.content.text, candidate.content.references):
             return True
@@ -236,26 +239,26 @@ class SchemaParser:
         return whole == _comparable_text(candidate.schema, bool(candidate.content.references))
 
     def _with_references(self, repository: Repository, stored: StoredSchema) -> _ParsedSchema:
-        # Not by recursion, since schemas that refer to each other make long chains.
+        # Iterative, because chains of references can be long.
         revision = repository.revision()
         found: dict[int, _ParsedSchema] = {}
         pending, opened = [stored], set[int]()
         while pending:
             schema = pending[-1]
-            known = found.get(schema.row_key) or self._stored.get((revision.history, schema.row_key))
-            # What a reference means changes with the registry's revision only.
+            known = found.get(schema.row_key) or self._parsed_schemas.get((revision.history, schema.row_key))
+            # The target of a reference changes with the registry's revision only.
             if known is None or (schema.content.references and known.revision != revision):
                 targets = _targets(repository, qualified(schema.context, ""), schema.content.references)
                 missing = [target for target in targets if target.row_key not in found]
                 if missing and schema.row_key in opened:
-                    raise _UnusableReference("the schemas refer to each other in a circle")
+                    raise _UnusableReference("circular references")
                 if missing:
                     opened.add(schema.row_key)
                     pending.extend(missing)
                     continue
                 references = [found[target.row_key] for target in targets]
                 known = self._parsed_with(schema, references, revision, known)
-                self._stored.put((revision.history, schema.row_key), known, len(schema.content.text))
+                self._parsed_schemas.put((revision.history, schema.row_key), known, len(schema.content.text))
             found[schema.row_key] = known
             pending.pop()
         return found[stored.row_key]
@@ -263,20 +266,20 @@ class SchemaParser:
     def _parsed_with(
         self, stored: StoredSchema, references: list[_ParsedSchema], revision: Revision, before: _ParsedSchema | None
     ) -> _ParsedSchema:
-        keys = tuple(reference.key for reference in references)
-        key = _key(revision.history, stored, keys)
-        if before is not None and before.key == key:
+        keys = tuple(reference.closure_key for reference in references)
+        key = _closure_key(revision.history, stored, keys)
+        if before is not None and before.closure_key == key:
             return replace(before, revision=revision)
-        read = self._read.get((stored.content.text, False, keys))
+        read = self._parsed_requests.get((stored.content.text, False, keys))
         return _ParsedSchema.of(stored, references, key, revision, None if read is None else read.schema)
 
 
-def _key(history: int, stored: StoredSchema, references: tuple[bytes, ...]) -> bytes:
+def _closure_key(history: int, stored: StoredSchema, references: tuple[bytes, ...]) -> bytes:
     return hashlib.sha256(b"%d %d" % (history, stored.row_key) + b"".join(references)).digest()
 
 
 class _UnusableReference(Exception):
-    """A reference that leads nowhere, in a circle, or to too much."""
+    """A reference to a missing version, a circular reference, or too many references."""
 
     @classmethod
     def missing(cls, reference: SchemaReference) -> _UnusableReference:
@@ -286,14 +289,14 @@ class _UnusableReference(Exception):
 def _schemas_within_bounds(targets: list[_ParsedSchema]) -> list[Schema]:
     reached = len(frozenset[int]().union(*(target.row_keys for target in targets)))
     if reached > REFERENCES_MAX:
-        raise _UnusableReference(f"{reached} schemas are referred to by others; at most {REFERENCES_MAX} are read")
+        raise _UnusableReference(f"{reached} direct and indirect references; at most {REFERENCES_MAX} are allowed")
     return [target.schema for target in targets]
 
 
 def _targets(repository: Repository, parent: str, references: tuple[SchemaReference, ...]) -> list[StoredSchema]:
     targets = []
     for reference in references:
-        # Also softly deleted: what a stored schema refers to stays part of it.
+        # Soft-deleted versions too: a stored schema keeps its references.
         found = repository.version(resolve_in_context(parent, reference.subject), reference.version, deleted=True)
         if found is None:
             raise _UnusableReference.missing(reference)
@@ -317,14 +320,14 @@ def _lookup_key(schema: Schema, has_references: bool) -> bytes:
 
 
 def _comparable_text(schema: Schema, has_references: bool) -> str:
-    # References are written out first, so that a schema written in one piece finds the one that was split.
+    # References are inlined, so that a schema in one piece equals the same schema split into several.
     whole = schema
     if has_references:
         try:
             whole = parse_schema(self_contained_text(schema), strict=False)
         except (SchemaParseError, RecursionError) as error:
             reason = _error_text(error) if isinstance(error, SchemaParseError) else "nested too deeply"
-            raise _UnusableReference(f"with all that it refers to the schema cannot be read: {reason}") from error
+            raise _UnusableReference(f"the schema with its references cannot be parsed: {reason}") from error
     return normalized_text(whole)
 
 

@@ -1,4 +1,4 @@
-"""A new version from an old one by changing its tags, metadata and rules."""
+"""Creates a new version from an existing one by changing its tags, metadata and rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.registry.metadata import with_version_property
 from headrace.registry.rules import RuleSet, check_rule_set, merged_rules, rules_without
 from headrace.registry.service.compatibility import ComparisonOffload
 from headrace.registry.service.lookup import Lookup
-from headrace.registry.service.registration import Registered, Registration
+from headrace.registry.service.registration import Registration, RegistrationResult
 
 
 class Tagging:
@@ -18,34 +18,34 @@ class Tagging:
 
     def change(
         self, subject: str, version: int, change: TagChange, *, offload: ComparisonOffload | None = None
-    ) -> Registered:
-        """Registers a version with its tags changed; the new version says its number in its metadata.
+    ) -> RegistrationResult:
+        """Registers a copy of a version with changed tags. Its metadata contains its version number.
 
         Args:
-            subject: whose version.
-            version: the old one.
-            change: what is to be different.
-            elsewhere: as in a registration.
+            subject: the subject.
+            version: the version to copy.
+            change: the changes.
+            offload: see `Registration.register`.
 
         Raises:
-            ComparisonDeferred: as in a registration.
+            ComparisonDeferred: see `Registration.register`.
             SubjectNotFound: the subject has no version.
-            VersionNotFound: it has, but not this one.
-            InvalidRuleSet: the rules cannot be.
-            InvalidSchema: there is no such record or field, or the number is not the next version's.
-            IncompatibleSchema: the subject's level forbids it, as in any registration.
+            VersionNotFound: the subject has other versions only.
+            InvalidRuleSet: the rules are invalid.
+            InvalidSchema: a record or field does not exist, or the number is not the next version's.
+            IncompatibleSchema: the subject's compatibility level forbids the new version.
             OperationNotPermitted: the subject's mode forbids it.
         """
         if change.rule_set is not None:
             check_rule_set(change.rule_set)
-        # Only what is read is looked for in other contexts: what is written goes where the path says.
-        old = self._lookup.version(subject, version, deleted=False, offload=False)
+        # Only reads search other contexts; the new version belongs to the subject of the path.
+        old = self._lookup.version(subject, version, deleted=False, other_contexts=False)
         content = old.schema.content
         metadata = content.metadata if change.metadata is None else change.metadata
         request = SchemaRequest(
             text=content.text,
             references=content.references,
-            # Whatever number stands here, registration writes the true one.
+            # A placeholder; the registration writes the actual number.
             metadata=with_version_property(metadata, change.new_version or 0, wanted=True),
             rule_set=self._rules(old.subject, change),
             version=change.new_version or 0,
@@ -65,6 +65,6 @@ class Tagging:
     def _version_before(self, subject: str, new_version: int | None) -> StoredVersion | None:
         number = LATEST if new_version is None or new_version <= 1 else new_version - 1
         try:
-            return self._lookup.version(subject, number, deleted=False, offload=False)
+            return self._lookup.version(subject, number, deleted=False, other_contexts=False)
         except VersionNotFound:
             return None

@@ -1,6 +1,6 @@
-"""What is stored under a subject, without the schemas; and what a process keeps from one read to the next.
+"""Caches of one database within a process: schemas, versions of subjects, configurations and modes.
 
-Schemas never change; other things held at a revision.
+Schemas never change. Everything else is cached together with the revision at which it was read.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 V = TypeVar("V")
 
-SCHEMA_CHARS_MAX = 8_000_000  # of the texts of all schemas that are kept
-SCHEMA_OVERHEAD_CHARS = 500  # that a schema counts for beside its text
-VIEW_VERSIONS_MAX = 50_000  # of all subjects whose versions are kept, some 12 MB
-VIEW_OVERHEAD_VERSIONS = 2  # that a subject counts for beside its versions
+SCHEMA_CHARS_MAX = 8_000_000  # characters of all cached schemas' texts
+SCHEMA_OVERHEAD_CHARS = 500  # added to the length of a schema's text as its size in the cache
+VIEW_VERSIONS_MAX = 50_000  # of all cached subjects together, some 12 MB
+VIEW_OVERHEAD_VERSIONS = 2  # added to a subject's number of versions as its size in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectState:
-    """A subject's row: every change of its versions makes `revision` greater."""
+    """A subject's row. Every change of its versions increases `revision`."""
 
     subject_id: int
     revision: int
@@ -35,7 +35,7 @@ class SubjectState:
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """A stored version without its schema."""
+    """A version as stored, with the row key of its schema instead of the schema."""
 
     version: int
     deleted: bool
@@ -46,7 +46,7 @@ class VersionEntry:
 
 @dataclass(frozen=True, slots=True)
 class SubjectView:
-    """All versions of a subject, ascending, without their schemas. `state` is None when nothing is stored."""
+    """All versions of a subject, ascending, without their schemas. `state` is None when the subject is not stored."""
 
     state: SubjectState | None = None
     entries: tuple[VersionEntry, ...] = ()
@@ -57,18 +57,21 @@ class SubjectView:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether there are versions and all are deleted softly."""
+        """Whether the subject has versions and all of them are soft-deleted."""
         return bool(self.entries) and self.entry(LATEST, deleted=False) is None
 
     def entry(self, version: int, *, deleted: bool) -> VersionEntry | None:
-        """The version of that number, or the newest for `LATEST`."""
+        """Returns the version with this number, or the newest one for `LATEST`."""
         seen = (entry for entry in reversed(self.entries) if deleted or not entry.deleted)
         return next((entry for entry in seen if version in (LATEST, entry.version)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeValues(Generic[T]):
-    """What scopes have in one table; None where they have nothing. All others have nothing when it `is_complete`."""
+    """Rows of one table by scope; None marks a scope without a row.
+
+    `is_complete` says that all other scopes have no row.
+    """
 
     values: dict[str | None, T | None]
     is_complete: bool
@@ -76,7 +79,7 @@ class ScopeValues(Generic[T]):
     def of(
         self, scopes: Sequence[str | None], read: Callable[[list[str | None]], Mapping[str | None, T]]
     ) -> dict[str | None, T]:
-        """What the scopes have, read only for those that are not known. Of a large table that is not kept."""
+        """Returns the rows of the scopes. `read` loads uncached ones, and its results are not added."""
         missing = [scope for scope in scopes if not self.is_complete and scope not in self.values]
         values = {**{scope: self.values.get(scope) for scope in scopes}, **(read(missing) if missing else {})}
         return {scope: value for scope, value in values.items() if value is not None}
@@ -92,44 +95,44 @@ class ScopesAtRevision:
 
 
 class NewestRevision:
-    """The newest moment of the registry at which subjects were read, and since when it is known. Thread-safe."""
+    """The newest revision of the registry that any read has seen, and since when. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._cached_result = Revision(0, -1), float("-inf")
+        self._newest = Revision(0, -1), float("-inf")
 
     def record(self, revision: Revision) -> None:
         """To be called after the read."""
-        newest, _ = self._cached_result
-        # In another history it may well be a lower one.
+        newest, _ = self._newest
+        # The revision numbers of another history may be lower.
         if revision.history != newest.history or revision.number > newest.number:
-            self._cached_result = revision, self._clock()
+            self._newest = revision, self._clock()
 
     def age_s(self) -> float:
-        """Since the end of the first read that saw it."""
-        return self._clock() - self._cached_result[1]
+        """Seconds since the end of the first read that saw this revision."""
+        return self._clock() - self._newest[1]
 
 
 class ScopeCache:
-    """What earlier reads found, which changes only with the registry's revision. Thread-safe."""
+    """Cached configurations and modes, which change with the registry's revision only. Thread-safe."""
 
     def __init__(self) -> None:
         self._newest = ScopesAtRevision(Revision(0, -1))
 
     def at(self, revision: Revision) -> ScopesAtRevision:
-        """To look into and to add to, which any number of threads may do at once: they find the same."""
+        """The values cached for a revision. Threads may add to them concurrently, since all read the same rows."""
         newest = self._newest
         if newest.revision == revision:
             return newest
         fresh = ScopesAtRevision(revision)
-        # In another history it may well be a lower one.
+        # The revision numbers of another history may be lower.
         if revision.history != newest.revision.history or revision.number > newest.revision.number:
             self._newest = fresh
         return fresh
 
 
 class LruCache(Generic[K, V]):
-    """The values last used, within bounds of their number and of the sum of their sizes. Thread-safe."""
+    """Least-recently-used cache with a limit on the number of entries and on the sum of their sizes. Thread-safe."""
 
     def __init__(self, size_max: int, entries_max: int | None = None) -> None:
         self._size_max = size_max
@@ -159,7 +162,7 @@ class LruCache(Generic[K, V]):
 class ViewAtRevision:
     """All versions of a subject at one revision of the registry.
 
-    Until that grows, versions are only added, each by one to the subject's revision.
+    While that revision is unchanged, versions are only added, and each one increases the subject's revision by one.
     """
 
     revision: Revision
@@ -167,27 +170,27 @@ class ViewAtRevision:
 
 
 class DatabaseCache:
-    """All that a process keeps of one database. Of schemas and versions only what is committed.
+    """Everything that a process caches of one database; schemas and versions only once they are committed.
 
-    Each is kept with the history that it is of, and in another one it is not found.
+    Entries belong to one history of the database and are not found in another.
     """
 
     def __init__(self) -> None:
         self.scopes = ScopeCache()
         self.newest = NewestRevision()
-        # By history and row key, which no other schema ever has in it.
+        # Keyed by (history, row key). Within a history a row key belongs to one schema for ever.
         self._schemas: LruCache[tuple[int, int], StoredSchema] = LruCache(SCHEMA_CHARS_MAX)
         self._views: LruCache[str, ViewAtRevision] = LruCache(VIEW_VERSIONS_MAX)
 
     def schema(self, history: int, row_key: int) -> StoredSchema | None:
-        """A schema; whether a version has it must be asked each time."""
+        """Returns a cached schema. The caller must check that a version still uses it."""
         return self._schemas.get((history, row_key))
 
     def put_schema(self, history: int, schema: StoredSchema) -> None:
         self._schemas.put((history, schema.row_key), schema, len(schema.content.text) + SCHEMA_OVERHEAD_CHARS)
 
     def view(self, subject: str) -> ViewAtRevision | None:
-        """Some state of a subject that has been, maybe in another history."""
+        """Returns an earlier state of the subject, possibly of another history."""
         return self._views.get(subject)
 
     def put_view(self, subject: str, seen: ViewAtRevision) -> None:

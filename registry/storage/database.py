@@ -1,12 +1,12 @@
 """The registry's database: connections, transactions and migrations.
 
-A question is one read transaction, a change one short write transaction; what is slow (parsing, compatibility checks)
+A query is one read transaction; a change is one short write transaction. Slow work (parsing, compatibility checks)
 happens before the write and is guarded by `SubjectRow.revision`. SQLite has one writer at a time: writers of this
-process queue on a lock, which is fair, and only other processes meet SQLite's own polling wait. On PostgreSQL writers
-meet only where they change the same rows.
+process queue on a fair lock, and only other processes have to poll SQLite's lock. On PostgreSQL writers meet only where
+they change the same rows.
 
-A connection that was lost is not the caller's matter as long as nothing can have been changed by it: the work is done
-again on a new one. So a restart of PostgreSQL costs its users the time that it takes, and no error afterwards.
+When a connection breaks, its work is repeated on a new connection if it cannot have changed anything. A restart of
+PostgreSQL therefore delays requests without failing them.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from headrace.registry.storage.dependencies import (
 )
 from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from headrace.registry.storage.models import MigrationRow
-from headrace.registry.storage.repository import Conflict, IdRequest, Repository, ReservedIds, reserve_schema_id
+from headrace.registry.storage.repository import IdRequest, Repository, ReservedIds, WriteConflict, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 D = TypeVar("D")
 T = TypeVar("T")
 
-WRITE_ATTEMPTS_MAX = 20  # of one self-contained change; each attempt lost means that another change was made
-CONNECTION_ATTEMPTS_MAX = 3  # of one piece of work; each one more found a connection that had broken meanwhile
+WRITE_ATTEMPTS_MAX = 20  # of one self-contained change; every failed attempt means that another change was made
+CONNECTION_ATTEMPTS_MAX = 3  # of one unit of work; every further attempt found another broken connection
 SERIALIZATION_STATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
 TIMEOUT_STATES = frozenset({"57014", "55P03", "25P03"})  # query_canceled, lock_not_available, idle in transaction
-TABLE_WAIT_S = 5  # of a migration, for a table that somebody uses
+TABLE_WAIT_S = 5  # a migration's wait for a table that is in use
 TABLE_WAIT_STATES = frozenset({"40P01", "55P03"})  # deadlock_detected, lock_not_available
-UPGRADE_ATTEMPTS_MAX = 10  # of a migration that met others, who serve meanwhile
-MIGRATION_LOCK = 4_842_731_925  # of PostgreSQL's advisory locks; any number that others do not use
+UPGRADE_ATTEMPTS_MAX = 10  # attempts of a migration that met other transactions
+MIGRATION_LOCK = 4_842_731_925  # a PostgreSQL advisory lock; an arbitrary number
 
 
 def sqlite_url(path: Path) -> str:
@@ -64,7 +64,7 @@ def sqlite_url(path: Path) -> str:
 
 
 class ConnectionLost(StoreError):
-    """The database went away in the middle. With `is_outcome_unknown` it may or may not have committed."""
+    """The connection was lost. With `is_outcome_unknown` the transaction may have been committed."""
 
     def __init__(self, detail: str, *, is_outcome_unknown: bool) -> None:
         super().__init__(detail)
@@ -72,12 +72,12 @@ class ConnectionLost(StoreError):
 
 
 class Database:
-    """One database of schemas. Thread-safe; open one per process, after forking.
+    """The registry's database. Thread-safe; open one per process, after forking.
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
-        connections: how many are open to PostgreSQL at once at most.
-        lease_s: the longest `lease_s` of the `AsgiFront`s on this database, of any process; 0 when there is none.
+        connections: the most connections to PostgreSQL open at once.
+        lease_s: the longest `lease_s` of any process that serves this database; 0 if none caches responses.
 
     Raises:
         DatabaseUnusable: the URL names no database that can be opened.
@@ -88,17 +88,17 @@ class Database:
             self._address = DatabaseAddress.of(url)
             self._engine = open_engine(self._address, connections)
         except (ArgumentError, ModuleNotFoundError, ValueError) as error:
-            raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
+            raise DatabaseUnusable(f"registry.database_url is not a usable database URL: {error}") from error
         self._is_sqlite = self._address.is_sqlite
         self._lease_s = lease_s
-        # A connection that whoever has one of the others can wait for.
+        # A connection that a thread with a connection of `_engine` can wait for without a deadlock.
         self._reservation_engine = None if self._is_sqlite else open_engine(self._address, 1)
         self._write_lock = threading.Lock()
         self._cache = DatabaseCache()
 
     @property
     def name(self) -> str:
-        """The database as a person knows it: the file, or the URL without its password."""
+        """The database for display: the file, or the URL without its password."""
         return self._address.name
 
     @property
@@ -110,12 +110,12 @@ class Database:
             engine.dispose()
 
     def read(self, work: Callable[[Repository], T], *, in_one_snapshot: bool = True) -> T:
-        """Runs `work` on one consistent view of the database; again, on a new view, when the connection broke.
+        """Runs `work` on one consistent snapshot, and again on a new snapshot when the connection broke.
 
         Args:
-            work: what to ask.
-            in_one_snapshot: False for a change that is being decided and holds what it rests on when it is written. On
-                PostgreSQL each question then sees the newest state, which saves beginning and ending a transaction.
+            work: reads from the repository.
+            in_one_snapshot: False for the decision of a change that is verified when it is written. On PostgreSQL each
+                statement then sees the newest state, which saves the begin and the end of a transaction.
 
         Raises:
             StoreError: the database failed.
@@ -131,8 +131,8 @@ class Database:
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
-            except Conflict as error:
-                # A migration locks tables that this read was about to, and has one that the other waits for.
+            except WriteConflict as error:
+                # A migration locks tables that this read needs, and waits for a table that this read has locked.
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise StoreError(f"Error in the registry's database: {error}") from error
         raise AssertionError("the last attempt returns or raises")
@@ -145,24 +145,27 @@ class Database:
         new_id: IdRequest | None = None,
         in_one_statement: bool = False,
     ) -> T:
-        """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
+        """Runs `work` in one write transaction and commits it; repeats it after a conflict.
 
-        It ends when nobody, in whatever process, gives an answer any more that was kept from before the change.
+        Returns when no process serves a cached response from before the change any more.
 
         Args:
-            work: what to do; it may be done more than once.
-            attempts: how often at most.
-            new_id: the id that `work` is going to take. On PostgreSQL the counter of a context is a row that all
-                registrations write, so it is moved before the transaction begins and locked for a moment only, not
-                until the registration is on the disk. An id that is not used in the end is a gap.
-            in_one_statement: `work` changes the database by one statement or not at all, and asks nothing. On
-                PostgreSQL that is then the whole transaction.
+            work: makes the change; may run more than once.
+            attempts: the most runs.
+            new_id: the id that `work` will take. On PostgreSQL all registrations of a context update the row with its
+                counter.
+                The id is therefore reserved before the transaction begins, which locks the row for a moment and not
+                    until the
+                registration is on disk. An id that is not used leaves a gap.
+            in_one_statement: `work` changes the database by one statement or not at all, and reads nothing. On
+                PostgreSQL
+                this statement is then the whole transaction.
 
         Raises:
             ContentExists: no new id is needed; on PostgreSQL only.
-            Conflict: the only attempt met another change, or the connection broke, maybe after it had committed; with
-                more attempts that is a `StoreError`.
-            StoreError: the database failed; nothing was changed, unless the message says that this is not known.
+            WriteConflict: the only attempt met another change, or the connection broke, perhaps after the commit. With
+                more attempts this becomes a `StoreError`.
+            StoreError: the database failed. Nothing was changed, unless the message says that this is unknown.
         """
         with waiting_out_leases(self._lease_s) as watch:
             return self._write(watch.observe(work), attempts, new_id, in_one_statement)
@@ -177,14 +180,16 @@ class Database:
                     repository = Repository(connection, reserved=reserved)
                     result = work(repository)
                 break
-            except Conflict as error:
+            except WriteConflict as error:
                 if attempts == 1:
                     raise
                 if attempt == attempts:
-                    raise StoreError(f"Error in the registry's database: {attempts} others came first") from error
+                    raise StoreError(
+                        f"Error in the registry's database: {attempts} attempts met concurrent changes; try again"
+                    ) from error
             except ConnectionLost as error:
                 if attempts == 1:
-                    raise Conflict(str(error)) from error
+                    raise WriteConflict(str(error)) from error
                 if error.is_outcome_unknown or attempt >= CONNECTION_ATTEMPTS_MAX:
                     raise
         else:
@@ -194,28 +199,28 @@ class Database:
         return result
 
     def wait_for_change_in_effect(self) -> None:
-        """Ends when a change of settings that was found there is in effect everywhere, as for whoever made it.
+        """Waits until a change of settings that was already made is in effect everywhere.
 
         Raises:
-            StoreError: the database failed, or somebody has been writing for long.
+            StoreError: the database failed, or a writer has not ended in time.
         """
         self.wait_for_writers()
         wait_out_leases(self._lease_s)
 
     def wait_out_leases_of_new_revision(self) -> None:
-        """Ends when nobody gives an answer any more that was kept from before the versions that this has read.
+        """Waits until no process serves a cached response from before the versions that this process has read.
 
-        Whoever brought the registry to the revision at which it read them may be waiting for that too. Once a revision
-        has been known here for the time of a lease, nobody does.
+        The request that created the current revision may still be waiting for leases to expire. Once the revision has
+        been known here for the time of a lease, no lease of an older revision is left.
         """
         if self._cache.newest.age_s() < self._lease_s * LEASE_MARGIN:
             wait_out_leases(self._lease_s)
 
     def wait_for_writers(self) -> None:
-        """Ends when all that was decided under settings from before this call has been written or refused.
+        """Waits until all writes that were decided under settings from before this call have been written or rejected.
 
         Raises:
-            StoreError: the database failed, or somebody has been writing for long.
+            StoreError: the database failed, or a writer has not ended in time.
         """
         self._read(lambda repository: repository.wait_for_writers(), Purpose.AUTOCOMMIT_READS, None)
 
@@ -227,19 +232,19 @@ class Database:
         *,
         new_id: Callable[[D], IdRequest | None],
     ) -> T:
-        """Decides and writes in one transaction, one after the other of all who call this for a subject.
+        """Decides and writes in one transaction, serialized with all other calls for the subject.
 
-        Nobody is kept from writing by other ways. On SQLite it is the turn for the whole database.
+        Writes by other methods are not blocked. On SQLite the whole database is locked.
 
         Args:
-            subject: whose turn.
-            decide: asks the database, once its turn has come.
-            work: does what was decided.
-            new_id: which id `work` is going to take.
+            subject: the subject to lock.
+            decide: reads from the repository once the lock is taken.
+            work: carries the decision out.
+            new_id: the id that `work` will take.
 
         Raises:
             ContentExists: no new id is needed; on PostgreSQL only.
-            Conflict: it met another change, or the connection broke, maybe after it had committed.
+            WriteConflict: the transaction met another change, or the connection broke, perhaps after the commit.
             StoreError: the database failed; nothing was changed.
         """
         with waiting_out_leases(self._lease_s) as watch:
@@ -255,23 +260,24 @@ class Database:
         try:
             with self._write_slot(), self._transaction(Purpose.WRITE) as (connection, _):
                 if not self._is_sqlite:
-                    # Until the transaction ends. Before all other locks, so that nobody who has one waits here.
+                    # Held until the transaction ends. Taken before all other locks, so that no transaction waits here
+                    # while holding one.
                     connection.execute(statements.LOCK_SUBJECT, {"key": zlib.crc32(subject.encode()) - 2**31})
                 decided = decide(Repository(connection, cache=self._cache))
                 reserved = self._reserve_id(new_id(decided))
                 return work(Repository(connection, reserved=reserved), decided)
         except ConnectionLost as error:
-            raise Conflict(str(error)) from error
+            raise WriteConflict(str(error)) from error
 
     def _reserve_id(self, wanted: IdRequest | None) -> ReservedIds:
-        """An id that is taken at once, while a transaction that has written nothing yet is open."""
+        """Reserves an id while another transaction of this thread, which has written nothing yet, is open."""
         if wanted is None or self._reservation_engine is None:
             return {}
         with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
             return reserve_schema_id(connection, wanted)
 
     def cache_schema(self, history: int, schema: StoredSchema) -> None:
-        """Spares the next read of a schema that a write has just committed in that history."""
+        """Caches a schema that a write has just committed in this history, which saves its next read."""
         self._cache.put_schema(history, schema)
 
     def _write_slot(self) -> AbstractContextManager[Any]:
@@ -282,8 +288,8 @@ class Database:
         self, purpose: Purpose, new_id: IdRequest | None = None
     ) -> Iterator[tuple[Connection, ReservedIds]]:
         with self._translating_errors() as stage, self._connected(Purpose.AUTOCOMMIT_READS) as connection:
-            # While the connection of the transaction is there: as long as that lives the server has not crashed, which
-            # can take the counter back. Nor can the transaction be on the disk without it.
+            # Reserved while the connection of the transaction is open: as long as it lives the server has not crashed,
+            # which could reset the counter. A transaction on disk also implies that the counter is on disk.
             reserved = {} if new_id is None or self._is_sqlite else reserve_schema_id(connection, new_id)
             connection.commit()
             transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
@@ -301,25 +307,25 @@ class Database:
 
     @contextmanager
     def _translating_errors(self) -> Iterator[_CommitState]:
-        """Turns the database's errors into the registry's."""
+        """Translates errors of the database into errors of the registry."""
         stage = _CommitState()
         try:
             yield stage
         except IntegrityError as error:
-            raise Conflict(str(error.orig)) from error
+            raise WriteConflict(str(error.orig)) from error
         except SQLAlchemyError as error:
             if _state(error) in SERIALIZATION_STATES:
-                raise Conflict(_driver_message(error)) from error
+                raise WriteConflict(_driver_message(error)) from error
             logger.error("database failed: database=%s cause=%s", self.name, _driver_message(error))
             if isinstance(error, DBAPIError) and error.connection_invalidated:
                 raise ConnectionLost(_client_message(error, stage), is_outcome_unknown=stage.is_committing) from error
             raise StoreError(_client_message(error, stage)) from error
 
     def upgrade(self) -> None:
-        """Brings the tables to this version's; does nothing when they are there.
+        """Migrates the tables to this version; does nothing if they are current.
 
         Raises:
-            DatabaseUnusable: the database cannot be opened or written, or was made by a newer version.
+            DatabaseUnusable: the database cannot be opened or written, or was migrated by a newer version.
         """
         for attempt in range(1, UPGRADE_ATTEMPTS_MAX + 1):
             try:
@@ -336,10 +342,10 @@ class Database:
         script = _migrations()
         with self._admin_connection() as connection:
             if not self._is_sqlite:
-                # Rows of a large database may take their time, and so may others who upgrade. But whoever serves
-                # meanwhile waits behind a table that is waited for.
+                # Migrating a large database takes long, and so may waiting for another upgrade. The wait for a table is
+                # limited, because requests of running registries queue behind it.
                 connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-                # Held until the transaction ends, so that of several who start at once one does it.
+                # Held until the transaction ends, so that of several processes started together one migrates.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
                 connection.execute(sa.text(f"SET LOCAL lock_timeout = '{TABLE_WAIT_S}s'"))
             before = self._revision(connection, script)
@@ -356,11 +362,11 @@ class Database:
         logger.info("database upgraded: database=%s from=%s to=%s", self.name, before or "empty", head)
 
     def check(self) -> None:
-        """Makes sure that the tables are this version's.
+        """Checks that the tables are at this version's newest migration.
 
         Raises:
-            DatabaseOutdated: they are of an earlier migration.
-            DatabaseUnusable: they are of a later one, or the database cannot be opened.
+            DatabaseOutdated: the tables are at an earlier migration.
+            DatabaseUnusable: the tables are at a later migration, or the database cannot be opened.
         """
         script = _migrations()
         with self._admin_connection() as connection:
@@ -372,21 +378,21 @@ class Database:
             )
 
     def _revision(self, connection: Connection, script: ScriptDirectory) -> str | None:
-        """Which migration the tables are at, as far as this version is concerned."""
+        """The migration of the tables; of tables that are newer but compatible, this version's newest migration."""
         found: str | None = MigrationContext.configure(connection).get_current_revision()
         known = {row.revision for row in script.walk_revisions()}
         if found is None or found in known:
             return found
         has_release_row = sa.inspect(connection).has_table(MigrationRow.__tablename__)
         if has_release_row and connection.scalar(sa.select(MigrationRow.serves_from)) in known:
-            # All that has come since is more than this version needs.
+            # Migrations unknown to this version have only added to the tables.
             logger.info("database is newer and serves this version: database=%s migration=%s", self.name, found)
             head: str | None = script.get_current_head()
             return head
         raise DatabaseUnusable(
-            f"database {self.name} is at migration {found}, which this version of headrace does not know "
+            f"database {self.name} is at migration {found}, which this version of headrace does not have "
             f"(its newest is {script.get_current_head()})",
-            remedy="install the version that made it",
+            remedy="install the version that migrated it",
         )
 
     @contextmanager
@@ -399,25 +405,25 @@ class Database:
 
 
 class _CommitState:
-    """Whether a transaction has come to its COMMIT."""
+    """Whether a transaction has reached its COMMIT."""
 
     def __init__(self) -> None:
         self.is_committing = False
 
 
 def _state(error: SQLAlchemyError) -> str | None:
-    """PostgreSQL's code of an error."""
+    """PostgreSQL's SQLSTATE."""
     return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
 def _client_message(error: SQLAlchemyError, stage: _CommitState) -> str:
-    """What a client is told: not where the database is or what it was asked, which the log says."""
+    """The message for clients: without the database's address and the SQL, which are in the log."""
     if isinstance(error, PoolTimeout):
         return "Error in the registry's database: all connections are in use"
     if _state(error) in TIMEOUT_STATES:
-        return "Error in the registry's database: it took too long"
+        return "Error in the registry's database: timed out"
     if isinstance(error, DBAPIError) and error.connection_invalidated:
-        outcome = "; whether the change was made is not known" if stage.is_committing else ""
+        outcome = "; the change may or may not have been made" if stage.is_committing else ""
         return f"Error in the registry's database: the connection was lost{outcome}"
     if isinstance(error, DBAPIError) and type(error.orig).__module__.startswith("psycopg") and _state(error) is None:
         return "Error in the registry's database: it cannot be reached"
@@ -435,7 +441,7 @@ def _driver_message(error: SQLAlchemyError) -> str:
 
 
 def _serves_from(script: ScriptDirectory) -> str:
-    """The oldest migration whose release may serve the tables of the newest: after it they were only added to."""
+    """The oldest migration after which all others only add to the tables; releases since then may serve them."""
     head = script.get_current_head()
     assert head is not None
     found = script.get_revision(head)
@@ -447,8 +453,10 @@ def _serves_from(script: ScriptDirectory) -> str:
 
 
 def _migrations() -> ScriptDirectory:
-    """The migrations: inside this package in a wheel, the top-level directory `alembic` in a checkout, whose editable
-    install finds packages only."""
+    """The migrations: in this package in an installed wheel, in the top-level directory `alembic` of a checkout.
+
+    The editable install of a checkout finds packages only, and `alembic` is none.
+    """
     packaged = importlib.resources.files("headrace.registry.storage") / "migrations"
     checkout = Path(__file__).resolve().parent.parent.parent / "alembic"
     return ScriptDirectory(str(packaged if packaged.is_dir() else checkout))

@@ -6,8 +6,8 @@ application reads: `@depends_on` declares the dependencies of each of its method
 a declaration is not cached, so a new method is slow at worst.
 
 A revision is recorded before the data that it covers is read, and revisions only grow within one history of the
-database. A response that was read after a later change therefore expires too early at worst, whatever the isolation of
-the read. After a change of the history no response from before it is served.
+database. A response that was read after a later change therefore expires too early at worst, at any isolation level.
+After a change of the history no response from before it is served.
 
 A response that depends on the registry's revision alone may be served for `LEASE_S` after the start of the last
 revision check. A write that increases the revision therefore waits until all such leases have expired before it is
@@ -34,7 +34,7 @@ from headrace.registry.storage.revision import Revision
 
 SUBJECT_LIST_ID: Final = -1
 LEASE_S: Final = 0.020
-LEASE_MARGIN: Final = 1.25  # tolerates clocks of two hosts whose rates differ by a fifth
+LEASE_MARGIN: Final = 1.25  # tolerates a difference of a fifth between the clock rates of two hosts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,8 +44,8 @@ T = TypeVar("T")
 class Dependencies:
     """The registry's revision and the (row id, revision) of each subject that a response is derived from.
 
-    The row id `SUBJECT_LIST_ID` stands for the list of subject names: its revision grows with every new subject. While the
-    registry's revision is unchanged, the list changes in no other way.
+    The row id `SUBJECT_LIST_ID` stands for the list of subject names: its revision grows with every new subject. While
+    the registry's revision is unchanged, the list changes in no other way.
     """
 
     revision: Revision
@@ -253,7 +253,7 @@ def waiting_out_leases(lease_s: float) -> Iterator[WriteObserver]:
     try:
         yield observer
     finally:
-        # Also after an error: a write whose connection broke may have committed, and its retry finds the change made.
+        # Also after an error: the write may have committed before its connection broke, and a retry finds it made.
         if observer.has_bumped_revision:
             wait_out_leases(lease_s)
 

@@ -1,8 +1,9 @@
-"""Connections to SQLite and to PostgreSQL: how they are opened, bounded, and how their transactions begin.
+"""Opens connections to SQLite and PostgreSQL, with their limits and the ways in which transactions begin.
 
-A read sees one state of the database from its first statement to its last. A write on PostgreSQL sees what others have
-committed meanwhile (READ COMMITTED), because it waits for them on rows and keys and has to see what they left; what it
-decided on is held by `SubjectRow.revision`, unique keys, foreign keys and row locks. A write on SQLite is alone.
+A read sees one snapshot of the database from its first statement to its last. A write on PostgreSQL is READ COMMITTED:
+it waits for rows and keys that other transactions hold and must then see their commits. Concurrent changes of the data
+that it was decided on are detected by `SubjectRow.revision`, unique keys, foreign keys and row locks. A write on SQLite
+excludes all other writes.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, make_url
 
-SQLITE_BUSY_TIMEOUT_S = 30  # how long a writer waits for another process
+SQLITE_BUSY_TIMEOUT_S = 30  # a writer's wait for another process
 SQLITE_BUSY_POLL_S = 0.02
-SQLITE_CONNECTIONS = 32  # at least the server's threads, so that none waits for a connection while it holds a request
-POSTGRES_CONNECTIONS = 10  # of one process unless told otherwise, as a server allows 100 in all
-POSTGRES_CONNECTION_WAIT_S = 20  # of a request, when all connections of its process are in use
+SQLITE_CONNECTIONS = 32  # at least the server's threads, so that no request waits for a connection
+POSTGRES_CONNECTIONS = 10  # default per process; a PostgreSQL server allows 100 in all
+POSTGRES_CONNECTION_WAIT_S = 20  # a request's wait while all connections of its process are in use
 POSTGRES_CONNECT_TIMEOUT_S = 5
 POSTGRES_SETTINGS: Mapping[str, str] = {
-    "statement_timeout": "30s",  # also bounds the wait for a row that another transaction holds
-    # A process that was stopped, or whose host has gone, must not hold rows for ever.
+    "statement_timeout": "30s",  # also limits the wait for a row lock
+    # Releases the locks of a stopped process or a vanished host.
     "idle_in_transaction_session_timeout": "60s",
 }
 POSTGRES_LIVENESS: Mapping[str, str] = {
-    # Without these a connection to a host that has vanished is waited on for hours.
+    # Without these settings the wait for a vanished host lasts hours.
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-PURPOSE = "registry_purpose"  # the execution option that says what a connection is taken for
+PURPOSE = "registry_purpose"  # execution option that holds a connection's `Purpose`
 
 
 class Purpose(StrEnum):
     READ = "read"
     WRITE = "write"
-    AUTOCOMMIT_READS = "questions"
-    """Of which each is a transaction by itself, goes to the database and back once and sees its newest state."""
-    AUTOCOMMIT_WRITE = "one statement"
-    """A write, likewise."""
+    AUTOCOMMIT_READS = "autocommit reads"
+    """Each statement is its own transaction: one round trip that sees the newest committed state."""
+    AUTOCOMMIT_WRITE = "autocommit write"
+    """A write that is one statement and therefore one transaction."""
 
 
 _BEGIN: Mapping[tuple[str, Purpose], str] = {
     ("sqlite", Purpose.READ): "BEGIN",
-    # IMMEDIATE takes the write lock at once: a read transaction that turns into a write cannot wait, it fails.
+    # IMMEDIATE takes the write lock at the start. A read transaction that turns into a write fails instead of waiting.
     ("sqlite", Purpose.WRITE): "BEGIN IMMEDIATE",
     ("postgresql", Purpose.READ): "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     ("postgresql", Purpose.WRITE): "BEGIN ISOLATION LEVEL READ COMMITTED",
@@ -58,17 +59,17 @@ _BEGIN: Mapping[tuple[str, Purpose], str] = {
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """A database URL with the driver that this program brings."""
+    """A database URL with the drivers that Headrace uses."""
 
     url: sa.URL
 
     @classmethod
     def of(cls, text: str) -> DatabaseAddress:
-        """Takes `sqlite:///PATH` and `postgresql://USER:PASSWORD@HOST/NAME`, also as `postgres://`.
+        """Parses `sqlite:///PATH` and `postgresql://USER:PASSWORD@HOST/NAME`, also as `postgres://`.
 
         Raises:
-            ValueError: it is neither, or names a database in memory.
-            sqlalchemy.exc.ArgumentError: it is no URL.
+            ValueError: the URL has another scheme or names an in-memory database.
+            sqlalchemy.exc.ArgumentError: the text is not a URL.
         """
         url = make_url(text)
         kind, _, driver = url.drivername.partition("+")
@@ -86,18 +87,18 @@ class DatabaseAddress:
 
     @property
     def name(self) -> str:
-        """The database as a person knows it: the file, or the URL without its password and driver."""
+        """The database for display: the file, or the URL without its password and driver."""
         if self.is_sqlite:
             return str(self.url.database)
-        secret = [name for name in self.url.query if "password" in name]  # `password`, `sslpassword` of libpq
+        secret = [name for name in self.url.query if "password" in name]  # libpq has `password` and `sslpassword`
         shown = self.url.difference_update_query(secret).set(drivername="postgresql")
         return shown.render_as_string(hide_password=True)
 
 
 def open_engine(address: DatabaseAddress, connections: int) -> Engine:
-    """An engine that has not connected yet; at most `connections` to PostgreSQL are open at once."""
-    # The driver's own transactions are off on both, late and without a word about isolation as they are;
-    # `_begin` makes them. It is AUTOCOMMIT on PostgreSQL, and `isolation_level = None` of the driver on SQLite.
+    """Creates an engine, which connects later; at most `connections` are open to PostgreSQL at once."""
+    # Both drivers open transactions late and with an unsuitable isolation. They are switched off (AUTOCOMMIT on
+    # PostgreSQL, `isolation_level = None` on SQLite), and `_begin` opens transactions.
     if address.is_sqlite:
         engine = sa.create_engine(
             address.url,
@@ -112,8 +113,7 @@ def open_engine(address: DatabaseAddress, connections: int) -> Engine:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=POSTGRES_CONNECTION_WAIT_S,
-            # The most recently used first, so that the others can be given up by what stands between, and so that
-            # statements that the server has prepared for a connection are used again.
+            # LIFO lets a proxy close idle connections, and reuses those for which the server has prepared statements.
             pool_use_lifo=True,
             connect_args=postgres_arguments(address.url.query),
         )
@@ -122,7 +122,7 @@ def open_engine(address: DatabaseAddress, connections: int) -> Engine:
 
 
 def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
-    """libpq's parameters, except those that the URL sets itself."""
+    """libpq's parameters, without the ones in the URL."""
     arguments = {
         "connect_timeout": str(POSTGRES_CONNECT_TIMEOUT_S),
         "application_name": "headrace-registry",
@@ -135,15 +135,16 @@ def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
     _use_write_ahead_log(connection)
-    # FULL and not WAL's usual NORMAL: an id that a client has seen must survive a power cut, or it would be given
-    # to another schema and messages would be read wrongly.
+    # FULL instead of WAL's usual NORMAL: an id that a client has seen must survive a power cut. Otherwise it could be
+    # assigned to another schema, and messages would be decoded wrongly.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Waits for others, as each statement does: this one keeps to no timeout where somebody writes, and several
-    processes that are started on a new database change its mode at once."""
+    """Switches to WAL and waits for other processes. SQLite ignores its busy timeout for this statement, and several
+    processes that start on a new database switch at the same time.
+    """
     deadline = time.monotonic() + SQLITE_BUSY_TIMEOUT_S
     while True:
         try:

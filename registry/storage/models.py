@@ -1,19 +1,20 @@
 """The registry's tables.
 
-Invariants, each held by a constraint and not by code alone:
-- one row of `schemas` per content (by its `fingerprint`) and context, so that fifty clients that register the same
-  schema at once get one id, and one per id and context. Only an import may bring a content again under a second id,
-  because other registries hold such pairs: those rows differ in `copy`;
-- one row of `versions` per (subject, version), so that two registrations cannot take the same number;
-- `subjects.revision` grows with every change of the subject's versions: whoever decided on an older revision (which
-  version is next, which versions to be compatible with) finds that it has moved on and decides again;
-- `registry_state.revision` grows in the transaction of everything that may change an answer other than by adding a
-  version: deletions, versions that bring back a deleted schema or subject, configuration, modes, aliases, imports that
-  replace;
-- `registry_state.settings_revision` grows with configuration, modes and aliases alone: a registration that was decided
-  under other ones is not written.
+Invariants, each enforced by a constraint and not by code alone:
 
-Ids count up per context (`contexts.next_id`) and are never used again after a permanent delete, because clients keep
+- `schemas` has one row per content (by `fingerprint`) and context, and one per id and context. So fifty clients that
+  register the same schema concurrently get one id. Only an import may store a content again under a second id, because
+  other registries contain such pairs; these rows differ in `copy`.
+- `versions` has one row per (subject, version), so that two registrations cannot take the same number.
+- `subjects.revision` grows with every change of the subject's versions. A registration that was decided on an older
+  revision (next version number, versions to be compatible with) detects the change and is decided again.
+- `registry_state.revision` grows in the transaction of every change that can alter a response other than by adding a
+  version: deletions, versions that restore a deleted schema or subject, configuration, modes, aliases, and imports that
+  replace a version.
+- `registry_state.settings_revision` grows with configuration, modes and aliases only. A registration that was decided
+  under older settings is not written.
+
+Ids count up per context (`contexts.next_id`) and are not reused after a permanent deletion, because clients cache
 schemas by id for ever. Only types that SQLite and PostgreSQL share are used.
 """
 
@@ -34,14 +35,14 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 GLOBAL_SCOPE = "__GLOBAL"
-"""Scope of what holds for all subjects of the default context; it is no legal subject name."""
+"""Scope of the whole default context; not a legal subject name."""
 
 STATE_ID = 1
-"""The one row of `registry_state`."""
+"""Id of the one row of `registry_state`."""
 
 
 class Base(DeclarativeBase):
-    # Named constraints, because a migration can only change what it can name.
+    # Constraints are named, because a migration can change only constraints that have a name.
     metadata = MetaData(
         naming_convention={
             "pk": "pk_%(table_name)s",
@@ -53,7 +54,7 @@ class Base(DeclarativeBase):
 
 
 class StateRow(Base):
-    """The registry's revisions, which answers kept by any process and registrations under way rest on."""
+    """The registry's revisions, which cached responses and registrations in progress depend on."""
 
     __tablename__ = "registry_state"
 
@@ -63,7 +64,7 @@ class StateRow(Base):
 
 
 class IdentityRow(Base):
-    """The one row that names this database among all others; made with it."""
+    """One row with a random name that identifies this database; created with the tables."""
 
     __tablename__ = "registry_identity"
 
@@ -71,7 +72,7 @@ class IdentityRow(Base):
 
 
 class MigrationRow(Base):
-    """The one row that names the oldest migration whose release may serve these tables."""
+    """One row with a migration: releases with this or a newer one may serve these tables."""
 
     __tablename__ = "registry_migrations"
 
@@ -79,7 +80,7 @@ class MigrationRow(Base):
 
 
 class ReplicationRow(Base):
-    """The one row of a registry that follows another one, or did; see `domain.ReplicationState`."""
+    """One row if this registry is or was a replica; see `domain.ReplicationState`."""
 
     __tablename__ = "registry_replication"
 
@@ -93,10 +94,10 @@ class ReplicationRow(Base):
 
 
 class ContextRow(Base):
-    """`next_id` is the next schema's. A deleted context is only not `listed`, so that its ids stay used up.
+    """A context. `next_id` is the id of its next schema.
 
-    Other tables name contexts without a foreign key: each registration would lock this row in a shared way, and it is
-    written all the time.
+    A deleted context is only not `listed`, so that its ids are not reused. Other tables name contexts without a foreign
+    key: with one each registration would take a shared lock on this row, which is written all the time.
     """
 
     __tablename__ = "contexts"
@@ -107,18 +108,18 @@ class ContextRow(Base):
 
 
 class SchemaRow(Base):
-    """A schema's content in a context. `row_key` is known only in here, `id` is what clients know.
+    """A schema's content in a context. `row_key` is internal; clients know `id`.
 
-    `fingerprint` is that of the content and no other's; of one `guid`, which clients know, there may be several.
-    `lookup_key` is the MD5 by which equal schemas written differently find each other. `copy` is 0, or the id where an
-    import brought a content that had one already.
+    `fingerprint` identifies the content. `guid` is the identifier that clients know, which several contents may share.
+    `lookup_key` is an MD5 that equal schemas share even when they are written differently. `copy` is 0, or the id where
+    an import stored a content that already had another id.
     """
 
     __tablename__ = "schemas"
     __table_args__ = (
         UniqueConstraint("context", "id"),
         UniqueConstraint("context", "fingerprint", "copy"),
-        # What a process keeps of a schema in its memory goes by row_key, so that must not come back either.
+        # Processes cache schemas by row_key, so it must not be reused either.
         {"sqlite_autoincrement": True},
     )
 
@@ -136,9 +137,10 @@ class SchemaRow(Base):
 
 
 class ReferenceRow(Base):
-    """Reference number `position` of a schema, by names: imports may bring the two schemas in any order.
+    """Reference number `position` of a schema, by name instead of foreign key: an import may bring the two in any
+    order.
 
-    `subject` is as the client wrote it, which is part of the schema's identity; `target` the subject that it means.
+    `subject` is as the client wrote it, which is part of the schema's identity; `target` is the qualified subject.
     """
 
     __tablename__ = "schema_references"
@@ -153,7 +155,7 @@ class ReferenceRow(Base):
 
 
 class SubjectRow(Base):
-    """A subject by its qualified name."""
+    """A subject with its qualified name."""
 
     __tablename__ = "subjects"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -175,7 +177,7 @@ class VersionRow(Base):
 
 
 class ConfigRow(Base):
-    """Configuration of a subject, which need not exist yet, a context (`:.context:`) or `GLOBAL_SCOPE`.
+    """Configuration of a subject, which need not exist yet, of a context (`:.context:`) or of `GLOBAL_SCOPE`.
 
     Null columns are inherited or not set.
     """
@@ -199,7 +201,7 @@ class ConfigRow(Base):
 
 
 class ModeRow(Base):
-    """Mode of a subject, a context or `GLOBAL_SCOPE`, like `ConfigRow`."""
+    """Mode of a subject, a context or `GLOBAL_SCOPE`; see `ConfigRow`."""
 
     __tablename__ = "modes"
 

@@ -1,4 +1,4 @@
-"""What a registry that follows another one, or is followed, asks its database row by row, and what it notes there."""
+"""SQL of replication: reads subjects, schemas and contexts as a replica needs them, and stores the replica's state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERSIONS_OF_SUBJECTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedVersion:
-    """A version without its schema, of which it has id and fingerprint."""
+    """A version with its schema's id and fingerprint instead of the schema."""
 
     version: int
     schema_id: int
@@ -48,7 +48,7 @@ class ReplicatedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSubject:
-    """A subject as it is in a state, with all its versions, ascending."""
+    """A subject in one state, with all versions of that state, ascending."""
 
     state: SubjectState
     versions: tuple[ReplicatedVersion, ...]
@@ -56,7 +56,7 @@ class ReplicatedSubject:
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """A context; see `ContextRow`."""
+    """See `ContextRow`."""
 
     name: str
     next_id: int
@@ -64,7 +64,7 @@ class ContextState:
 
 
 class ReplicationTables:
-    """The tables as state reads and writes them, in a repository's transaction."""
+    """Reads and writes the tables for replication, in a repository's transaction."""
 
     def __init__(self, repository: Repository) -> None:
         self._connection = repository.connection
@@ -74,22 +74,22 @@ class ReplicationTables:
         self._connection.execute(sa.insert(ReplicationRow).values(asdict(state)))
 
     def lock_replication_state(self) -> None:
-        """Makes others who are about to note that they follow wait until this transaction has ended."""
-        # On SQLite a write is alone anyway.
+        """Blocks other writers of the replication state until this transaction ends."""
+        # SQLite has one writer at a time anyway.
         if self._connection.dialect.name == "postgresql":
             self._connection.execute(sa.text(f"LOCK TABLE {ReplicationRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
 
     def changes(self) -> int:
-        """Greater with every change of a subject's versions, for as long as the registry's revision is the same."""
+        """The sum of all subjects' revisions: grows with every added version until the registry's revision changes."""
         return int(self._connection.scalar(sa.select(sa.func.sum(SubjectRow.revision))) or 0)
 
     def subject_states(self) -> dict[str, SubjectState]:
-        """The state of each subject. One that was deleted for good and made anew begins its revisions again."""
+        """The state of each subject. A subject that is created again after a permanent deletion has revision 1."""
         rows = self._connection.execute(sa.select(SubjectRow.name, SubjectRow.id, SubjectRow.revision))
         return {row.name: SubjectState(row.id, row.revision) for row in rows}
 
     def replicated_subjects(self, names: Sequence[str]) -> dict[str, ReplicatedSubject]:
-        """Those of the subjects that are there."""
+        """The existing subjects among these."""
         found: dict[str, ReplicatedSubject] = {}
         for part in batches(names):
             rows = self._connection.execute(VERSIONS_OF_SUBJECTS, {"names": part})
@@ -105,7 +105,7 @@ class ReplicationTables:
         return found
 
     def fingerprints(self, context: str, ids: Sequence[int]) -> dict[int, bytes]:
-        """The fingerprints of those of the schemas that are there, by id."""
+        """The fingerprints of existing schemas among these, by id."""
         found: dict[int, bytes] = {}
         for part in batches(ids):
             query = sa.select(SchemaRow.id, SchemaRow.fingerprint).where(SchemaRow.context == context)
@@ -115,7 +115,7 @@ class ReplicationTables:
         return found
 
     def lookup_keys(self, schemas: Sequence[StoredSchema]) -> Mapping[int, bytes]:
-        """The lookup keys of schemas, by row key."""
+        """The lookup keys of the schemas by row key."""
         found: dict[int, bytes] = {}
         for part in batches([schema.row_key for schema in schemas]):
             query = sa.select(SchemaRow.row_key, SchemaRow.lookup_key).where(SchemaRow.row_key.in_(part))

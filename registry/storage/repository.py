@@ -1,7 +1,7 @@
-"""Questions to the database and changes of it, within one transaction: all of SQL but what following asks.
+"""Reads and writes the registry's tables within one transaction; contains all SQL except that of replication.
 
-Rows come in and go out as the values of `registry.domain`. Nothing here decides: the services do. One class, since all
-of it shares the transaction, what this one has read already and what its answers rest on.
+Rows are converted from and to the values of `registry.domain`. Decisions belong to the services. It is one class
+because all methods share the transaction, the results that it has already read, and the recorder of its dependencies.
 """
 
 from __future__ import annotations
@@ -83,29 +83,29 @@ from headrace.registry.storage.rows import (
 
 T = TypeVar("T")
 
-WRITER_WAIT_S = 60  # for transactions under way, which end by themselves much earlier
-WRITER_POLL_S = 0.010  # from one look at them to the next; few take longer
+WRITER_WAIT_S = 60  # limit for transactions in progress, which end much earlier
+WRITER_POLL_S = 0.010  # between two checks for them; most end after the first
 
 
 ReservedIds = Mapping[str, SchemaId]
-"""By context: an id that was taken before the transaction wrote anything, from a context that is listed."""
+"""By context: an id that was reserved before the transaction wrote anything. The context is listed already."""
 
 
-class Conflict(Exception):
-    """Another transaction changed first what this one rests on; decide again."""
+class WriteConflict(Exception):
+    """A concurrent transaction changed the data that this one was decided on; decide again."""
 
 
-class ContentExists(Conflict):
-    """A content for which an id was wanted has one in its context."""
+class ContentExists(WriteConflict):
+    """The context already has an id for the content for which a new id was requested."""
 
     def __init__(self, wanted: IdRequest) -> None:
-        super().__init__(f"context {wanted.context} has the content")
+        super().__init__(f"context {wanted.context} already has this content")
         self.wanted = wanted
 
 
 @dataclass(frozen=True, slots=True)
 class IdRequest:
-    """What a new id is for."""
+    """Requests a new id for a content in a context."""
 
     context: str
     content: SchemaContent
@@ -113,7 +113,7 @@ class IdRequest:
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """What the row of the registry's revisions says, and in which history."""
+    """The registry's revision and the revision of its settings."""
 
     revision: Revision
     settings_revision: int
@@ -121,9 +121,9 @@ class RegistryState:
 
 @uncacheable_by_default
 class Repository:
-    """The database within one transaction."""
+    """Reads and writes the database within one transaction."""
 
-    # The registry as a whole
+    # Registry
 
     def __init__(
         self,
@@ -133,9 +133,11 @@ class Repository:
         cache: DatabaseCache | None = None,
         recorder: DependencyRecorder | None = None,
     ) -> None:
-        """`reserved` are ids taken beforehand; `cache` makes it a read, whose transaction sees one state throughout.
-
-        `recorder` are told what the answers rest on.
+        """Args:
+        connection: has an open transaction.
+        reserved: ids that were reserved before the transaction.
+        cache: makes this a read; its transaction must see one snapshot.
+        recorder: collects the dependencies of the response.
         """
         self._connection = connection
         self._reserved = dict(reserved or {})
@@ -147,28 +149,28 @@ class Repository:
 
     @property
     def connection(self) -> Connection:
-        """For what a single feature asks; an answer that rests on it is not kept."""
+        """For SQL of a single feature. A response that uses it is not cached."""
         if self._recorder is not None:
             self._recorder.mark_uncacheable()
         return self._connection
 
-    def _cached(self, key: Hashable, ask: Callable[[], T]) -> T:
-        """The answer to a question, which a read asks the database once."""
+    def _cached(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Caches a result for the rest of a read; a write computes it every time."""
         if self._cache is None:
-            return ask()
+            return read()
         if key not in self._results:
-            self._results[key] = ask()
+            self._results[key] = read()
         return cast(T, self._results[key])
 
     def _cached_result(self, key: Hashable) -> Any:
         return self._results.get(key)
 
     def bump_revision(self, *, of_settings: bool = False) -> None:
-        """Makes the registry's revision greater, before anything else in the transaction is locked.
+        """Increases the registry's revision, before the transaction takes any other lock.
 
-        So those who do this queue here and cannot wait for each other in a circle. `of_settings` is for changes of
-        configuration and modes: registrations that were decided before and are written after it find that the settings
-        have changed, and those that are being written meanwhile are to be waited for by `wait_for_writers`.
+        Transactions that do this queue here and cannot deadlock. `of_settings` marks changes of configuration and
+        modes: a registration that was decided before such a change and is written after it detects that the settings
+        have changed, and `wait_for_writers` waits for the registrations that are being written at the same time.
         """
         values = {"revision": StateRow.revision + 1}
         if of_settings:
@@ -178,16 +180,16 @@ class Repository:
         self.has_changed_settings |= of_settings
 
     def lock_out_writers(self) -> None:
-        """Waits for those who are writing versions, and lets nobody else do so before the end of this transaction."""
-        # Whoever writes versions writes the subject's row first. On SQLite a write is alone anyway.
+        """Waits for transactions that write versions and blocks new ones until this transaction ends."""
+        # A write of versions writes the subject's row first. SQLite has one writer at a time anyway.
         if self._connection.dialect.name == "postgresql":
             self._connection.execute(sa.text(f"LOCK TABLE {SubjectRow.__tablename__} IN SHARE MODE"))
 
     def wait_for_writers(self) -> None:
-        """Waits for those who are writing versions and keeps nobody from beginning to; not within a transaction.
+        """Waits for transactions that write versions, without blocking new ones. Must not be called in a transaction.
 
         Raises:
-            StoreError: one of them has not ended for long.
+            StoreError: one of them has not ended within `WRITER_WAIT_S`.
         """
         if self._connection.dialect.name != "postgresql":
             return
@@ -195,22 +197,24 @@ class Repository:
         writing = self._writing()
         while writing:
             if time.monotonic() > deadline:
-                raise StoreError("The change was made, but registrations from before it have not ended for long")
+                raise StoreError(
+                    "The change was made, but registrations that began before it have not ended; retry the change"
+                )
             time.sleep(WRITER_POLL_S)
             writing &= self._writing()
 
     def _writing(self) -> set[tuple[int, str]]:
-        """The transactions that write versions. A statement has its locks before it sees anything."""
+        """The transactions that are writing versions. A statement takes its locks before it reads."""
         return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
 
     @depends_on(registry_revision)
     def settings_revision(self) -> int:
-        """Greater after every change of configuration and modes."""
+        """Grows with every change of configuration and modes."""
         return self._state().settings_revision
 
     @depends_on(registry_revision)
     def history(self) -> int:
-        """Another number after the database may have gone back."""
+        """Changes when the database may have returned to an earlier state."""
         return self._state().revision.history
 
     @depends_on(registry_revision)
@@ -225,11 +229,11 @@ class Repository:
         return RegistryState(Revision(row.history, row.revision), row.settings_revision)
 
     def identity(self) -> str:
-        """The random name that the database was given when it was made."""
+        """The random name that the database was given by its first migration."""
         return self._connection.scalar(sa.select(IdentityRow.identity)) or ""
 
     def totals(self) -> dict[str, int]:
-        """How many subjects, schemas, versions and softly deleted versions there are."""
+        """The numbers of subjects, schemas, versions and soft-deleted versions."""
         deleted = sa.select(sa.func.count()).select_from(VersionRow).where(VersionRow.deleted.is_(True))
         counted = {
             "schemas": sa.select(sa.func.count()).select_from(SchemaRow),
@@ -240,7 +244,7 @@ class Repository:
         return {"subjects": self.subject_count(), **totals}
 
     def replication_state(self) -> ReplicationState | None:
-        """What this registry follows, or followed until it was promoted."""
+        """The state of a replica, also after its promotion; None if this registry never was one."""
         row = self._connection.execute(sa.select(ReplicationRow.__table__)).one_or_none()
         if row is None:
             return None
@@ -250,8 +254,8 @@ class Repository:
     # Contexts and their ids
 
     def contexts(self) -> list[str]:
-        """The default context, then the others that have ever held a subject and were not deleted, sorted."""
-        # A subject may have come while its context was being deleted.
+        """The default context, then all others that ever had a subject and were not deleted, sorted."""
+        # A subject may have been added while its context was being deleted.
         in_use = sa.exists().where(SubjectRow.context == ContextRow.name)
         query = sa.select(ContextRow.name).where(ContextRow.listed | in_use, ContextRow.name != DEFAULT_CONTEXT)
         return [DEFAULT_CONTEXT, *sorted(self._connection.scalars(query))]
@@ -259,7 +263,7 @@ class Repository:
     def list_context(self, context: str) -> None:
         if context in self._reserved:
             return
-        # Only when it has to be: the row of a busy context is not to be locked for as long as a registration.
+        # Checked first, because an update would lock the row of a busy context for the whole registration.
         if self._connection.scalar(statements.CONTEXT_LISTED, {"name": context}):
             return
         self._insert_context(context)
@@ -267,12 +271,12 @@ class Repository:
         self._connection.execute(changed.values(listed=True))
 
     def unlist_context(self, context: str) -> bool:
-        """Whether it was listed."""
+        """Returns whether the context was listed."""
         listed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed)
         return self._connection.execute(listed.values(listed=False)).rowcount > 0
 
     def take_schema_id(self, context: str) -> SchemaId:
-        """The next id of a context, which nobody else gets."""
+        """Returns the next id of a context and increases the counter."""
         if context in self._reserved:
             return self._reserved.pop(context)
         taken = (
@@ -289,7 +293,7 @@ class Repository:
         return SchemaId(next_id - 1)
 
     def advance_next_id(self, context: str, schema_id: int) -> None:
-        """Makes sure that an id that was imposed is not given to another schema later on."""
+        """Moves the counter of a context beyond an imposed id, so that the id is not assigned again."""
         self._insert_context(context)
         self._connection.execute(
             sa.update(ContextRow)
@@ -308,12 +312,12 @@ class Repository:
 
     @depends_on(registry_revision)
     def config(self, scope: str | None) -> ConfigEntry | None:
-        """What is configured for a subject or a context, or for all of the default context when None."""
+        """The configuration of a subject, of a context, or (None) of the whole default context."""
         return self.configs([scope]).get(scope)
 
     @depends_on(registry_revision)
     def configs(self, scopes: Sequence[str | None]) -> dict[str | None, ConfigEntry]:
-        """What is configured, for those of the scopes that have an entry."""
+        """The configurations of those scopes that have one."""
         if self._cache is None:
             return self._configs(statements.CONFIGS, scopes)
         cache = self._cache.scopes.at(self.revision())
@@ -334,23 +338,23 @@ class Repository:
         return {scope_of(row.scope): row.alias for row in self._connection.execute(query)}
 
     def config_scopes(self) -> list[str | None]:
-        """Every scope with a configuration of its own."""
+        """All scopes that have their own configuration."""
         return [scope_of(scope) for scope in self._connection.scalars(sa.select(ConfigRow.scope))]
 
     def put_config(self, scope: str | None, entry: ConfigEntry) -> None:
-        """Replaces what is configured; an entry that says nothing is none, since one would hide those around it."""
+        """Replaces a configuration. An empty entry is deleted, because it would hide the enclosing scopes' entries."""
         self.remove_config(scope)
         if entry.is_empty:
             return
         self._connection.execute(sa.insert(ConfigRow).values(config_row(scope, entry)))
 
     def remove_config(self, scope: str | None) -> bool:
-        """Whether there was one."""
+        """Returns whether there was a configuration."""
         return self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == scope_key(scope))).rowcount > 0
 
     @depends_on(registry_revision)
     def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
-        """The modes that are set, for those of the scopes that have one."""
+        """The modes of those scopes that have one."""
         if self._cache is None:
             return self._modes(statements.MODES, scopes)
         cache = self._cache.scopes.at(self.revision())
@@ -367,37 +371,37 @@ class Repository:
         self._connection.execute(sa.insert(ModeRow).values(scope=scope_key(scope), mode=mode.value))
 
     def remove_modes(self, scopes: Sequence[str | None]) -> bool:
-        """Whether there was any."""
+        """Returns whether any of the scopes had a mode."""
         return self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope.in_(scope_keys(scopes)))).rowcount > 0
 
     def mode_scopes(self) -> list[str | None]:
-        """Every scope with a mode of its own."""
+        """All scopes that have their own mode."""
         return [scope_of(scope) for scope in self._connection.scalars(sa.select(ModeRow.scope))]
 
     # Schemas
 
     @depends_on(registry_revision, uncacheable_if_none=True)
     def schema(self, context: str, schema_id: int) -> StoredSchema | None:
-        # A database driver would refuse a larger number, or a control character, in its own way.
+        # The database driver's own errors for large numbers and control characters differ.
         if not 0 <= schema_id <= SCHEMA_ID_MAX or not is_storable(context):
             return None
         return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
 
     def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
-        """The schema with that content; of several, which only imports bring, the one that was there first."""
+        """The schema with this content. Of several, which only imports create, returns the first."""
         found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
         same = (schema for schema in found if schema.content.parts == content.parts)
         return min(same, key=lambda schema: schema.row_key, default=None)
 
     def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
-        """Those of the schemas that are there, by id."""
+        """The existing schemas among these, by id."""
         found: list[StoredSchema] = []
         for part in batches(ids):
             found += self._schemas(statements.SCHEMAS_BY_ID, {"context": context, "ids": part})
         return sorted(found, key=lambda schema: schema.schema_id)
 
     def schemas_by_guid(self, guid: bytes) -> list[StoredSchema]:
-        """The schemas of a guid in each context that has them, the default context first, in the order of their ids."""
+        """The schemas with a guid, ordered by context (the default one first) and id."""
         found = self._schemas(statements.SCHEMAS.where(SchemaRow.guid == guid))
         return sorted(found, key=lambda item: (item.context != DEFAULT_CONTEXT, item.context, item.schema_id))
 
@@ -407,15 +411,15 @@ class Repository:
         return [stored_schema(row, references, deleted=not row.live) for row in rows]
 
     def lock_schema(self, row_key: int) -> bool:
-        """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
+        """Locks a schema and its versions against deletion until the transaction ends; False if it does not exist."""
         return self._connection.scalar(statements.LOCK_SCHEMA, {"row_key": row_key}) is not None
 
     def is_soft_deleted_for(self, row_key: int, subject: str) -> bool:
-        """Whether all versions of a schema are deleted softly, or one under a subject is."""
-        subject_revision = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
+        """Whether all versions of a schema are soft-deleted, or one of them under the subject is."""
+        of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
         live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
         deleted_here = sa.func.max(
-            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == subject_revision), 1), else_=0)
+            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0)
         )
         row = self._connection.execute(sa.select(live, deleted_here).where(VersionRow.schema_key == row_key)).one()
         # Both are null for a schema without versions.
@@ -435,9 +439,9 @@ class Repository:
         *,
         is_copy: bool = False,
     ) -> int | None:
-        """Stores a content and returns its row key; None when another transaction has just stored it.
+        """Stores a content and returns its row key, or None if a concurrent transaction has just stored it.
 
-        `is_copy` says that the content is there already, under another id.
+        `is_copy` says that the content is already stored under another id.
         """
         row = schema_row(context, schema_id, content, lookup_key, now_ms, is_copy=is_copy)
         result = self._connection.execute(statements.add_schema(self._connection.dialect.name), row)
@@ -465,7 +469,7 @@ class Repository:
             self._connection.execute(sa.insert(ReferenceRow), rows)
 
     def _references_of(self, rows: Sequence[Any]) -> dict[int, tuple[SchemaReference, ...]]:
-        """By row key of the schemas in the rows, those that have references."""
+        """The references of those schemas that have any, by row key."""
         found: dict[int, tuple[SchemaReference, ...]] = {}
         for part in batches(sorted({row.row_key for row in rows if row.has_references})):
             for row in self._connection.execute(statements.REFERENCES, {"schema_keys": part}):
@@ -474,7 +478,7 @@ class Repository:
         return found
 
     def referencing(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
-        """Schemas that refer to a version, by id; unless `deleted`, only those with a live version."""
+        """Schemas that refer to a version, by id. Unless `deleted`, only those with a live version."""
         if not is_storable(subject):
             return []
         refers = sa.exists().where(
@@ -486,7 +490,9 @@ class Repository:
         return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
 
     def references_to(self, subject: str, *, deleted: bool) -> list[tuple[int, SubjectVersion]]:
-        """Which of a subject's versions are referred to, and by which versions; unless `deleted`, only by live ones."""
+        """(referenced version, referring version) of all references to a subject. Unless `deleted`, only from live
+        versions.
+        """
         query = (
             sa.select(ReferenceRow.version, SubjectRow.name, VersionRow.version)
             .join(VersionRow, VersionRow.schema_key == ReferenceRow.schema_key)
@@ -509,11 +515,11 @@ class Repository:
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
 
-    # It grows with registrations, but it decides only who may read a schema: by more of them nobody loses that, and
-    # refusals are not kept.
+    # The result grows with registrations, but it only decides about read permission: additional subjects never revoke
+    # it, and denials are not cached.
     @depends_on(registry_revision)
     def subjects_using(self, row_key: int) -> list[str]:
-        """The subjects that have a schema, also where it is deleted softly."""
+        """The subjects that have the schema, including soft-deleted versions."""
         query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
         return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
 
@@ -523,7 +529,7 @@ class Repository:
     def subjects(
         self, wanted: SubjectFilter = ALL_SUBJECTS, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[str]:
-        """Names of subjects with a version that is not deleted (or any, or only deleted ones), sorted."""
+        """Sorted names of subjects with a live version; with `deleted` all, with `deleted_only` those without one."""
         if not wanted.is_storable:
             return []
         query = (
@@ -537,13 +543,13 @@ class Repository:
             query = query.having(live == 0)
         elif not deleted:
             query = query.having(live > 0)
-        # Sorted here and not by the database, whose order depends on its locale.
+        # Sorted here, because the order of the database depends on its locale.
         return sorted(self._connection.scalars(query))
 
     def subjects_revision(self) -> int:
-        """Greater with every new subject, for as long as the registry's revision is the same."""
+        """Grows with every new subject while the registry's revision is unchanged."""
         if self._connection.dialect.name == "sqlite":
-            # At once, however many there are; on PostgreSQL the row with the highest id may be there before others.
+            # Faster than counting. On PostgreSQL a row may become visible before rows with lower ids.
             return self._connection.scalar(sa.select(sa.func.max(SubjectRow.id))) or 0
         return self.subject_count()
 
@@ -551,14 +557,14 @@ class Repository:
         return self._connection.scalar(sa.select(sa.func.count()).select_from(SubjectRow)) or 0
 
     def stored_subjects(self, names: Sequence[str]) -> set[str]:
-        """Those of the names under which anything is stored, if only softly deleted."""
+        """The existing subjects among these, including soft-deleted ones."""
         found: set[str] = set()
         for part in batches([name for name in names if is_storable(name)]):
             found.update(self._connection.scalars(sa.select(SubjectRow.name).where(SubjectRow.name.in_(part))))
         return found
 
     def has_subjects(self, context: str) -> bool:
-        """Whether anything is stored in a context, if only softly deleted."""
+        """Whether a context has subjects, including soft-deleted ones."""
         return bool(self._connection.scalar(sa.select(sa.exists().where(SubjectRow.context == context))))
 
     @depends_on(subject_revision)
@@ -573,7 +579,7 @@ class Repository:
 
     @depends_on(subject_revision)
     def subject_view(self, subject: str) -> SubjectView:
-        """All versions of a subject. On the way a read learns the registry's revision."""
+        """Returns all versions of a subject. The same statement reads the registry's revision."""
         if not is_storable(subject):
             return SubjectView()
         return self._cached(("view", subject), lambda: self._subject_view(subject))
@@ -588,7 +594,7 @@ class Repository:
         return seen.view
 
     def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
-        """The versions, of which those that are known are not read again, and whether these are all."""
+        """Returns the versions, and whether they are complete. Versions in `known` are not read again."""
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
             parameters |= {"known_revision": known.revision.number, "known_version": known.view.entries[-1].version}
@@ -599,7 +605,7 @@ class Repository:
         if self._cache is not None:
             self._cache.newest.record(revision)
         if known is not None and known.revision.history != revision.history:
-            # It was asked for those after a version that is not, or is another one, in this history.
+            # The statement selected versions after one that has another meaning in this history.
             return ViewAtRevision(revision, SubjectView()), False
         if first.id is None:
             return ViewAtRevision(revision, SubjectView()), True
@@ -608,40 +614,40 @@ class Repository:
         is_complete = True
         if known is not None and known.revision == revision:
             assert known.view.state is not None
-            # An import may have filled a gap before the newest version.
+            # An import may have added a version before the newest one.
             is_complete = state.revision - known.view.state.revision == len(entries)
             entries = known.view.entries + entries
         return ViewAtRevision(revision, SubjectView(state, entries)), is_complete
 
     def claim_subject(self, subject: str, seen: SubjectState | None) -> int:
-        """Makes the subject's next revision this transaction's own and returns the subject's row id.
+        """Increases the subject's revision for this transaction and returns the subject's row id.
 
         Raises:
-            Conflict: the subject is no longer as `seen` says (None: it did not exist).
+            WriteConflict: the subject's state differs from `seen` (None: it did not exist).
         """
         if seen is None:
             row = {"name": subject, "context": context_of(subject), "revision": 1}
             return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
         moved = self._connection.execute(statements.ADVANCE_SUBJECT, _advance_parameters(seen))
         if moved.rowcount != 1:
-            raise Conflict(f"subject {subject!r} has moved on")
+            raise WriteConflict(f"subject {subject!r} has changed")
         return seen.subject_id
 
     def require_settings(self, history_seen: int, settings_seen: int) -> None:
-        """Makes sure that configuration and modes are as they were, once a subject is claimed.
+        """Requires unchanged configuration and modes; to be called after the subject is claimed.
 
         Raises:
-            Conflict: they have changed, or the database has gone back.
+            WriteConflict: the settings have changed, or the database has returned to an earlier state.
         """
         state = self._state()
         if (state.revision.history, state.settings_revision) != (history_seen, settings_seen):
-            raise Conflict("configuration or modes have changed, or the database has gone back")
+            raise WriteConflict("configuration or modes have changed, or the database returned to an earlier state")
 
     # Versions
 
     @depends_on(subject_revision)
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
-        """(version, is deleted softly) of every stored version, ascending."""
+        """(version, is soft-deleted) of every stored version, ascending."""
         if not is_storable(subject):
             return []
         query = (
@@ -661,7 +667,7 @@ class Repository:
         schema_key: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
-        """Versions that match all that is given, ordered by subject and version."""
+        """Versions that match all arguments, ordered by subject and version."""
         if not (is_storable(subject or "") and wanted.is_storable):
             return []
         query = statements.VERSIONS.where(*_matching(wanted))
@@ -674,7 +680,7 @@ class Repository:
         return sorted(self._stored_versions(query), key=lambda found: (found.subject, found.version))
 
     def listed_versions(self, wanted: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
-        """Which versions the subjects that are wanted have, in no order."""
+        """The versions of the matching subjects, unordered."""
         if not wanted.is_storable:
             return []
         query = (
@@ -687,7 +693,7 @@ class Repository:
         return [SubjectVersion(*row) for row in self._connection.execute(query)]
 
     def load_versions(self, chosen: Sequence[SubjectVersion]) -> list[StoredVersion]:
-        """These versions, as far as they are there, ordered by subject and version."""
+        """The existing versions among these, ordered by subject and version."""
         found: list[StoredVersion] = []
         for part in batches(chosen):
             pairs = [(item.subject, item.version) for item in part]
@@ -697,8 +703,8 @@ class Repository:
 
     @depends_on(subject_revision)
     def load_entries(self, subject: str, entries: Sequence[VersionEntry]) -> list[StoredVersion]:
-        """Versions of a view, in the order of the marks; without those that have gone since it was read."""
-        assert self._cache is not None, "a view is a read's"
+        """Loads versions of a view, in the given order, without those deleted since the view was read."""
+        assert self._cache is not None, "views are read only by reads"
         history = self.history()
         schemas = {entry.schema_key: self._cache.schema(history, entry.schema_key) for entry in entries}
         missing = [entry.version for entry in entries if schemas[entry.schema_key] is None]
@@ -714,7 +720,7 @@ class Repository:
 
     @depends_on(version_revision, uncacheable_if_none=True)
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
-        """One version, or the newest visible one for `LATEST`."""
+        """One version, or the newest live one for `LATEST`."""
         if not is_storable(subject):
             return None
         view = cast("SubjectView | None", self._cached_result(("view", subject)))
@@ -756,12 +762,13 @@ class Repository:
         lookup_key: bytes,
         now_ms: int,
     ) -> StoredSchema:
-        """Adds a content without references, which is new to its context, as the next version of a subject.
+        """Adds a content as the next version of a subject, in one statement on PostgreSQL.
 
-        In one statement where the database can do that.
+        The content must have no references and be new to its context.
 
         Raises:
-            Conflict: the subject is no longer as `seen` says, nor are history and settings, or the content has come.
+            WriteConflict: the subject differs from `seen`, the history or the settings have changed, or the content was
+                added.
         """
         context = context_of(subject)
         if self._connection.dialect.name != "postgresql":
@@ -770,7 +777,7 @@ class Repository:
             self.list_context(context)
             row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
             if row_key is None:
-                raise Conflict("the schema has come")
+                raise WriteConflict("the schema was added by another request")
             self.add_version(subject_id, version, row_key, now_ms)
         else:
             row = schema_row(context, schema_id, content, lookup_key, now_ms)
@@ -782,7 +789,7 @@ class Repository:
         return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
     def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> bool:
-        """Adds a version, or replaces the one of that number; whether that had another schema."""
+        """Adds or replaces a version. Returns whether the replaced version had another schema."""
         chosen = (VersionRow.subject_id == subject_id, VersionRow.version == version)
         before = self._connection.scalar(sa.select(VersionRow.schema_key).where(*chosen))
         if before is None:
@@ -795,8 +802,10 @@ class Repository:
         return bool(before != schema_key)
 
     def lock_versions(self, subject_id: int, versions: Iterable[int]) -> None:
-        """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""
-        # Always in the same order, and the schemas after the versions, as everywhere.
+        """Waits for transactions that add references to these versions, and blocks new ones until this transaction
+        ends.
+        """
+        # Always in this order, versions before schemas, so that transactions cannot deadlock.
         keys: set[int] = set()
         for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
@@ -807,7 +816,9 @@ class Repository:
             self._connection.execute(held.with_for_update())
 
     def lock_referenced_version(self, target: str, version: int, *, deleted: bool = False) -> bool:
-        """Whether a version is there (`deleted`: if only softly deleted) and stays so until this transaction ends."""
+        """Locks a version against deletion until the transaction ends; False if it does not exist (`deleted`: not even
+        soft-deleted).
+        """
         query = (
             sa.select(VersionRow.version)
             .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
@@ -824,7 +835,9 @@ class Repository:
             self._connection.execute(sa.update(VersionRow).where(*chosen).values(deleted=True))
 
     def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
-        """Removes versions for good, and what has no use then: schemas, the subject, its configuration and mode."""
+        """Deletes versions permanently, with schemas no longer used; with the last version, subject, configuration and
+        mode too.
+        """
         for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
@@ -843,12 +856,13 @@ class Repository:
 
 
 def reserve_schema_id(connection: Connection, wanted: IdRequest) -> ReservedIds:
-    """The next id of a context, taken in a transaction of its own by one statement; on PostgreSQL only.
+    """Reserves the next id of a context in its own transaction of one statement. PostgreSQL only.
 
-    It does not wait for the disk: what uses the id commits later, and that brings everything before it to the disk.
+    The statement does not wait for the disk. The transaction that uses the id commits later, which flushes all before
+    it.
 
     Raises:
-        ContentExists: no id was taken.
+        ContentExists: no id is needed.
     """
     parameters = {"context": wanted.context, "fingerprint": wanted.content.fingerprint}
     next_id = connection.execute(statements.RESERVE_ID, parameters).scalar()
@@ -866,12 +880,12 @@ def _matching(wanted: SubjectFilter) -> list[Any]:
     if wanted.context is not None:
         chosen.append(SubjectRow.context == wanted.context)
     if wanted.prefix:
-        # Names in other contexts have them in front, between two colons. Not LIKE, which ignores case on SQLite.
+        # Names in other contexts start with the context between two colons. LIKE would ignore case on SQLite.
         start = sa.case((SubjectRow.context == DEFAULT_CONTEXT, 1), else_=sa.func.length(SubjectRow.context) + 3)
         chosen.append(sa.func.substr(SubjectRow.name, start, len(wanted.prefix)) == wanted.prefix)
     return chosen
 
 
 def _scope_values(rows: Mapping[str | None, T]) -> ScopeValues[T]:
-    """A table's first rows, which are mostly all that it has."""
+    """Wraps the first rows of a table, which mostly are all of them."""
     return ScopeValues({**rows}, is_complete=len(rows) < statements.CACHED_SCOPES_MAX)

@@ -1,16 +1,17 @@
-"""Which history of the database this is: another one after it may have gone back.
+"""Detects that the database has returned to an earlier state: its history then has another number.
 
-A failover to a standby that lagged behind, a recovery to a point in time, a snapshot or a dump that was put back: then
-revisions, row keys, ids and version numbers are given a second time, to something else. Nothing that is in the tables
-can tell, since it went back with them. What can:
+A failover to a lagging standby, a point-in-time recovery and a restored snapshot or dump all assign revisions, row
+keys,
+ids and version numbers a second time, to other data. The tables cannot show it, because they went back too. The history
+number is therefore derived from:
 
-- PostgreSQL: when the server was started, in which file the table `registry_identity` lies (which names the database
-  too) and which transaction wrote its only row, that is never written again. So every start of a server counts as
-  another history, though mostly nothing was lost: that costs the caches once, and no wrong answer.
-- SQLite: the number of the file's schema, which grows when a back-up is put back into it (`.restore`), and otherwise
-  with migrations and VACUUM only.
+- PostgreSQL: the start time of the server, the file path of the table `registry_identity` (which also identifies the
+  database) and the transaction that wrote its only row, which is never updated. Every start of the server begins a new
+  history, although mostly nothing was lost; that costs the caches once and never a wrong response.
+- SQLite: the schema version of the file. It grows when `.restore` writes a backup into the file, and otherwise only
+  with migrations and VACUUM.
 
-It is read in the statements that tell revisions, so that they belong together.
+The statements that read revisions read the history too, so that both belong together.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ POSTGRES: Final = (
 
 
 class Revision(NamedTuple):
-    """A history of the database and the registry's revision in it: what was settled then still is, while it is now.
+    """The registry's revision: a history of the database and a number that grows within it.
 
-    A tuple, since two of them are compared for every kept answer.
+    Data that depends on the registry's revision alone is unchanged while both are. A tuple, because two revisions are
+    compared for each cached response.
     """
 
     history: int
@@ -39,9 +41,9 @@ class Revision(NamedTuple):
 
 
 class History(FunctionElement[int]):
-    """The number of the present history, as a column of any statement."""
+    """The number of the current history, usable as a column of any statement."""
 
-    inherit_cache = True  # else each statement with it would be compiled each time
+    inherit_cache = True  # without it SQLAlchemy compiles each statement every time
     type = sa.BigInteger()
 
 

@@ -1,4 +1,4 @@
-"""Values of `registry.domain` as rows of the tables, and rows as values."""
+"""Converts values of `registry.domain` to table rows and back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _JSON_KEYS: Mapping[str, tuple[Callable[[Any], str | None], Callable[[str | None
     "default_rule_set": (rule_set_json, read_rule_set),
     "override_rule_set": (rule_set_json, read_rule_set),
 }
-"""Keys of a configuration that are kept as JSON, in a column of that name with `_json` behind it."""
+"""Keys of a configuration that are stored as JSON, in the column of that name with the suffix `_json`."""
 
 
 def config_row(scope: str | None, entry: ConfigEntry) -> dict[str, Any]:
@@ -55,17 +55,17 @@ def config_entry(row: Mapping[str, Any]) -> ConfigEntry:
 
 
 def scope_key(scope: str | None) -> str:
-    """How a subject, a context, or (None) all of the default context is written where settings are stored."""
+    """The `scope` column of a subject, a context, or (None) the whole default context."""
     return GLOBAL_SCOPE if scope is None else scope
 
 
 def scope_of(key: str) -> str | None:
-    """The scope of a key."""
+    """The inverse of `scope_key`."""
     return None if key == GLOBAL_SCOPE else key
 
 
 def scope_keys(scopes: Iterable[str | None]) -> list[str]:
-    """The keys of those of the scopes that can be stored at all."""
+    """The keys of those scopes that the database can store."""
     return [scope_key(scope) for scope in scopes if is_storable(scope or "")]
 
 
@@ -89,7 +89,7 @@ def schema_row(
 def stored_schema(
     row: Any, references: Mapping[int, tuple[SchemaReference, ...]], *, deleted: bool = False
 ) -> StoredSchema:
-    """`references` has those of the schemas that have some, by row key."""
+    """Builds a schema from its row. `references` has the references of schemas by row key."""
     content = SchemaContent(
         row.text, references.get(row.row_key, ()), read_metadata(row.metadata_json), read_rule_set(row.rule_set_json)
     )
@@ -97,5 +97,5 @@ def stored_schema(
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Parts of a list, because databases bound the number of parameters of one statement."""
+    """Splits a list, because databases limit the number of parameters of a statement."""
     return (items[start : start + 500] for start in range(0, len(items), 500))

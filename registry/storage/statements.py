@@ -1,6 +1,6 @@
-"""The statements of registrations and lookups, built once: building one takes longer than the database's answer.
+"""The statements of registrations and lookups, built once because building one takes longer than running it.
 
-Parameters are named as the columns they are compared with, except where both are in one statement.
+Parameters have the names of the columns that they are compared with, unless a statement contains both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCHEMA_COLUMNS: Final[tuple[Any, ...]] = (
     SchemaRow.metadata_json,
     SchemaRow.rule_set_json,
     SchemaRow.created_ms.label("schema_created_ms"),
-    # Most schemas have none, and need not be asked for them.
+    # Most schemas have no references, so these are read only where this flag is set.
     sa.exists().where(ReferenceRow.schema_key == SchemaRow.row_key).label("has_references"),
 )
 
@@ -64,9 +64,10 @@ SUBJECT_VIEW: Final = (
     .where(StateRow.id == STATE_ID)
     .order_by(VersionRow.version)
 )
-"""One row for each version of a subject, or one with nulls: history and the registry's revisions are always told.
+"""One row for each version of a subject; a subject without versions has one row with nulls.
 
-Of those who know the registry's present revision only the versions after the one that they know.
+Every row has the history and the registry's revisions. A reader that knows the registry's current revision gets only
+the versions after `known_version`.
 """
 
 SUBJECT_STATE: Final = sa.select(SubjectRow.id, SubjectRow.revision).where(SubjectRow.name == bindparam("name"))
@@ -76,7 +77,7 @@ STATE: Final = sa.select(History().label("history"), StateRow.revision, StateRow
 CONFIGS: Final = sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(bindparam("scopes", expanding=True)))
 MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(bindparam("scopes", expanding=True)))
 
-CACHED_SCOPES_MAX: Final = 200  # read again, all of them, after every change of the registry's revision
+CACHED_SCOPES_MAX: Final = 200  # the cache reads all of them again after every change of the registry's revision
 FIRST_CONFIGS: Final = sa.select(ConfigRow.__table__).limit(CACHED_SCOPES_MAX)
 FIRST_MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).limit(CACHED_SCOPES_MAX)
 
@@ -92,7 +93,7 @@ VERSION: Final = {
     True: _OF_SUBJECT.where(VersionRow.version == bindparam("version")),
     False: _OF_SUBJECT.where(VersionRow.version == bindparam("version"), _LIVE),
 }
-"""One version of a subject; by whether it may be deleted softly, as the next."""
+"""One version of a subject. The key of this table and of the next says whether soft-deleted versions count."""
 
 LATEST_VERSION: Final = {
     True: _OF_SUBJECT.order_by(VersionRow.version.desc()).limit(1),
@@ -127,7 +128,7 @@ ADD_VERSION: Final = sa.insert(VersionRow)
 LOCK_SCHEMA: Final = (
     sa.select(SchemaRow.row_key).where(SchemaRow.row_key == bindparam("row_key")).with_for_update(read=True)
 )
-SUBJECT_LOCK_CLASS: Final = 1_920_034_171  # class of PostgreSQL's advisory locks; any number that others do not use
+SUBJECT_LOCK_CLASS: Final = 1_920_034_171  # class of PostgreSQL advisory locks; an arbitrary number
 LOCK_SUBJECT: Final = sa.select(
     sa.func.pg_advisory_xact_lock(sa.literal_column(str(SUBJECT_LOCK_CLASS)), bindparam("key", type_=sa.Integer))
 )
@@ -136,19 +137,19 @@ WRITERS: Final = sa.text(
     "AND relation = 'subjects'::regclass "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-"""Transactions that write rows of subjects, as all who write versions do; on PostgreSQL only."""
+"""Transactions that write rows of `subjects`, as every write of versions does. PostgreSQL only."""
 
 CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bindparam("name"))
 
 
 def insert_for(dialect: str, table: Any) -> Any:
-    """An INSERT that can leave out what is there already."""
+    """An INSERT with support for ON CONFLICT."""
     return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 @cache
 def add_schema(dialect: str) -> Any:
-    """Adds a schema unless another transaction has just added the same."""
+    """Adds a schema unless a concurrent transaction has added the same content."""
     return (
         insert_for(dialect, SchemaRow)
         .on_conflict_do_nothing(index_elements=["context", "fingerprint", "copy"])
@@ -158,10 +159,10 @@ def add_schema(dialect: str) -> Any:
 
 @cache
 def add_version_with_schema(*, new_subject: bool) -> Any:
-    """Adds a schema as the next version of a subject, in one statement; on PostgreSQL only.
+    """Adds a schema as the next version of a subject in one statement. PostgreSQL only.
 
-    Whichever part finds that another transaction came first answers with nothing. Then a key of the version is null,
-    which no version may have, and the whole is undone.
+    A part that finds a concurrent change returns no row. Then a key of the new version is null, which violates its
+    constraint, and the whole statement is undone.
     """
     settings_seen = sa.and_(
         StateRow.id == STATE_ID,
@@ -208,7 +209,7 @@ def _reservation() -> Any:
 
 
 RESERVE_ID: Final = _reservation()
-"""Takes the next id of a context for a content and lists the context, unless the context has the content already.
+"""Reserves the next id of a context for a content and lists the context, unless the context already has the content.
 
-On PostgreSQL only. The commit does not wait for the disk.
+PostgreSQL only. The commit does not wait for the disk.
 """

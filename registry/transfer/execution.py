@@ -1,4 +1,4 @@
-"""From a snapshot to a registry: look at the target, plan, and do what was planned."""
+"""Imports a snapshot into a registry: reads the target's content and runs the planned actions."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ from headrace.registry.transfer.plan import (
 from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import Snapshot, scopes_of
 
-REFUSED_MAX: Final = 1000  # beyond it the import stops: the target is wrong, not single versions
+REFUSED_MAX: Final = 1000  # more rejected versions stop the import: the target is wrong, not single versions
 FATAL_ERRORS: Final = (RegistryUnavailable, StoreError, AccessDenied, InvalidResponse, ImportStopped)
-"""What says nothing of the version in hand; the next would fail as well."""
+"""Errors that do not concern a single version, so that the next version would fail as well."""
 
 
 @dataclass
 class ImportResult:
-    """What an import did. `refused` has what the target did not take, `is_finished` whether configurations and modes
-    were reached."""
+    """The result of an import. `refused` are the versions that the target rejected; `is_finished` says that
+    configurations and modes were set.
+    """
 
     done: list[ImportAction] = field(default_factory=list)
     refused: list[ImportProblem] = field(default_factory=list)
@@ -53,7 +54,7 @@ class ImportResult:
 
 
 def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback) -> TargetContent:
-    """What a registry holds of that which a snapshot is about."""
+    """Reads the target's content in the contexts and scopes of a snapshot."""
     contexts = sorted({version.context for version in snapshot.versions})
     return TargetContent(
         read_versions(remote, contexts, steps),
@@ -64,7 +65,7 @@ def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallb
 
 
 def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot, ImportPlan, list[ImportProblem]]:
-    """The plan of an import that leaves out what the target cannot take: the part, its plan, and what is left out."""
+    """Plans an import without the versions that the target cannot take; returns the rest, its plan, and the omitted."""
     left_out: list[ImportProblem] = []
     while True:
         plan = plan_import(snapshot, target)
@@ -80,14 +81,14 @@ def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot
 def execute_actions(
     remote: RemoteRegistry, actions: Sequence[ImportAction], steps: ProgressCallback, *, skip_refused: bool
 ) -> ImportResult:
-    """Does actions in turn, those on versions several at a time.
+    """Runs actions in order, those on versions in parallel.
 
-    Versions that the target refuses are gone past, with those that refer to them. Unless `skip_refused`, configurations
-    and modes are then left for the next try: the target stays in IMPORT mode, in which nobody else takes the ids of
-    what is missing.
+    Versions that the target rejects are skipped, with those that refer to them. Unless `skip_refused`, configurations
+    and modes are then left to the next import: the target stays in IMPORT mode, in which no other client takes the
+    missing ids.
 
     Raises:
-        RegistryError: something that will not be better with the next version.
+        RegistryError: an error that does not concern a single version.
     """
     outcome = ImportResult()
     attempt = _VersionImporter(remote)
@@ -117,7 +118,9 @@ def execute_actions(
 def find_missing_versions(
     remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback, left_out: Collection[SubjectVersion]
 ) -> list[str]:
-    """What of a snapshot's versions a registry does not hold as it should, in words; empty when all is well."""
+    """Messages about the snapshot's versions that the registry does not have in the same state; empty if the import is
+    complete.
+    """
     existing = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
     wrong = []
     for version in snapshot.versions:
@@ -132,20 +135,21 @@ def find_missing_versions(
 
 
 class _VersionImporter:
-    """Actions on versions, and why some of them could not be done."""
+    """Runs actions on versions and collects the reasons of failures."""
 
     def __init__(self, remote: RemoteRegistry) -> None:
         self._remote = remote
         self.refused: dict[SubjectVersion, ImportProblem] = {}
 
     def do(self, action: VersionAction) -> None:
-        """
+        """Runs one action.
+
         Raises:
-            RegistryError: one that says nothing of the version in hand, so that the next would fail as well.
+            RegistryError: an error that does not concern a single version, so that the next would fail as well.
         """
         key = action.version.key
         if key in self.refused:
-            return  # Not registered, so there is nothing to delete.
+            return  # the version was not registered
         try:
             reason = self._missing_target(action) if isinstance(action, RegisterVersion) else ""
             if not reason:
@@ -162,7 +166,7 @@ class _VersionImporter:
         self.refused[key] = ImportProblem(f"{describe_version(key)}: {reason}", key)
         if len(self.refused) > REFUSED_MAX:
             raise ImportStopped(
-                f"more than {REFUSED_MAX} versions were refused, the last one being {describe_version(key)}: {reason}"
+                f"the target rejected more than {REFUSED_MAX} versions; the last was {describe_version(key)}: {reason}"
             )
 
     def _call(self, action: VersionAction) -> None:
@@ -183,4 +187,4 @@ def _set(remote: RemoteRegistry, action: ImportAction) -> None:
         elif isinstance(action, SetConfig):
             remote.set_config(action.scope, json.loads(action.changes) if action.changes else None)
     except OperationNotPermitted as error:
-        raise ImportStopped(f"the target refused to set {action}: {error}") from error
+        raise ImportStopped(f"the target rejected {action}: {error}") from error

@@ -1,4 +1,4 @@
-"""From a registry to a snapshot of it."""
+"""Reads a registry into a snapshot."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from headrace.registry.transfer.snapshot import (
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX: Final = 3  # at a list of versions that does not change meanwhile
-Answer = TypeVar("Answer")
+ATTEMPTS_MAX: Final = 3  # to read a list of versions that does not change meanwhile
+Value = TypeVar("Value")
 ProgressCallback = Callable[[str, int, int], None]
-"""Told of a step by its name, how much of it is done, and of how much (0: not known)."""
+"""Receives the name of a step, the finished part, and the total (0: unknown)."""
 
 
 def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressCallback) -> Snapshot:
-    """What a registry holds, or a part of it. Versions that the part refers to belong to it.
+    """Reads a registry, or a part of it and the versions that the part refers to.
 
     Raises:
-        RegistryChanged: versions were registered or deleted all the while.
+        RegistryChanged: versions were registered or deleted during each attempt.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         contexts = remote.contexts()
@@ -45,17 +45,17 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
         configs, modes = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
         if read_versions(remote, remote.contexts(), steps) == every:
             return Snapshot(tuple(_nonempty_contexts(selected, versions, {*configs, *modes})), versions, configs, modes)
-        logger.warning("registry_changed attempt=%d url=%s", attempt, remote.url)
+        logger.warning("registry changed during export: attempt=%d url=%s", attempt, remote.url)
     raise RegistryChanged(
-        f"{remote.url} was written to while it was read, {ATTEMPTS_MAX} times; "
-        "set its mode to READONLY for the time and export again"
+        f"{remote.url} changed during each of {ATTEMPTS_MAX} attempts to read it; "
+        "set its mode to READONLY for the export and try again"
     )
 
 
 def _nonempty_contexts(
     contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
 ) -> Iterator[str]:
-    """Without those that hold nothing any more: the API cannot make an empty context."""
+    """The contexts that contain something. The API cannot create an empty context."""
     held = {version.context for version in versions}
     for context in contexts:
         if context in (DEFAULT_CONTEXT, GLOBAL_CONTEXT, *held) or scope_of_context(context) in scopes:
@@ -80,33 +80,33 @@ def read_versions(
 
 
 def read_configs(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """The configurations that scopes have of their own; the API has no list of them."""
+    """The scopes' own configurations. The API cannot list them, so each scope is read."""
     return _read_scopes(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
 
 
 def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """The modes that scopes have of their own; the API has no list of them either."""
+    """The scopes' own modes. The API cannot list them, so each scope is read."""
     return _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
 
 
 def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:
-    """Versions after those that they refer to; what runs in a circle comes last as it is, and is logged."""
+    """Orders versions after those that they refer to. Versions with circular references come last and are logged."""
     try:
         return ordered_by_references(versions)
     except CircularReferences as error:
         stuck = set(error.nodes)
-        logger.warning("references_circular versions=%d", len(stuck))
+        logger.warning("circular references: versions=%d", len(stuck))
         rest = [version for version in versions if version.key in stuck]
         return (*ordered_by_references(version for version in versions if version.key not in stuck), *rest)
 
 
 def _read_scopes(
-    ask: Callable[[str], Answer | None], scopes: Sequence[str], progress: Callable[[int], None]
-) -> dict[str, Answer]:
-    found: dict[str, Answer] = {}
+    read: Callable[[str], Value | None], scopes: Sequence[str], progress: Callable[[int], None]
+) -> dict[str, Value]:
+    found: dict[str, Value] = {}
     with ThreadPoolExecutor(PARALLEL_REQUESTS_MAX) as pool:
-        for done, (scope, answer) in enumerate(zip(scopes, pool.map(ask, scopes), strict=True), 1):
-            if answer is not None:
-                found[scope] = answer
+        for done, (scope, response) in enumerate(zip(scopes, pool.map(read, scopes), strict=True), 1):
+            if response is not None:
+                found[scope] = response
             progress(done)
     return found

@@ -1,19 +1,19 @@
-"""The export file: one JSON object a line, UTF-8, in this order.
+"""The format of export files: one JSON object per line, UTF-8, in this order.
 
 | `kind` | other keys | lines |
 |---|---|---|
 | `header` | `what` ("schema registry export"), `format` (1) | the first |
-| `context` | `context` | one per context whose own configuration and mode are told |
+| `context` | `context` | one per context with exported configuration and mode |
 | `version` | `subject`, `version`, `id`, `schemaType`, `references`, `metadata`, `ruleSet`, `deleted`, `schema` | one \
 per version, after those it refers to |
-| `config` | `scope`, `config` | one per scope that has a configuration of its own |
-| `mode` | `scope`, `mode` | one per scope that has a mode of its own |
+| `config` | `scope`, `config` | one per scope that has its own configuration |
+| `mode` | `scope`, `mode` | one per scope that has its own mode |
 | `end` | `lines`, `sha256` | the last; `lines` counts those before it, `sha256` is of their bytes |
 
-A subject is qualified (`:.context:name`, or `name` in the default context); a scope is a subject, or a context as
-`:.context:`. Values have the form that the API has for them. `references`, `metadata`, `ruleSet` and `deleted` are left
-out where there are none. The same content is always the same bytes. A file that was edited needs its `sha256` removed,
-and then only `lines` is checked, which tells a file that was cut off.
+A subject is qualified (`:.context:name`, or `name` in the default context). A scope is a subject, or a context as
+`:.context:`. Values have the form that they have in the API. `references`, `metadata`, `ruleSet` and `deleted` are
+omitted if empty or false. Equal content has equal bytes. If a file was edited, its `sha256` must be removed; then only
+`lines` is checked, which detects a truncated file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, json_
 
 FORMAT: Final = 1
 WHAT: Final = "schema registry export"
-LINE_BYTES_MAX: Final = 256 * 1024 * 1024  # a registry takes no schema that is larger; the file may be none at all
+LINE_BYTES_MAX: Final = 256 * 1024 * 1024  # registries accept no larger schema; the limit protects against other files
 
 
 def write_snapshot(snapshot: Snapshot, out: BinaryIO) -> None:
@@ -45,13 +45,13 @@ def write_snapshot(snapshot: Snapshot, out: BinaryIO) -> None:
 
 
 def read_snapshot(source: BinaryIO, name: str) -> Snapshot:
-    """Reads an export file whole.
+    """Reads an export file into memory.
 
     Args:
-        name: of the file, for messages.
+        name: the name of the file, for messages.
 
     Raises:
-        ExportFileInvalid: it is none, it is cut off, or it was changed without removing its checksum.
+        ExportFileInvalid: not an export file, truncated, or edited without removing the checksum.
     """
     reader = _Reader(name)
     for content in iter(lambda: source.readline(LINE_BYTES_MAX), b""):
@@ -89,7 +89,7 @@ def _version_object(version: ExportedVersion) -> dict[str, Any]:
 
 
 def reference_object(reference: SchemaReference) -> dict[str, Any]:
-    """A reference as the API has it."""
+    """A reference in the API's form."""
     return {"name": reference.name, "subject": reference.subject, "version": reference.version}
 
 
@@ -98,12 +98,12 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        # Half of a surrogate pair, which JSON can hold by an escape and UTF-8 cannot.
+        # Half of a surrogate pair, which a JSON escape can represent and UTF-8 cannot.
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 class _Reader:
-    """Takes the lines of one file in turn."""
+    """Parses the lines of one file."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -153,9 +153,7 @@ class _Reader:
         known_scopes = set(snapshot.scopes)
         stray = next((scope for scope in (*self._configs, *self._modes) if scope not in known_scopes), None)
         if stray is not None:
-            raise ExportFileInvalid(
-                self._name, f"a configuration or mode of {stray!r}, of which there is no version and no context line"
-            )
+            raise ExportFileInvalid(self._name, f"configuration or mode of {stray!r} without a version or context line")
         return snapshot
 
     def _object(self, content: bytes) -> dict[str, Any]:
@@ -166,7 +164,7 @@ class _Reader:
         if isinstance(value, dict):
             return value
         if self._number == 1:
-            raise ExportFileInvalid(self._name, "expected a schema registry export, found something else")
+            raise ExportFileInvalid(self._name, "expected a schema registry export, found other content")
         cut = " (the file may be cut off)" if not content.endswith(b"\n") else ""
         raise self._invalid(f"expected one JSON object a line{cut}")
 
@@ -197,11 +195,13 @@ class _Reader:
     def _take_end(self, fields: _Fields) -> None:
         count, checksum = fields.number("lines", 2**53), fields.text("sha256", optional=True)
         if count != self._number - 1:
-            raise ValueError(f"expected {count} lines before this one, found {self._number - 1}: lines are missing")
+            raise ValueError(
+                f"expected {count} lines before this one, found {self._number - 1}: the file is incomplete"
+            )
         if checksum and checksum != self._digest.hexdigest():
             raise ValueError(
-                "the lines before this one are not those that were exported (sha256 differs); "
-                'remove "sha256" from this line to import them as they are'
+                "the file was edited after the export (sha256 differs); "
+                'remove "sha256" from this line to import it anyway'
             )
         self._ended = True
 
@@ -211,14 +211,14 @@ class _Reader:
 
 def _put(values: dict[Any, Any], key: Any, value: Any, what: str) -> None:
     if key in values:
-        raise ValueError(f"{what} is there twice")
+        raise ValueError(f"{what} is duplicated")
     values[key] = value
 
 
 class _Fields:
-    """The keys of one object; each is read once, and what was not read is unknown.
+    """The keys of one object. Each key is read once; keys that were not read are unknown.
 
-    Every method raises `ValueError` for a key that is missing or holds something else.
+    Every method raises `ValueError` for a key that is missing or has a value of another type.
     """
 
     def __init__(self, line: Mapping[str, Any]) -> None:
@@ -249,7 +249,7 @@ class _Fields:
         return value
 
     def exported_version(self) -> ExportedVersion:
-        """The version that a line, or an object of the API's answer to `GET /schemas`, holds."""
+        """Parses the version in a line, or in an object of the response to `GET /schemas`."""
         deleted = self._left.pop("deleted", False)
         if not isinstance(deleted, bool):
             raise ValueError(f"expected 'deleted' to be true or false, found {_shown(deleted)}")
@@ -279,17 +279,17 @@ class _Fields:
             fields.check_all_known()
 
 
-def parse_version_object(answer: Mapping[str, Any]) -> ExportedVersion:
-    """A version as an object of the API has it; keys that do not matter here are passed over.
+def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:
+    """Parses a version in the API's form; keys with null values are ignored.
 
     Raises:
-        ValueError: it is no version.
+        ValueError: the object is not a version.
     """
-    return _Fields({key: value for key, value in answer.items() if value is not None}).exported_version()
+    return _Fields({key: value for key, value in response.items() if value is not None}).exported_version()
 
 
 def _with_sorted_lists(value: Any) -> Any:
-    """Metadata in one form: the lists in it (tags, sensitive properties) are sets."""
+    """Canonical metadata: its lists (tags, sensitive properties) are sets, so they are sorted."""
     if isinstance(value, dict):
         return {key: _with_sorted_lists(item) for key, item in value.items()}
     return sorted(value, key=json_text) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Doing things that wait for a server several at a time, in an order that stays right."""
+"""Runs tasks that wait for a server in parallel, in an order that respects their dependencies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, Protocol, TypeVar
 
-PARALLEL_REQUESTS_MAX: Final = 8  # as many connections as a client keeps; a registry has others to serve too
+PARALLEL_REQUESTS_MAX: Final = 8  # a client's number of connections; the registry has other clients to serve
 
 
 class OrderedTask(Protocol):
-    """Something to do that changes `written` and rests on `read`: names of whatever things."""
+    """A task that changes the resource `written` and depends on the resources `read`."""
 
     @property
     def written(self) -> str: ...
@@ -23,9 +23,10 @@ Task = TypeVar("Task", bound=OrderedTask)
 
 
 def predecessors(tasks: Sequence[OrderedTask]) -> list[set[int]]:
-    """For each task the positions of those before it that must be done first.
+    """The indices of the earlier tasks that must be finished before each task.
 
-    A task waits for the earlier ones that change what it reads or changes, and for those that read what it changes.
+    A task waits for earlier tasks that change a resource which it reads or changes, and for those that read the
+    resource which it changes.
     """
     changed: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
@@ -41,9 +42,9 @@ def predecessors(tasks: Sequence[OrderedTask]) -> list[set[int]]:
 
 
 def run_parallel(tasks: Sequence[Task], do: Callable[[Task], None], progress: Callable[[int], None]) -> None:
-    """Does all tasks, as many at once as their order allows; `progress` is told how many are done.
+    """Runs all tasks, as many in parallel as their order allows; `progress` receives the number of finished tasks.
 
-    What `do` raises ends it: nothing more is begun, what is under way is waited for.
+    An exception of `do` stops the run: running tasks are awaited and no further task is started.
     """
     missing = predecessors(tasks)
     dependents: list[list[int]] = [[] for _ in tasks]

@@ -1,17 +1,18 @@
-"""What an import has to do, decided from the file and from what the target holds, before anything is written.
+"""Plans an import from the file and the target's content, before anything is written.
 
-An import that was killed is finished by planning again: what is there already needs no action.
+An interrupted import is finished by planning again: content that the target already has needs no action.
 
-The order of the actions, and why:
-1. Aliases of subjects that are written to are cleared, since they would lead the calls elsewhere.
-2. IMPORT mode: of a whole context where it is empty, so that nobody else takes an id meanwhile; otherwise of each
-   subject that is written to, so that the others stay writable. Setting it with `force` keeps what is there; without,
-   the target clears what is deleted softly, which is why that is done only where there is nothing at all.
-3. Versions, after those they refer to. Then soft deletions, referring versions first, because a version that is
-   referred to cannot be deleted. Only where a version that stays refers to a deleted one, that one is deleted before
-   anything that refers to it is registered.
-4. Configurations, which must not get in the way of the above.
-5. Modes, last, because READONLY forbids all of the above.
+The order of the actions, and its reasons:
+
+1. Remove aliases of subjects that are written to, because the API would resolve them.
+2. Set IMPORT mode: on a whole context if it is empty, so that no other client takes its ids; otherwise on each subject
+   that is written to, so that the others stay writable. With `force` the target keeps its content; without it the
+   target deletes soft-deleted versions permanently, so it is omitted only if the scope has none.
+3. Register versions after those that they refer to. Then soft-delete versions, referring versions first, because a
+   referenced version cannot be deleted. If a live version refers to a deleted one, the deleted version is deleted
+   before any version that refers to it is registered.
+4. Set configurations, which could interfere with the steps above.
+5. Set modes, because READONLY forbids all steps above.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from headrace.registry.transfer.snapshot import (
 )
 
 PUT_KEY_NAMES: Final[Mapping[str, str]] = {"compatibilityLevel": "compatibility"}
-"""Keys of a configuration that a change calls otherwise than the answer."""
+"""Keys of a configuration that have another name in a PUT request than in the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetContent:
-    """What the target holds of the contexts and scopes that a snapshot is about.
+    """The target's content in the contexts and scopes of a snapshot.
 
-    `modes` has also those of the contexts that the snapshot says nothing of, since they hold for its subjects.
+    `modes` also has those of contexts without a line in the snapshot, because they apply to its subjects.
     """
 
     versions: Mapping[SubjectVersion, ExportedVersion] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class TargetContent:
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """`mode` None removes the scope's own mode."""
+    """Sets a mode; None removes the scope's own mode."""
 
     scope: str
     mode: str | None
@@ -68,7 +69,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """`changes` is JSON text; "" removes the scope's own configuration."""
+    """Changes a configuration by JSON text; "" removes the scope's own configuration."""
 
     scope: str
     changes: str
@@ -81,7 +82,7 @@ class SetConfig:
 
 @dataclass(frozen=True, slots=True)
 class VersionAction:
-    """Something done with one version; it changes `written` and rests on `read`, both subjects."""
+    """An action on one version. It changes the subject `written` and depends on the subjects `read`."""
 
     version: ExportedVersion
 
@@ -113,7 +114,7 @@ ImportAction = SetMode | SetConfig | RegisterVersion | SoftDeleteVersion
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why something cannot be imported. `key` is the version, where it is one's."""
+    """Why something cannot be imported. `key` is the version, if the problem concerns one."""
 
     sentence: str
     key: SubjectVersion | None = None
@@ -127,9 +128,9 @@ class ImportPlan:
 
 
 def plan_import(snapshot: Snapshot, target: TargetContent) -> ImportPlan:
-    """The actions that make the target hold what the snapshot does, or what stands in their way.
+    """The actions that copy the snapshot to the target, or the problems that prevent it.
 
-    What the target holds besides stays as it is.
+    Other content of the target is unchanged.
     """
     problems = list(_problems(snapshot, target))
     if problems:
@@ -138,7 +139,7 @@ def plan_import(snapshot: Snapshot, target: TargetContent) -> ImportPlan:
         content = _content_actions(snapshot, target)
     except CircularReferences as error:
         key = error.nodes[0].version.key
-        sentence = f"{describe_version(key)} refers to itself through others, so no version of them can come first"
+        sentence = f"{describe_version(key)} refers to itself through other versions; remove the circular reference"
         return ImportPlan(problems=(ImportProblem(sentence, key),))
     scopes = _Scopes(snapshot, target)
     preparation = list(scopes.prepare_for(content))
@@ -146,7 +147,7 @@ def plan_import(snapshot: Snapshot, target: TargetContent) -> ImportPlan:
 
 
 def describe_scope(scope: str) -> str:
-    """A scope as people call it."""
+    """A scope for display."""
     if scope == ALL_CONTEXTS_SCOPE:
         return "all contexts"
     context = context_of(scope)
@@ -168,7 +169,7 @@ def _unknown_types(snapshot: Snapshot, target: TargetContent) -> Iterator[Import
     for version in snapshot.versions:
         if version.schema_type not in target.schema_types:
             yield ImportProblem(
-                f"{describe_version(version.key)} is of type {version.schema_type}; the target has "
+                f"{describe_version(version.key)} has schema type {version.schema_type}; the target supports "
                 f"{', '.join(sorted(target.schema_types))}",
                 version.key,
                 can_be_left_out=True,
@@ -181,17 +182,17 @@ def _dangling_references(snapshot: Snapshot, target: TargetContent) -> Iterator[
         for key in version.targets:
             if key not in existing and version.key not in target.versions:
                 yield ImportProblem(
-                    f"{describe_version(version.key)} refers to {describe_version(key)}, which is neither in the file nor in "
-                    "the target",
+                    f"{describe_version(version.key)} refers to {describe_version(key)}, which is neither in the file "
+                    "nor in the target",
                     version.key,
                     can_be_left_out=True,
                 )
 
 
 def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
-    """Numbers and ids that stand for different schemas in the file and in the target, or twice in the file.
+    """Versions and ids that have different schemas in the file and in the target, or twice in the file.
 
-    One schema under several ids is none: merged registries have such, and every id is still that of its messages.
+    One schema with several ids is no conflict: merged registries have these, and every id is in use by messages.
     """
     contents = ContentIndex(target.versions, {version.key: version for version in snapshot.versions})
     owners = {(version.context, version.schema_id): contents.of_target(version) for version in target.versions.values()}
@@ -203,8 +204,8 @@ def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[Impo
         if not owner.equals(here):
             where = "target" if (version.context, version.schema_id) in owners else "file"
             yield ImportProblem(
-                f"id {version.schema_id} in context {version.context} is {describe_version(version.key)} in the file and "
-                f"{describe_version(owner.version.key)} in the {where}, and their schemas differ",
+                f"id {version.schema_id} in context {version.context} is {describe_version(version.key)} in the file "
+                f"and {describe_version(owner.version.key)} in the {where}, and their schemas differ",
                 version.key,
             )
 
@@ -213,13 +214,14 @@ def _conflicting_version_id(version: ExportedVersion, target: TargetContent) -> 
     existing = target.versions.get(version.key)
     if existing is not None and existing.schema_id != version.schema_id:
         yield ImportProblem(
-            f"{describe_version(version.key)} has id {version.schema_id} in the file and {existing.schema_id} in the target",
+            f"{describe_version(version.key)} has id {version.schema_id} in the file and {existing.schema_id} in the "
+            "target",
             version.key,
         )
 
 
 def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
-    """Subjects that somebody made read-only in the target although something of theirs is to change."""
+    """Read-only subjects of the target that the import would change."""
     reported = set()
     for version in snapshot.versions:
         scope, mode = mode_in_force(version.subject, target.modes)
@@ -232,7 +234,7 @@ def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[Im
 
 
 def mode_in_force(subject: str, modes: Mapping[str, str]) -> tuple[str, Mode]:
-    """The mode that holds for a subject, and the scope that has it."""
+    """The effective mode of a subject, and the scope that has it."""
     for scope in (subject, scope_of_context(context_of(subject)), ALL_CONTEXTS_SCOPE):
         if scope in modes:
             return scope, Mode(modes[scope])
@@ -245,20 +247,20 @@ def _needs_change(version: ExportedVersion, target: TargetContent) -> bool:
 
 
 def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[RegisterVersion | SoftDeleteVersion]:
-    """Registrations and deletions in an order in which the target does them (see the module, 3).
+    """Registrations and deletions in an order that the target accepts (see the module, step 3).
 
     Raises:
-        Circular: references run in a circle.
+        CircularReferences: references are circular.
     """
     registered, deleted = _needed_actions(snapshot, target)
     same_id = defaultdict(list)
     for version in snapshot.versions:
         same_id[version.subject, version.schema_id].append(version.key)
-    # Deleted versions that a version refers to which stays: nobody may refer to them yet when they are deleted.
+    # Deleted versions that a live version refers to. They are deleted before any version refers to them.
     kept = {key for version in snapshot.versions if not version.deleted for key in version.targets if key in deleted}
     before: dict[RegisterVersion | SoftDeleteVersion, list[RegisterVersion | SoftDeleteVersion]] = defaultdict(list)
     for key, removal in deleted.items():
-        # A version that is registered again under its id would push out a deleted one before it.
+        # Registering a version again under its id would remove a deleted version before it.
         again = same_id[key.subject, removal.version.schema_id]
         before[removal] += [registered[item] for item in again if item in registered]
         for item in removal.version.targets:
@@ -282,7 +284,7 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
 def _needed_actions(
     snapshot: Snapshot, target: TargetContent
 ) -> tuple[dict[SubjectVersion, RegisterVersion], dict[SubjectVersion, SoftDeleteVersion]]:
-    """A version that is deleted in the target and not in the file is registered again, which brings it back."""
+    """The versions to register and to delete. Registering a version that is deleted only in the target restores it."""
     registered, deleted = {}, {}
     for version in snapshot.versions:
         existing = target.versions.get(version.key)
@@ -294,7 +296,7 @@ def _needed_actions(
 
 
 class _Scopes:
-    """Configurations and modes: as they are after the actions planned so far, and as they are to be."""
+    """Configurations and modes, both after the actions planned so far and in the snapshot."""
 
     def __init__(self, snapshot: Snapshot, target: TargetContent) -> None:
         self._snapshot = snapshot
@@ -303,7 +305,7 @@ class _Scopes:
         self._modes = dict(target.modes)
 
     def prepare_for(self, actions: list[RegisterVersion | SoftDeleteVersion]) -> Iterator[ImportAction]:
-        """What lets registrations through."""
+        """The actions that make subjects writable for the import."""
         written = [action.version.subject for action in actions]
         for subject in dict.fromkeys(written):
             if json.loads(self._configs.get(subject, "{}")).get("alias"):
@@ -327,14 +329,14 @@ class _Scopes:
         for scope in self._snapshot.scopes:
             desired, existing = self._snapshot.configs.get(scope), self._configs.get(scope)
             if scope == DEFAULT_SCOPE and desired is None:
-                continue  # Its configuration cannot be removed, and the file says nothing of it.
+                continue  # cannot be removed, and the file has none
             if desired is None and existing is not None:
                 yield SetConfig(scope, "")
             elif desired is not None and desired != existing:
                 yield SetConfig(scope, _changes(desired, existing or "{}"))
 
     def modes(self) -> Iterator[SetMode]:
-        # Contexts after their subjects: nobody but the import writes before all of it is there.
+        # Contexts after their subjects, so that other clients cannot write before the import is complete.
         for scope in sorted(self._snapshot.scopes, key=lambda scope: scope == scope_of_context(context_of(scope))):
             desired, existing = self._snapshot.modes.get(scope), self._modes.get(scope)
             if scope == DEFAULT_SCOPE:
@@ -349,18 +351,18 @@ def _changes(desired: str, existing: str) -> str:
     return json_text({PUT_KEY_NAMES.get(key, key): value for key, value in values.items()})
 
 
-DEPTH_MAX = 100  # of references; registries refuse far less
+DEPTH_MAX = 100  # of references; registries reject much less
 
 
 class ContentIndex:
-    """What ids stand for, in a form that can be compared between a file and a target."""
+    """Compares the schemas of ids between a file and a target."""
 
     def __init__(
         self,
         in_target: Mapping[SubjectVersion, ExportedVersion],
         in_file: Mapping[SubjectVersion, ExportedVersion],
     ) -> None:
-        # What the file does not hold of its references, the target does.
+        # References that the file does not contain are resolved in the target.
         self._target = _Schemas(in_target)
         self._file = _Schemas({**in_target, **in_file})
 
@@ -373,9 +375,9 @@ class ContentIndex:
 
 @dataclass(frozen=True)
 class VersionContent:
-    """What a version's id stands for. Not slotted, so that its identity, which needs a parser, is made once.
+    """The content of a version's id. Not slotted, so that `identity`, which needs a parser, is computed once.
 
-    Rule sets are not compared: some editions of the registry drop them from what they are given.
+    Rule sets are not compared, because some editions of the registry drop them.
     """
 
     version: ExportedVersion
@@ -391,22 +393,22 @@ class VersionContent:
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """With the text in Avro's canonical form, which not every registry stores."""
+        """The comparable content, with the text in Avro's canonical form, which not every registry stores."""
         schema = self.schemas.parsed(self.version) if self.version.schema_type == "AVRO" else None
         return (self.version.text if schema is None else canonical_text(schema), *self._written[1:])
 
 
 class _Schemas:
-    """Versions as values, parsed when they are needed."""
+    """Parses versions on demand."""
 
     def __init__(self, versions: Mapping[SubjectVersion, ExportedVersion]) -> None:
         self._versions = versions
         self._parsed: dict[SubjectVersion, Schema | None] = {}
 
     def parsed(self, version: ExportedVersion, depth: int = DEPTH_MAX) -> Schema | None:
-        """None for what cannot be parsed here; its text is then compared as it is."""
+        """The parsed schema; None if it cannot be parsed, when its text is compared instead."""
         if version.key not in self._parsed:
-            self._parsed[version.key] = None  # Also while it is being parsed: references may run in a circle.
+            self._parsed[version.key] = None  # also while it is being parsed, because references may be circular
             targets = [self._versions.get(key) for key in version.targets]
             referenced = [self.parsed(item, depth - 1) if item and depth else None for item in targets]
             known = [schema for schema in referenced if schema is not None]

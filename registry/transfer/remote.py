@@ -1,7 +1,7 @@
-"""The calls of the API that copying needs. They are the same for every registry that has IMPORT mode.
+"""The API calls of export and import, for every registry that supports IMPORT mode.
 
-What differs between servers is evened out here: those without contexts, those that do not page, and those that do not
-say which versions are deleted.
+Hides the differences between servers: some have no contexts, some do not page, and some do not report which versions
+are deleted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from headrace.registry.names import ALL_CONTEXTS_SCOPE, DEFAULT_CONTEXT
 from headrace.registry.transfer.export_file import parse_version_object, reference_object
 from headrace.registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
 
-UNSUPPORTED_STATUSES: Final = (404, 405)  # statuses of calls that a server does not have
-PAGE_VERSIONS: Final = 1000  # versions asked for at once; what the API allows at most
+UNSUPPORTED_STATUSES: Final = (404, 405)  # for calls that a server does not support
+PAGE_VERSIONS: Final = 1000  # versions per request; the API's maximum
 Progress = Callable[[int], None]
-"""Told how many more have been done."""
+"""Receives the number of further finished items."""
 
 
 class ApiCaller(Protocol):
-    """What is used of `registry.client.RegistryClient`."""
+    """The used part of `registry.client.RegistryClient`."""
 
     @property
     def url(self) -> str: ...
@@ -56,7 +56,7 @@ class RemoteRegistry:
         return self._client.url
 
     def contexts(self) -> tuple[str, ...]:
-        """The contexts, the default one among them, sorted."""
+        """The sorted contexts, including the default one."""
         try:
             names = self._client.call("GET", "/contexts")
         except ServiceError as error:
@@ -79,7 +79,7 @@ class RemoteRegistry:
     def versions(self, context: str, progress: Progress = lambda count: None) -> dict[SubjectVersion, ExportedVersion]:
         """The versions of a context with their deleted flags.
 
-        Two lists are compared for these, since servers before 8.0 do not say it of a version.
+        Compares the lists with and without deleted versions, because servers before 8.0 have no flag in a version.
         """
         every = self._listed(context, True, progress)
         live = self._listed(context, False, lambda count: None) if every else {}
@@ -94,25 +94,26 @@ class RemoteRegistry:
         }
         found: dict[SubjectVersion, ExportedVersion] = {}
         while True:
-            # Counted in what the server sent, also of other contexts, which it sends when it knows none.
+            # The offset counts all received versions, because a server without contexts also sends those of other
+            # contexts.
             page = self._client.call("GET", "/schemas", query={**query, "offset": str(len(found))})
             with self._checking_response("/schemas"):
                 versions = [parse_version_object(item) for item in page]
             count = len(found)
             found.update((version.key, version) for version in versions)
-            # A server that does not page sends the same again.
+            # A server without paging sends the same versions again.
             if len(found) == count:
                 return {key: version for key, version in found.items() if version.context == context}
             progress(len(found) - count)
 
     def config(self, scope: str) -> str | None:
-        """What is configured for a scope itself, as JSON text."""
+        """The scope's own configuration as JSON text."""
         value = self._read_own("config", scope)
         with self._checking_response("/config"):
             return None if value is None else json_text(dict(value)) or "{}"
 
     def mode(self, scope: str) -> str | None:
-        """The mode of a scope itself."""
+        """The scope's own mode."""
         value = self._read_own("mode", scope)
         with self._checking_response("/mode"):
             return None if value is None else str(value["mode"])
@@ -123,7 +124,7 @@ class RemoteRegistry:
         except (SubjectLevelNotConfigured, SubjectModeNotConfigured, SubjectNotFound):
             return None
         except InvalidSubject:
-            # Older servers know no scope of all contexts.
+            # Older servers have no scope for all contexts.
             if scope != ALL_CONTEXTS_SCOPE:
                 raise
             return None
@@ -133,7 +134,7 @@ class RemoteRegistry:
             return None
 
     def set_config(self, scope: str, changes: Mapping[str, Any] | None) -> None:
-        """Changes a configuration, under the names that PUT has for the keys; None removes all of it."""
+        """Changes a configuration, with the key names of PUT requests; None removes it."""
         if changes is not None:
             self._client.call("PUT", _path("config", scope), body=changes)
         else:
@@ -148,23 +149,25 @@ class RemoteRegistry:
             self._client.call("DELETE", _path("mode", scope))
 
     def register(self, version: ExportedVersion) -> None:
-        """Registers a version under its own number and id.
+        """Registers a version with its own number and id.
 
         Raises:
-            ImportStopped: the target gave it another one.
+            ImportStopped: the target assigned another number or id.
         """
-        answer = self._client.call("POST", f"/subjects/{quote(version.subject, safe='')}/versions", body=_body(version))
+        response = self._client.call(
+            "POST", f"/subjects/{quote(version.subject, safe='')}/versions", body=_body(version)
+        )
         with self._checking_response("/subjects/…/versions"):
-            found = answer["id"], answer.get("version") or version.version
+            found = response["id"], response.get("version") or version.version
         if found != (version.schema_id, version.version):
             raise ImportStopped(
                 f"{version.subject} version {version.version} got version {found[1]} and id {found[0]} instead of "
-                f"id {version.schema_id}; is it written to by others, or is its mode no longer IMPORT?"
+                f"id {version.schema_id}: another client writes to the subject, or its mode is no longer IMPORT"
             )
 
     def soft_delete(self, key: SubjectVersion) -> None:
         path = f"/subjects/{quote(key.subject, safe='')}/versions/{key.version}"
-        # It may be deleted by a call whose answer was lost.
+        # An earlier call with a lost response may have deleted it.
         with suppress(VersionSoftDeleted):
             self._client.call("DELETE", path)
 
@@ -174,7 +177,7 @@ class RemoteRegistry:
             yield
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidResponse(
-                f"the answer of {self.url} to {path} is not one of a schema registry: {error}"
+                f"the response of {self.url} to {path} is not that of a schema registry: {error}"
             ) from error
 
 

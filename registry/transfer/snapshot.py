@@ -1,4 +1,4 @@
-"""What an export holds, as values: versions in the order in which they can be imported, configurations and modes."""
+"""The content of an export: versions in an importable order, configurations and modes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.registry.domain import SchemaReference, SubjectVersion
 from headrace.registry.names import ALL_CONTEXTS_SCOPE, GLOBAL_CONTEXT, context_of, qualified, split_subject
 
 DEFAULT_SCOPE: Final = ":.:"
-"""Scope of what is configured for the default context: `/config` and `/mode` without a subject."""
+"""Scope of the default context's configuration and mode: `/config` and `/mode` without a subject."""
 
 Node = TypeVar("Node", bound=Hashable)
 
 
 class CircularReferences(ValueError):
-    """`nodes` cannot be put in order, because they wait for each other."""
+    """`nodes` cannot be ordered, because they depend on each other."""
 
     def __init__(self, nodes: Sequence[Any]) -> None:
         self.nodes = nodes
@@ -30,7 +30,7 @@ class CircularReferences(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExportedVersion:
-    """A version of a subject; `subject` is qualified, `metadata` and `rule_set` are JSON text or "" for none."""
+    """A version of a subject. `subject` is qualified; `metadata` and `rule_set` are JSON text, or "" if absent."""
 
     subject: str
     version: int
@@ -52,7 +52,7 @@ class ExportedVersion:
 
     @property
     def targets(self) -> tuple[SubjectVersion, ...]:
-        """The versions that it refers to by number: in its own context, unless a reference names another."""
+        """The referenced versions: in the version's own context, unless a reference names another."""
         return tuple(
             SubjectVersion(self._subject_of(item), item.version) for item in self.references if item.version > 0
         )
@@ -67,9 +67,8 @@ class ExportedVersion:
 class Snapshot:
     """The content of an export.
 
-    `configs` (JSON text) and `modes` have what is set for a scope itself: a subject, or a context as `:.context:`.
-    Of the subjects of `versions` and of `contexts` they have all; of a context that is not in `contexts` nothing is
-    said.
+    `configs` (JSON text) and `modes` have the scopes' own settings; a scope is a subject, or a context as `:.context:`.
+    They are complete for the subjects of `versions` and for `contexts`, and have nothing about other contexts.
     """
 
     contexts: tuple[str, ...] = ()
@@ -79,33 +78,33 @@ class Snapshot:
 
     @property
     def subjects(self) -> list[str]:
-        """Without duplicates, by context and name."""
+        """Unique subjects, by context and name."""
         return sorted({version.subject for version in self.versions}, key=split_subject)
 
     @property
     def scopes(self) -> list[str]:
-        """All that `configs` and `modes` say something about, also that there is nothing."""
+        """All scopes for which `configs` and `modes` are complete."""
         return scopes_of(self.contexts, self.subjects)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A part of a registry.
+    """Selects a part of a registry.
 
     Args:
         contexts: only these; empty: all.
-        subjects: only those whose name, without its context, matches one of these shell patterns; empty: all.
+        subjects: only subjects with a name, without context, that matches one of these shell patterns; empty: all.
     """
 
     contexts: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
 
     def selected_contexts(self, contexts: Iterable[str]) -> tuple[str, ...]:
-        """The contexts whose own configuration and mode belong to the part: none when subjects are picked."""
+        """The contexts with included configuration and mode; none if subjects are selected."""
         return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
     def versions(self, versions: Sequence[ExportedVersion]) -> list[ExportedVersion]:
-        """The selected versions and, wherever they are, those that they refer to, in the order given."""
+        """The selected versions and all versions that they refer to, in the given order."""
         by_key = {version.key: version for version in versions}
         waiting = [version for version in versions if self._includes_subject(version.subject)]
         taken = set()
@@ -117,7 +116,7 @@ class Selection:
         return [version for version in versions if version.key in taken]
 
     def select_from(self, snapshot: Snapshot) -> Snapshot:
-        """The selected part of an export."""
+        """Returns the selected part of an export."""
         versions = tuple(self.versions(snapshot.versions))
         contexts = self.selected_contexts(snapshot.contexts)
         scopes = set(scopes_of(contexts, {version.subject for version in versions}))
@@ -143,17 +142,17 @@ def scope_of_context(context: str) -> str:
 
 
 def scopes_of(contexts: Iterable[str], subjects: Iterable[str]) -> list[str]:
-    """The scopes that contexts and subjects have, by context and name. A subject without a name has none of its own."""
+    """The scopes of contexts and subjects, by context and name. A subject with an empty name has no scope."""
     scopes = {scope_of_context(context) for context in contexts}
     scopes.update(subject for subject in subjects if split_subject(subject)[1])
     return sorted(scopes, key=split_subject)
 
 
 def ordered_by_references(versions: Iterable[ExportedVersion]) -> tuple[ExportedVersion, ...]:
-    """Versions by context, name and number, except that what a version refers to comes before it.
+    """Orders versions by context, name and number, except that referenced versions come first.
 
     Raises:
-        Circular: `nodes` are the keys of versions that refer to each other.
+        CircularReferences: `nodes` are the keys of versions with circular references.
     """
     by_key = {version.key: version for version in versions}
     before = {key: [item for item in version.targets if item in by_key] for key, version in by_key.items()}
@@ -165,7 +164,7 @@ def ordered_by_references(versions: Iterable[ExportedVersion]) -> tuple[Exported
     try:
         ordered = topological_order(keys, chained, _sort_key)
     except CircularReferences:
-        # Only permanent deletions and imports can lead to this; then the numbers of a subject are not in order.
+        # After permanent deletions and imports a version may refer to a later one of its subject.
         ordered = topological_order(keys, before, _sort_key)
     return tuple(by_key[key] for key in ordered)
 
@@ -177,17 +176,17 @@ def _sort_key(key: SubjectVersion) -> tuple[str, str, int]:
 def topological_order(
     nodes: Collection[Node], before: Mapping[Node, Collection[Node]], rank: Callable[[Node], Any]
 ) -> list[Node]:
-    """Nodes such that each comes after those in its `before`; of those that could be next, the one of lowest rank.
+    """Orders nodes after those in their `before`; among the possible next nodes takes the lowest rank.
 
     Raises:
-        Circular: some wait for each other.
+        CircularReferences: nodes depend on each other.
     """
     after: dict[Node, list[Node]] = defaultdict(list)
     missing = {node: set(before.get(node, ())) for node in nodes}
     for node, needed in missing.items():
         for other in needed:
             after[other].append(node)
-    count = itertools.count()  # breaks ties, so that the nodes themselves need no order
+    count = itertools.count()  # breaks ties, because nodes cannot be compared
     ready = [(rank(node), next(count), node) for node in nodes if not missing[node]]
     heapq.heapify(ready)
     ordered: list[Node] = []
@@ -205,5 +204,5 @@ def topological_order(
 
 
 def json_text(value: Any) -> str:
-    """The one JSON text of a value, whatever the order of its keys; "" for None and empty values."""
+    """Canonical JSON text, independent of the order of keys; "" for None and empty values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")) if value else ""

@@ -16,10 +16,10 @@ from headrace.registry.errors import VersionSoftDeleted
 from headrace.registry.names import ALL_SUBJECTS
 from headrace.registry.service.configuration import Configuration
 from headrace.registry.service.deletion import Deletion
-from headrace.registry.service.registration import Registered
+from headrace.registry.service.registration import RegistrationResult
 from headrace.registry.storage import dependencies, statements
 from headrace.registry.storage.cache import NewestRevision
-from headrace.registry.storage.database import Conflict, Database
+from headrace.registry.storage.database import WriteConflict, Database
 from headrace.registry.storage.dependencies import (
     LEASE_MARGIN,
     LEASE_S,
@@ -180,9 +180,9 @@ def test_a_change_is_acknowledged_at_once_where_no_process_caches_answers(
 def test_a_change_that_was_not_made_is_not_waited_for(database: Database, waits: list[float]) -> None:
     def fail(repository: Repository) -> None:
         repository.bump_revision()
-        raise Conflict("moved on")
+        raise WriteConflict("moved on")
 
-    with pytest.raises(Conflict):
+    with pytest.raises(WriteConflict):
         database.write(fail, attempts=1)
     assert waits == []
 
@@ -192,11 +192,11 @@ def test_a_change_whose_commit_broke_is_waited_for(
 ) -> None:
     def break_after(self: Any, work: Callable[[Repository], Any], *_: Any, **__: Any) -> None:
         real(self, work, 1, None, False)
-        raise Conflict("the connection broke")
+        raise WriteConflict("the connection broke")
 
     real = Database._write
     monkeypatch.setattr(Database, "_write", break_after)
-    with pytest.raises(Conflict):
+    with pytest.raises(WriteConflict):
         database.write(lambda repository: repository.bump_revision(), attempts=1)
     assert waits == [WAIT_S]
 
@@ -229,7 +229,7 @@ def other(database: Database) -> Iterator[Database]:
     made.close()
 
 
-def registering(database: Database) -> Callable[[], Registered]:
+def registering(database: Database) -> Callable[[], RegistrationResult]:
     services = Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
     return lambda: services.registration.register("s", SchemaRequest('"string"'), normalize=False)
 

@@ -47,7 +47,7 @@ class Versions:
 
 
 def candidate(versions: Versions, request: SchemaRequest) -> schema_parser.Candidate:
-    return SchemaParser().candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
+    return SchemaParser().parse_candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
 
 
 def test_long_chains_are_read_without_recursion() -> None:
@@ -128,7 +128,7 @@ def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
 
     def sizes() -> tuple[str, bytes]:
         text = schemas.formatted(versions, versions.schemas[2], "resolved")  # type: ignore[arg-type]
-        tried = schemas.candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
+        tried = schemas.parse_candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
         return text.partition('"size":')[2][:1], tried.lookup_key
 
     before = sizes()
@@ -199,7 +199,7 @@ def test_a_text_is_parsed_once_for_the_same_references_and_judgement(monkeypatch
 
     def read(text: str, *, strict: bool, normalize: bool = False, references: tuple[SchemaReference, ...] = ()) -> str:
         request = SchemaRequest(text, references=references)
-        found = schemas.candidate(versions, "s", request, normalize=normalize, strict=strict)  # type: ignore[arg-type]
+        found = schemas.parse_candidate(versions, "s", request, normalize=normalize, strict=strict)  # type: ignore[arg-type]
         return found.content.text
 
     text = '{"type":"string","b":1,"a":2}'

@@ -16,7 +16,7 @@ from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import engines
 from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from headrace.registry.storage.models import STATE_ID
-from headrace.registry.storage.repository import Conflict, IdRequest, Repository
+from headrace.registry.storage.repository import WriteConflict, IdRequest, Repository
 from support.registry.migrated_databases import PostgresTemplate
 from support.registry.registry_calls import STRING, RegistryInProcess, registry_in_process
 from support.servers.postgres_server import PostgresServer
@@ -113,7 +113,7 @@ def test_a_connection_that_breaks_at_the_commit(database: Database, break_connec
     assert caught.value.is_outcome_unknown
     assert database.write(bump) == 2
     break_at_commit(database, break_connections)
-    with pytest.raises(Conflict):  # whoever decides again sees what came of it
+    with pytest.raises(WriteConflict):  # whoever decides again sees what came of it
         database.write(bump, attempts=1)
 
 

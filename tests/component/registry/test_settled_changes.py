@@ -135,7 +135,7 @@ def test_a_change_that_waits_keeps_nobody_from_registering(postgres: Services) -
         assert may_commit.wait(60)
 
     def level() -> str | None:
-        return postgres.configuration.of_scope("s", in_effect=True).compatibility
+        return postgres.configuration.read_scope("s", in_effect=True).compatibility
 
     with ThreadPoolExecutor(3) as pool:
         writing = pool.submit(postgres.database.write, hold)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.registry.client.responses import response_value
-from headrace.registry.client.connections import Answer
+from headrace.registry.client.connections import HttpResponse
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.registry.transfer.execution import execute_actions, find_missing_versions, read_target
 from headrace.registry.transfer.export import read_registry
@@ -41,7 +41,7 @@ class Caller:
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
     ) -> Any:
         answer = self._registry.call(method, path + (f"?{urlencode(query)}" if query else ""), body)
-        return response_value(Answer(answer.status, answer.text.encode(), None))
+        return response_value(HttpResponse(answer.status, answer.text.encode(), None))
 
 
 @pytest.fixture(scope="module")
