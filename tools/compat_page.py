@@ -22,8 +22,8 @@ def tables() -> dict[str, str]:
         if row.is_lint
     ]
     return {
-        "rules": "".join(("| rule | what it asks | why |\n|---|---|---|\n", *rules)),
-        "lints": "".join(("| lint | severity | what it asks | why |\n|---|---|---|---|\n", *lints)),
+        "rules": "".join(("| rule | requirement | reason |\n|---|---|---|\n", *rules)),
+        "lints": "".join(("| lint | severity | requirement | reason |\n|---|---|---|---|\n", *lints)),
     }
 
 

@@ -1,4 +1,4 @@
-"""A load whose driver runs on YARN too: `spark-submit --deploy-mode cluster … load.py --config headrace.toml`."""
+"""Runs a load with its driver on YARN: `spark-submit --deploy-mode cluster … load.py --config headrace.toml`."""
 
 import sys
 

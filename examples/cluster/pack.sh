@@ -1,10 +1,10 @@
 #!/bin/sh
-# Packs what tasks import, for `yarn.dist.archives`: pack.sh CHECKOUT ARCHIVE
-# Run it once for each release, on a machine with the same system, and the same Python at the same place, as YARN's.
+# Packs the modules that tasks import, for `yarn.dist.archives`: pack.sh CHECKOUT ARCHIVE
+# Run it once for each release, on a machine with the same operating system and the same Python at the same path as YARN's.
 set -eu
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 "${PYTHON:-python3}" -m venv "$directory/env"
-# Not editable, which cannot be packed; and without pyspark, which Spark brings.
+# Not an editable install, which cannot be packed; without pyspark, which Spark ships.
 "$directory/env/bin/python" -m pip --disable-pip-version-check install --quiet "$1[executor]" venv-pack 'setuptools<81'
 VIRTUAL_ENV="$directory/env" "$directory/env/bin/venv-pack" --quiet --force --prefix "$directory/env" --output "$2"

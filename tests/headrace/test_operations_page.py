@@ -42,14 +42,14 @@ def test_the_settings_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "known"),
     [
-        ("the commit log is", commit_document.FORMAT),
+        ("commit log", commit_document.FORMAT),
         ("`topics.json` of the broker", broker_topics.FORMAT),
         ("`audit.db`", audit_store.FORMAT),
     ],
 )
-def test_the_formats_that_upgrading_names_are_those_that_are_written(what: str, known: int) -> None:
-    upgrading = " ".join(page("CHANGELOG.md").partition("### Upgrading")[2].partition("###")[0].split())
-    assert re.findall(rf"{re.escape(what)} of format (\d+)", upgrading) == [str(known)]
+def test_formats_of_the_changelog_equal_the_formats_of_the_code(what: str, known: int) -> None:
+    section = page("CHANGELOG.md").partition("### Formats on disk")[2].partition("\n### ")[0]
+    assert dict(re.findall(r"^\| (.+?) \| (\d+) \|$", section, re.MULTILINE))[what] == str(known)
 
 
 def test_cron_mails_a_load_that_did_not_end_well_and_nothing_else(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
 #!/bin/sh
-# What the shell action of workflow.xml runs, with that one's arguments. Oozie does it on any machine of YARN, in a directory
-# and with an environment of its own: so each machine has Headrace and its settings at these places, and mounts `data_dir`.
+# Run by the shell action of workflow.xml with its arguments. Oozie starts it on any machine of YARN with another directory and
+# environment, so each machine needs Headrace and its settings at these paths, and must mount `data_dir`.
 exec /opt/headrace/.venv/bin/headrace load --config /etc/headrace/headrace.toml "$@"

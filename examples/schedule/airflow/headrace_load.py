@@ -1,4 +1,4 @@
-"""A load of every topic every ten minutes, by Airflow 3, on a worker that reaches the warehouse.
+"""Runs a load of every topic every ten minutes in Airflow 3, on a worker with access to the warehouse.
 
 In Airflow 2 the imports are `from airflow import DAG` and `from airflow.operators.bash import BashOperator`.
 """
@@ -12,9 +12,9 @@ with DAG(
     dag_id="headrace_load",
     schedule="*/10 * * * *",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    # A load that comes late does what the missed ones would have done.
+    # One late load catches up with all missed ones.
     catchup=False,
-    # A load that starts beside another yields; so would these, and they would take slots of the pool.
+    # Concurrent loads would yield and only occupy slots of the pool.
     max_active_runs=1,
 ):
     BashOperator(
