@@ -1,4 +1,5 @@
-"""`headrace registry export` and `import`: copies the content of a registry to and from a file, through its REST API."""
+"""`headrace registry export` and `import`: copies the content of a registry to and from a file, through its REST "
+"API."""
 
 from __future__ import annotations
 
@@ -204,7 +205,8 @@ def _import_actions(
         )
     if differing:
         raise CommandError(
-            f"{_count(len(differing), 'version')} differ from the file; check whether another client writes to the target",
+            f"{_count(len(differing), 'version')} differ from the file; check whether another client writes to the "
+            f"target",
             EXIT_FINDINGS,
         )
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""What a person is shown of a database's URL."""
+"""The display name of a database URL."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ from headrace.registry.storage.engines import DatabaseAddress
         ("sqlite:////var/x.db", "/var/x.db"),
     ],
 )
-def test_a_password_is_not_shown_wherever_it_stands(url: str, shown: str) -> None:
+def test_display_name_has_no_password(url: str, shown: str) -> None:
     assert DatabaseAddress.of(url).name == shown

@@ -1,4 +1,4 @@
-"""What makes a content this one and no other: by it schemas get their ids."""
+"""The identity of a content, which determines its id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.registry.storage.rows import metadata_json, read_metadata, read_ru
 
 STRING = '"string"'
 
-# Few letters, so that texts run together are often alike.
+# Few letters, so that concatenated texts are often equal.
 words = st.text('a"1,\x01', max_size=2)
 labels = st.builds(
     Metadata.of,
@@ -45,12 +45,12 @@ contents = st.builds(
 
 
 @given(contents, contents)
-def test_contents_have_the_same_fingerprint_when_they_are_the_same(one: SchemaContent, other: SchemaContent) -> None:
+def test_fingerprints_are_equal_for_equal_contents_only(one: SchemaContent, other: SchemaContent) -> None:
     assert (one.fingerprint == other.fingerprint) == (one == other)
 
 
 @given(contents)
-def test_a_content_that_is_read_back_is_the_same(content: SchemaContent) -> None:
+def test_stored_content_is_read_back_unchanged(content: SchemaContent) -> None:
     read = SchemaContent(
         content.text,
         content.references,
@@ -65,7 +65,7 @@ def rule(**values: object) -> RuleSet:
     return RuleSet.of({"domainRules": [{"name": "r", "type": "T", **values}]})
 
 
-ALIKE = [
+SAME_GUID = [
     (
         SchemaContent(STRING, metadata=Metadata.of({"**.ssn": "PII"})),
         SchemaContent(STRING, metadata=Metadata.of(tags={"**.ssn": ["PII"]})),
@@ -87,14 +87,14 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), ALIKE)
-def test_contents_that_the_guid_cannot_tell_apart(one: SchemaContent, other: SchemaContent) -> None:
+@pytest.mark.parametrize(("one", "other"), SAME_GUID)
+def test_contents_with_the_same_guid_have_different_fingerprints(one: SchemaContent, other: SchemaContent) -> None:
     assert one.guid == other.guid
     assert one.fingerprint != other.fingerprint
 
 
-def test_the_bytes_of_a_fingerprint_stay() -> None:
-    """Databases hold them."""
+def test_fingerprint_bytes_are_stable() -> None:
+    """Databases contain them."""
     content = SchemaContent(
         '"é"',
         (SchemaReference("n.N", "s", 1),),
@@ -106,16 +106,16 @@ def test_the_bytes_of_a_fingerprint_stay() -> None:
     assert SchemaContent(STRING).fingerprint == hashlib.sha256(parts).digest()
 
 
-def test_what_says_nothing_in_a_rule_is_as_if_it_were_not_there() -> None:
-    said = {"doc": "", "expr": "", "onSuccess": "", "onFailure": "", "tags": [], "params": {}}
-    assert rule(**said) == rule()
+def test_empty_values_of_a_rule_equal_missing_ones() -> None:
+    empty_values = {"doc": "", "expr": "", "onSuccess": "", "onFailure": "", "tags": [], "params": {}}
+    assert rule(**empty_values) == rule()
     assert "type" in json.loads(rule_set_json(rule(type="")) or "")["domainRules"][0]
 
 
-def test_a_hit_is_believed_when_the_content_is_the_same(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_by_fingerprint_compares_contents(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SchemaContent, "fingerprint", property(lambda _: b"f" * 32))
     database = Database(database_url)
-    one, other = ALIKE[0]
+    one, other = SAME_GUID[0]
     row_key = database.write(lambda repository: repository.add_schema(".", SchemaId(1), one, b"k" * 16, 0))
     found = database.read(lambda repository: repository.schema_of(".", one))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Whatever is registered, imported and deleted in two contexts: an id says one content and is given once."""
+"""Random registrations, imports and deletions in two contexts: an id stands for one content and is assigned once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def schema(content: int) -> str:
 
 @cache
 def empty_database() -> bytes:
-    """A migrated database without anything in it."""
+    """The bytes of a migrated SQLite database without schemas."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "registry.db"
         database = Database(sqlite_url(path))
@@ -49,7 +49,7 @@ def empty_database() -> bytes:
 
 
 @contextmanager
-def opened() -> Iterator[Services]:
+def open_services() -> Iterator[Services]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "registry.db"
         path.write_bytes(empty_database())
@@ -72,10 +72,10 @@ def import_schema(services: Services, subject: str, content: int, schema_id: int
         services.modes.reset(subject, recursive=False)
 
 
-def do(services: Services, step: tuple[str, str, int, int], given_ids: dict[str, set[int]]) -> None:
+def run_step(services: Services, step: tuple[str, str, int, int], assigned_ids: dict[str, set[int]]) -> None:
     kind, subject, content, number = step
     known = contents(services)
-    seen = given_ids.setdefault(context_of(subject), set())
+    seen = assigned_ids.setdefault(context_of(subject), set())
     if kind == "register":
         schema_id, _ = register(services, subject, content)
         if (context_of(subject), schema_id) not in known:
@@ -89,25 +89,25 @@ def do(services: Services, step: tuple[str, str, int, int], given_ids: dict[str,
 
 
 def contents(services: Services) -> dict[tuple[str, int], str]:
-    """What each id of each context says."""
+    """The content of each id of each context."""
     stored = services.database.read(lambda repository: repository.versions(wanted=ALL_SUBJECTS, deleted=True))
     return {(item.schema.context, item.schema.schema_id): item.schema.content.text for item in stored}
 
 
 @settings(max_examples=examples(0.1))
 @given(steps)
-def test_ids(taken: list[tuple[str, str, int, int]]) -> None:
-    given_ids: dict[str, set[int]] = {}
-    with opened() as services:
+def test_id_stands_for_one_content_and_is_assigned_once(taken: list[tuple[str, str, int, int]]) -> None:
+    assigned_ids: dict[str, set[int]] = {}
+    with open_services() as services:
         for step in taken:
             before = contents(services)
             try:
-                do(services, step, given_ids)
+                run_step(services, step, assigned_ids)
             except RegistryError:
                 assert contents(services) == before
             after = contents(services)
             assert all(after.get(key, text) == text for key, text in before.items())
             for context, schema_id in after:
-                given_ids.setdefault(context, set()).add(schema_id)
+                assigned_ids.setdefault(context, set()).add(schema_id)
                 found = services.lookup.schema(schema_id, subject=":.c:" if context == ".c" else None)
                 assert found.schema.content.text == after[context, schema_id]

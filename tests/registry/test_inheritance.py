@@ -1,4 +1,4 @@
-"""What holds in a scope, from entries in it and around it, and which scopes those are."""
+"""Effective configuration and mode of a scope from its own entries and those of enclosing scopes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.cases import all_cases
 LABELS = Metadata.of({"owner": "x"})
 
 
-def test_the_scopes_that_matter() -> None:
+def test_scopes_that_apply_to_a_scope() -> None:
     with all_cases() as case:
         for scope, scopes in [
             ("s", ("s", None, ALL_CONTEXTS_SCOPE)),
@@ -35,7 +35,7 @@ def test_the_scopes_that_matter() -> None:
                 assert scopes_of(scope) == scopes
 
 
-def test_the_scope_that_a_path_names() -> None:
+def test_scope_of_a_path_parameter() -> None:
     with all_cases() as case:
         for text, scope in [
             ("s", "s"),
@@ -50,7 +50,7 @@ def test_the_scope_that_a_path_names() -> None:
                 assert scope_name(text) == scope
 
 
-def test_parts_of_a_subject() -> None:
+def test_subject_is_split_into_context_and_name() -> None:
     with all_cases() as case:
         for text, parts in [
             ("a", (".", "a")),
@@ -67,11 +67,11 @@ def test_parts_of_a_subject() -> None:
     ("scope", "wanted"),
     [(None, SubjectFilter("", ".")), (":.c:", SubjectFilter("", ".c")), (ALL_CONTEXTS_SCOPE, SubjectFilter())],
 )
-def test_the_subjects_that_a_scope_governs(scope: str | None, wanted: SubjectFilter) -> None:
+def test_filter_matches_subjects_of_a_scope(scope: str | None, wanted: SubjectFilter) -> None:
     assert filter_of_scope(scope) == wanted
 
 
-def test_the_subject_that_a_reference_means() -> None:
+def test_reference_is_resolved_in_context_of_its_schema() -> None:
     with all_cases() as case:
         for subject, text, meant in [
             ("a", "b", "b"),
@@ -84,13 +84,13 @@ def test_the_subject_that_a_reference_means() -> None:
                 assert resolve_in_context(subject, text) == meant
 
 
-def test_configuration() -> None:
+def test_effective_configuration_inherits_from_enclosing_scopes() -> None:
     with all_cases() as case:
         for entries, expected in [
             ([None, None], ConfigEntry("DEFAULT")),
             ([None, ConfigEntry("FULL")], ConfigEntry("FULL")),
             ([ConfigEntry("NONE"), ConfigEntry("FULL")], ConfigEntry("NONE")),
-            # An entry without a level has the default one, whatever is around it.
+            # An entry without a level has the default level, not that of an enclosing scope.
             ([ConfigEntry(normalize=True), ConfigEntry("FULL")], ConfigEntry("DEFAULT", normalize=True)),
             ([ConfigEntry("NONE"), ConfigEntry(normalize=True)], ConfigEntry("NONE", normalize=True)),
             ([ConfigEntry("NONE", normalize=False), ConfigEntry(normalize=True)], ConfigEntry("NONE", normalize=False)),
@@ -112,7 +112,7 @@ def test_configuration() -> None:
                 assert effective_config(entries, "DEFAULT") == expected
 
 
-def test_mode() -> None:
+def test_effective_mode_inherits_from_enclosing_scopes() -> None:
     with all_cases() as case:
         for modes, expected in [
             ([None, None], Mode.READWRITE),

@@ -1,4 +1,4 @@
-"""A subject with more versions than one statement of a database takes parameters at ease."""
+"""A subject with more versions than one statement may have parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.registry.names import ALL_SUBJECTS
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
-VERSIONS = 1_100  # statements take 500 at a time
+VERSIONS = 1_100  # a statement has at most 500
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def add_versions(repository: Repository) -> None:
         repository.add_version(subject_id, version, row_key, 1)
 
 
-def test_a_subject_with_many_versions_is_listed_and_deleted(services: Services) -> None:
+def test_subject_with_many_versions_is_listed_and_deleted(services: Services) -> None:
     numbers = list(range(1, VERSIONS + 1))
     assert services.lookup.versions("s", deleted=False, deleted_only=False) == numbers
     listed = services.lookup.versions_of_subjects(

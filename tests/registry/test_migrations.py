@@ -1,4 +1,4 @@
-"""The migrations lead to exactly the tables that the code expects."""
+"""Migrations create exactly the tables of the models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _tables(engine: sa.Engine) -> dict[str, object]:
     }
 
 
-def test_migrations_reach_the_models(new_empty_database: Callable[[], str]) -> None:
+def test_migrated_tables_equal_the_models(new_empty_database: Callable[[], str]) -> None:
     url, created_url = new_empty_database(), new_empty_database()
     Database(url).upgrade()
     migrated = engine_of(url)
@@ -45,7 +45,7 @@ def test_migrations_reach_the_models(new_empty_database: Callable[[], str]) -> N
         assert compare_metadata(context, Base.metadata) == []
         if migrated.dialect.name == "sqlite":
             (schemas,) = connection.execute(sa.text("SELECT sql FROM sqlite_master WHERE name = 'schemas'")).one()
-            assert "AUTOINCREMENT" in schemas  # ids are never used again
+            assert "AUTOINCREMENT" in schemas  # ids are not reused
     created = engine_of(created_url)
     Base.metadata.create_all(created)
     assert _tables(migrated) == _tables(created)
@@ -53,7 +53,7 @@ def test_migrations_reach_the_models(new_empty_database: Callable[[], str]) -> N
     created.dispose()
 
 
-def test_upgrading_again_changes_nothing_and_check_agrees(empty_database_url: str) -> None:
+def test_upgrade_is_idempotent_and_passes_check(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     with pytest.raises(DatabaseUnusable, match=r"\b0001\b.*db upgrade"):
         database.check()
@@ -63,7 +63,7 @@ def test_upgrading_again_changes_nothing_and_check_agrees(empty_database_url: st
     database.close()
 
 
-def test_every_database_has_an_identity_of_its_own(new_empty_database: Callable[[], str]) -> None:
+def test_each_database_has_its_own_identity(new_empty_database: Callable[[], str]) -> None:
     identities = []
     for _ in range(2):
         database = Database(new_empty_database())
@@ -77,7 +77,7 @@ def test_every_database_has_an_identity_of_its_own(new_empty_database: Callable[
     assert all(identities)
 
 
-def test_copies_of_the_template_are_migrated_and_have_identities_of_their_own(
+def test_copies_of_the_template_are_migrated_and_have_their_own_identity(
     new_database: Callable[[], str],
 ) -> None:
     identities = set()
@@ -89,7 +89,7 @@ def test_copies_of_the_template_are_migrated_and_have_identities_of_their_own(
     assert len(identities) == 2
 
 
-def test_several_upgrade_at_once(empty_database_url: str) -> None:
+def test_concurrent_upgrades_succeed(empty_database_url: str) -> None:
     databases = [Database(empty_database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(Database.upgrade, databases))
@@ -98,8 +98,8 @@ def test_several_upgrade_at_once(empty_database_url: str) -> None:
         database.close()
 
 
-def test_a_new_file_that_another_writes_is_waited_for(tmp_path: Path) -> None:
-    """SQLite itself does not wait where a database becomes one with a write-ahead log."""
+def test_upgrade_waits_for_a_writer_of_a_new_sqlite_file(tmp_path: Path) -> None:
+    """SQLite itself does not wait for the change to a write-ahead log."""
     path = tmp_path / "registry.db"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
@@ -114,7 +114,7 @@ def test_a_new_file_that_another_writes_is_waited_for(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_failed_migration_leaves_nothing_behind(empty_database_url: str) -> None:
+def test_failed_migration_leaves_no_tables(empty_database_url: str) -> None:
     engine = engine_of(empty_database_url)
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE versions (x INTEGER)"))
@@ -158,6 +158,6 @@ FINGERPRINTS = [
 ]
 
 
-def test_fingerprints_of_contents_are_those_that_databases_hold() -> None:
+def test_fingerprints_equal_those_in_databases() -> None:
     """A change of the algorithm needs a migration that rewrites `schemas.fingerprint`."""
     assert [content.fingerprint.hex() for content in CONTENTS] == FINGERPRINTS

@@ -1,4 +1,4 @@
-"""Schemas and what they refer to: chains, circles and bounds, without a database."""
+"""Parses schemas with chains, cycles and limits of references, without a database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.registry.tags import EntityKind, TaggedEntity
 
 
 class Versions:
-    """The questions that references ask of a repository. Subject `sN` holds the schema with row key N."""
+    """The methods of a repository that the parser calls. Subject `sN` has the schema with row key N."""
 
     def __init__(self) -> None:
         self.schemas: list[StoredSchema] = []
-        self.asked = 0
+        self.queries = 0
         self.now = Revision(0, 0)
 
     def add(self, text: str, *targets: int) -> StoredSchema:
@@ -41,7 +41,7 @@ class Versions:
         return self.now
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
-        self.asked += 1
+        self.queries += 1
         number = int(subject.removeprefix("s"))
         return StoredVersion(subject, 1, self.schemas[number], 0) if number < len(self.schemas) else None
 
@@ -50,19 +50,19 @@ def candidate(versions: Versions, request: SchemaRequest) -> schema_parser.Candi
     return SchemaParser().parse_candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
 
 
-def test_long_chains_are_read_without_recursion() -> None:
+def test_long_reference_chain_is_parsed_without_recursion() -> None:
     versions = Versions()
     versions.fixed()
     for number in range(1, 550):
         versions.fixed(number - 1)
     schemas = SchemaParser()
     assert len(schemas.parsed(versions, versions.schemas[-1]).names) == 550  # type: ignore[arg-type]
-    asked = versions.asked
+    queries = versions.queries
     schemas.parsed(versions, versions.schemas[-1])  # type: ignore[arg-type]
-    assert versions.asked == asked, "what was parsed is kept"
+    assert versions.queries == queries, "parsed schemas are cached"
 
 
-def test_a_schema_that_two_others_refer_to_is_one() -> None:
+def test_schema_referenced_twice_is_parsed_once() -> None:
     versions = Versions()
     versions.fixed()
     versions.fixed(0)
@@ -72,8 +72,8 @@ def test_a_schema_that_two_others_refer_to_is_one() -> None:
 
 
 @pytest.mark.parametrize("targets", [[(0,)], [(1,), (0,)], [(1,), (2,), (3, 1), ()]])
-def test_circles_are_refused(targets: list[tuple[int, ...]]) -> None:
-    # Only an import that replaces versions can make one.
+def test_circular_references_are_rejected(targets: list[tuple[int, ...]]) -> None:
+    # Only an import that replaces versions can create a cycle.
     versions = Versions()
     for row in targets:
         versions.fixed(*row)
@@ -84,15 +84,17 @@ def test_circles_are_refused(targets: list[tuple[int, ...]]) -> None:
         candidate(versions, request)
 
 
-def test_a_missing_reference_of_a_stored_schema() -> None:
+def test_missing_reference_of_stored_schema_is_reported() -> None:
     versions = Versions()
     versions.fixed(7)
     with pytest.raises(InvalidSchema, match='No schema reference found for subject "s7" and version 1'):
         SchemaParser().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("bound", "is_refused"), [(4, True), (5, False)])
-def test_schemas_behind_others_count_each_once(monkeypatch: pytest.MonkeyPatch, bound: int, is_refused: bool) -> None:
+@pytest.mark.parametrize(("bound", "is_rejected"), [(4, True), (5, False)])
+def test_indirect_references_count_once_towards_the_limit(
+    monkeypatch: pytest.MonkeyPatch, bound: int, is_rejected: bool
+) -> None:
     versions = Versions()
     versions.fixed()
     versions.fixed(0)
@@ -101,14 +103,14 @@ def test_schemas_behind_others_count_each_once(monkeypatch: pytest.MonkeyPatch, 
     versions.fixed(2, 3)
     monkeypatch.setattr(schema_parser, "REFERENCES_MAX", bound)
     request = SchemaRequest('"int"', references=(SchemaReference("N4", "s4", 1), SchemaReference("N3", "s3", LATEST)))
-    if is_refused:
+    if is_rejected:
         with pytest.raises(InvalidSchema, match=rf"\b5\b.*\b{bound}\b"):
             candidate(versions, request)
     else:
         assert [reference.version for reference in candidate(versions, request).content.references] == [1, 1]
 
 
-def test_a_schema_with_references_is_looked_up_like_the_same_in_one_piece() -> None:
+def test_split_schema_has_lookup_key_of_schema_in_one_piece() -> None:
     versions = Versions()
     versions.fixed()
     reference = SchemaReference("N0", "s0", 1)
@@ -117,8 +119,8 @@ def test_a_schema_with_references_is_looked_up_like_the_same_in_one_piece() -> N
     assert candidate(versions, whole).lookup_key == split.lookup_key
 
 
-def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
-    """An import may give a version that is referred to another schema, which is a change of the registry's revision."""
+def test_schema_is_parsed_with_current_references() -> None:
+    """An import may give a referenced version another schema, which increases the registry's revision."""
     versions = Versions()
     versions.fixed()
     versions.add('{"type":"record","name":"N1","fields":[{"name":"a","type":"N0"}]}', 0)
@@ -132,9 +134,9 @@ def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
         return text.partition('"size":')[2][:1], tried.lookup_key
 
     before = sizes()
-    asked = versions.asked
+    queries = versions.queries
     assert sizes() == before
-    assert versions.asked == asked + 2, "the request's reference is made definite and followed, and what is behind kept"
+    assert versions.queries == queries + 2, "only the request's reference is read twice; indirect ones are cached"
     other = SchemaContent('{"type":"fixed","name":"N0","size":2}')
     versions.schemas[0] = StoredSchema(SchemaId(9), other, 0, row_key=9)
     versions.now = Revision(0, 1)
@@ -143,7 +145,7 @@ def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
     assert before[1] != after[1]
 
 
-def test_what_was_parsed_in_another_history_is_not_used() -> None:
+def test_parsed_schema_of_another_history_is_not_used() -> None:
     versions = Versions()
     schemas = SchemaParser()
     parsed = schemas.parsed(versions, versions.fixed())  # type: ignore[arg-type]
@@ -153,7 +155,7 @@ def test_what_was_parsed_in_another_history_is_not_used() -> None:
     assert schemas.parsed(versions, again) != parsed  # type: ignore[arg-type]
 
 
-def test_a_revision_that_changed_no_reference_costs_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_revision_without_changed_references_needs_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = Versions()
     versions.fixed()
     versions.fixed(0)
@@ -164,7 +166,7 @@ def test_a_revision_that_changed_no_reference_costs_no_parsing(monkeypatch: pyte
     assert schemas.parsed(versions, versions.schemas[1]) is parsed  # type: ignore[arg-type]
 
 
-def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:
+def test_tags_are_propagated_to_existing_fields_only() -> None:
     versions = Versions()
     latest = versions.add(
         '{"type":"record","name":"R","fields":[{"name":"a","type":"int","confluent:tags":["A"]},'
@@ -187,7 +189,7 @@ def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:
     assert schemas.tagged(versions, "s", plain, None) is plain  # type: ignore[arg-type]
 
 
-def test_a_text_is_parsed_once_for_the_same_references_and_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_parsed_once_per_references_and_strictness(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     parse_schema = schema_parser.parse_schema
     monkeypatch.setattr(
@@ -206,15 +208,15 @@ def test_a_text_is_parsed_once_for_the_same_references_and_judgement(monkeypatch
     assert read(text, strict=True) == read(text, strict=True) == text
     assert read(text, strict=True, normalize=True) == '{"type":"string","a":2,"b":1}'
     read(text, strict=False)
-    assert parsed == [text], "what passes the strict judgement passes the other too"
+    assert parsed == [text], "a text that passed the strict check passes the lenient one"
     stored = versions.add(text)
     assert schemas.parsed(versions, stored).root.props == (("b", 1), ("a", 2))  # type: ignore[arg-type]
-    assert parsed == [text], "what was registered is not parsed again to compare the next version with it"
+    assert parsed == [text], "a registered text is not parsed again for the comparison with the next version"
     spaced = '{ "type": "long", "x": 1 }'
     read(spaced, strict=True)
     read('{"type":"long","x":1}', strict=False)
     assert parsed == [text, spaced]
     read('{"type":"long","x":1}', strict=True)
-    assert len(parsed) == 3, "the lenient judgement is not the strict one"
+    assert len(parsed) == 3, "a lenient result does not pass the strict check"
     read(text, strict=True, references=(SchemaReference("N0", "s0", 1),))
-    assert len(parsed) > 3, "with other references it is another schema"
+    assert len(parsed) > 3, "other references make another schema"

@@ -1,4 +1,4 @@
-"""Any sequence of registrations and deletes leaves the subject as the rules say; a small model knows them."""
+"""Random sequences of registrations and deletions agree with a small model of one subject."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def schema(content: int) -> str:
 
 @dataclass
 class Model:
-    """version -> (content, is deleted softly)."""
+    """(content, is soft-deleted) by version."""
 
     versions: dict[int, tuple[int, bool]] = field(default_factory=dict)
 
@@ -125,8 +125,8 @@ contexts = itertools.count(1)
 
 @settings(max_examples=examples(0.5))
 @given(steps=operations)
-def test_histories(services: Services, steps: list[Operation]) -> None:
-    # A context for each, whose ids begin at 1.
+def test_registrations_and_deletions_agree_with_model(services: Services, steps: list[Operation]) -> None:
+    # A new context for each sequence, with ids from 1.
     context = f".c{next(contexts)}"
     subject = f":{context}:s"
     model = Model()
@@ -139,7 +139,7 @@ def test_histories(services: Services, steps: list[Operation]) -> None:
             (version, schema(content), is_deleted) for version, (content, is_deleted) in sorted(model.versions.items())
         ]
         present = {item.schema.content.text: item.schema.schema_id for item in stored}
-        # An id stays while anything uses it, and one that has gone never comes back.
+        # An id stays while a version uses it, and a deleted id is not reused.
         ids = {content: schema_id for content, schema_id in ids.items() if schema(content) in present}
         for content in range(4):
             if schema(content) in present:
