@@ -1,5 +1,6 @@
-"""The schema registry: the Confluent REST API for Avro, on SQL.
+"""Avro schema registry with the Confluent REST API, stored in a SQL database.
 
-A request comes in at `api.front`, is taken apart in `api`, decided in `service` and kept by `storage`; `client` is how
-the other packages and applications reach a running one. README.md in this directory has the way of a request.
+`api.asgi_front` receives a request, `api` parses it, `service` decides and `storage` reads and writes the database.
+`client` is the HTTP client for the other packages and for applications. README.md in this directory follows a request
+through these layers.
 """

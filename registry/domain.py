@@ -1,6 +1,6 @@
-"""The registry's own words: versions, references, modes, configuration, and what a schema is apart from where it is.
+"""Domain values of the registry: schema contents, versions, references, modes and configuration.
 
-Names of subjects and contexts are in `registry.names`.
+`registry.names` has the names of subjects and contexts.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from headrace.registry.rules import RuleSet
 from headrace.registry.tags import TaggedEntity
 
 SchemaId = NewType("SchemaId", int)
-"""Number of a schema's content within its context, from 1; the same content has the same id under every subject."""
+"""Id of a schema's content within its context, from 1. The same content has the same id under every subject."""
 
 VERSION_MAX: Final = 2**31 - 1
 SCHEMA_ID_MAX: Final = 2**31 - 1
 LATEST: Final = -1
-"""What clients send for the newest version that is not deleted; the word "latest" says the same."""
+"""The newest version that is not deleted. Clients send -1 or "latest"."""
 
 SCHEMA_TYPE: Final = "AVRO"
 
 
 def parse_version(text: str) -> int:
-    """A version number, or `LATEST`.
+    """Parses a version number; "latest" and "-1" give `LATEST`.
 
     Raises:
-        InvalidVersion: it is neither "latest", -1 nor a number of 1 to 2**31-1.
+        InvalidVersion: the text is neither "latest", "-1" nor a number from 1 to 2**31-1.
     """
     if text in ("latest", "-1"):
         return LATEST
-    # At most ten digits: a longer text cannot be a version, and int() of a very long one is slow.
+    # A version has at most ten digits. The check keeps a very long text away from int(), which is slow on it.
     if not (text.isascii() and text.isdigit() and len(text) <= 10) or not 1 <= int(text) <= VERSION_MAX:
         raise InvalidVersion(version=text)
     return int(text)
@@ -53,7 +53,7 @@ class SubjectVersion:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SchemaReference:
-    """`name` is the full name that the referring schema uses; it is defined by that version of `subject`."""
+    """A reference to a version of `subject`; `name` is the full name that the referring schema uses for it."""
 
     name: str
     subject: str
@@ -65,7 +65,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Labels of a schema, all sorted: `properties` by key, `tags` by path, and the names of sensitive properties."""
+    """Metadata of a schema, sorted: `properties` by key, `tags` by path, and the names of sensitive properties."""
 
     properties: Pairs = ()
     tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -85,7 +85,7 @@ class Metadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What `of` reads."""
+        """The inverse of `of`."""
         return {
             "properties": dict(self.properties),
             "tags": {path: list(names) for path, names in self.tags},
@@ -99,9 +99,9 @@ def _json(value: object) -> str:
 
 @dataclass(frozen=True)
 class SchemaContent:
-    """What the registry gives an id to: canonical text, references in order, metadata and rules.
+    """The content that a schema id identifies: canonical text, ordered references, metadata and rules.
 
-    Not slotted, so that fingerprint and guid are computed once.
+    The class has no slots because `fingerprint` and `guid_bytes` are cached properties.
     """
 
     text: str
@@ -111,7 +111,7 @@ class SchemaContent:
 
     @cached_property
     def parts(self) -> tuple[str, str, str, str]:
-        """What it says, as texts: contents with the same are one, however they were written."""
+        """Text, references, metadata and rules in canonical form. Equal contents have equal parts."""
         return (
             self.text,
             _json([[reference.name, reference.subject, reference.version] for reference in self.references]),
@@ -121,10 +121,10 @@ class SchemaContent:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """SHA-256 by which equal contents find each other; different ones have different bytes to hash.
+        """SHA-256 that finds an equal content in the database.
 
-        Of the text, and of references, metadata and rules as JSON, each behind its length as 64 bits. Databases hold
-        it, so that a change of it takes a migration.
+        It covers the text, and the references, metadata and rules as JSON. Each part is preceded by its length as
+        64 bits, so different contents never hash the same bytes. The database stores it: changing it needs a migration.
         """
         digest = hashlib.sha256()
         for part in self.parts:
@@ -134,10 +134,11 @@ class SchemaContent:
 
     @cached_property
     def guid_bytes(self) -> bytes:
-        """MD5 over text, references (name, subject, version as 32 bits), metadata and rules, each behind a byte 1.
+        """MD5 over text, references (name, subject, version as 32 bits), metadata and rules.
 
-        The same bytes as in the Confluent Schema Registry, so that a schema has the same guid in both. Contents that
-        differ only in where one text ends and the next begins have the same, so it is what clients see and no identity.
+        A byte 1 precedes the metadata and the rules. The Confluent Schema Registry hashes the same bytes, so a schema
+        has the same guid in both. The parts are not delimited: contents that differ only in where one part ends share
+        a guid. Clients see it, but it does not identify a content.
         """
         digest = hashlib.md5(self.text.encode(), usedforsecurity=False)
         for reference in self.references:
@@ -160,9 +161,9 @@ class SchemaContent:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """A schema with its id. `deleted` is set when every version that uses it is deleted softly.
+    """A schema with its id. `deleted` is True when every version that uses the schema is soft-deleted.
 
-    `row_key` is the database's own, never used for another content.
+    `row_key` is the primary key of the database row; it is never reused for another content.
     """
 
     schema_id: SchemaId
@@ -175,7 +176,7 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A schema under a subject."""
+    """A version of a subject."""
 
     subject: str
     version: int
@@ -186,11 +187,11 @@ class StoredVersion:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRequest:
-    """What a client wants registered, looked up or checked.
+    """A schema that a client registers, looks up or checks.
 
-    `text` is None when only metadata is to change. `version` is the number that the client expects to get, None when
-    it does not care; `schema_id` an id it wants to impose. Tags are added, then removed; with `propagates_tags` those
-    of the version before are kept.
+    `text` is None when the request changes only metadata. `version` is the version number that the client expects, None
+    without an expectation. `schema_id` is an id that the client imposes. `tags_to_add` are applied before
+    `tags_to_remove`. With `propagates_tags` the new version also has the tags of the previous version.
     """
 
     text: str | None
@@ -207,10 +208,10 @@ class SchemaRequest:
 
 @dataclass(frozen=True, slots=True)
 class TagChange:
-    """A new version to be made from an old one.
+    """A new version derived from an existing one.
 
-    Metadata that is None is the old version's; rules are `rule_set`, or with `rules_to_merge` and `rules_to_remove`
-    the rules of the version before the new one with these changes.
+    `metadata` None copies the metadata of the existing version. `rule_set` replaces the rules; `rules_to_merge` and
+    `rules_to_remove` change the rules of the version that precedes the new one.
     """
 
     new_version: int | None = None
@@ -223,16 +224,16 @@ class TagChange:
 
 
 class Mode(StrEnum):
-    """What may be done with a subject; reading always may."""
+    """The changes that a subject allows. Reads are always allowed."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
     READONLY_OVERRIDE = "READONLY_OVERRIDE"
-    """Of everything: hides the modes of subjects. Other implementations have given it up; it is still accepted."""
+    """Global only: overrides the modes of subjects. Other implementations dropped it; this one still accepts it."""
     IMPORT = "IMPORT"
-    """Schemas come with the ids and versions that they have elsewhere, and are not checked against each other."""
+    """Schemas carry the ids and versions of their source registry. They are not checked for compatibility."""
     FORWARD = "FORWARD"
-    """Of everything: schemas come from another registry as in `IMPORT`, into what need not be empty."""
+    """Global only: like `IMPORT`, but the registry need not be empty."""
 
     @property
     def is_readonly(self) -> bool:
@@ -240,15 +241,15 @@ class Mode(StrEnum):
 
     @property
     def takes_ids(self) -> bool:
-        """Whether a schema comes with its id."""
+        """Whether registration requests carry the schema id."""
         return self in (Mode.IMPORT, Mode.FORWARD)
 
 
 def parse_mode(text: str) -> Mode:
-    """A mode in any case.
+    """Parses a mode, ignoring case.
 
     Raises:
-        InvalidMode: there is no such mode.
+        InvalidMode: the text names no mode.
     """
     try:
         return Mode(text.upper())
@@ -258,7 +259,7 @@ def parse_mode(text: str) -> Mode:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """What is configured at one scope; None is inherited or not set."""
+    """The configuration of one scope. None means inherited or not set."""
 
     compatibility: str | None = None
     compatibility_policy: str | None = None
@@ -281,7 +282,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A change of a `ConfigEntry`: only the keys in `given` are written, a None there clears."""
+    """A change of a `ConfigEntry`. Only the keys in `given` are written; None clears a key."""
 
     values: ConfigEntry = ConfigEntry()
     given: frozenset[str] = field(default_factory=frozenset)
@@ -294,25 +295,27 @@ class ConfigChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """That a registry has all that it holds from another one, which alone takes changes, until it is promoted.
+class ReplicationState:
+    """State of a replica: the registry that it copies, and how current the copy is.
+
+    A replica holds only what it copied from its source. Only the source takes changes, until the replica is promoted.
 
     Args:
-        source: the identity of the other registry.
-        url: where that was reached last, for people.
-        holder: the process that follows; no other one does while this one goes on asking.
-        asked_ms: when it asked last, successfully or not.
-        as_of_ms: this registry holds all that the other one held then; 0: nothing was ever taken over.
-        mode: the mode that the other one has for everything, which READONLY_OVERRIDE stands before in this one.
-        promoted_ms: since when this registry takes changes itself and follows nothing any more.
+        source: the identity of the source registry.
+        url: the last URL that reached the source, for display.
+        holder: the process that replicates. No other process replicates while it continues to poll.
+        polled_ms: the last poll, successful or not.
+        as_of_ms: this registry holds everything that the source held at this time; 0 before the first copy.
+        mode: the global mode of the source. READONLY_OVERRIDE hides it in the replica.
+        promoted_ms: the promotion. Since then this registry takes changes and replicates no longer.
 
-    Times are milliseconds since 1970 by the clock of this side.
+    Times are milliseconds since 1970 by the replica's clock.
     """
 
     source: str
     url: str
     holder: str
-    asked_ms: int
+    polled_ms: int
     as_of_ms: int = 0
     mode: Mode | None = None
     promoted_ms: int | None = None
@@ -321,6 +324,6 @@ class Following:
     def is_promoted(self) -> bool:
         return self.promoted_ms is not None
 
-    def behind_s(self, now_ms: int) -> float:
-        """How far behind this registry may be, in seconds; since 1970 when nothing was ever taken over."""
+    def lag_s(self, now_ms: int) -> float:
+        """Replication lag in seconds; the time since 1970 before the first copy."""
         return max(0, now_ms - self.as_of_ms) / 1000

@@ -1,11 +1,11 @@
-"""What can go wrong in the registry.
+"""Errors of the registry.
 
 RegistryError
-├── SubjectNotFound                    the subject has no version that the question may see
+├── SubjectNotFound                    the subject has no version that the request may see
 ├── VersionNotFound
 ├── SchemaNotFound                     no such id, or no such schema under the subject
-├── SubjectSoftDeleted                 deleting softly what is deleted softly
-├── SubjectNotSoftDeleted              deleting for good what is not deleted softly
+├── SubjectSoftDeleted                 soft deletion of a soft-deleted subject
+├── SubjectNotSoftDeleted              permanent deletion of a subject that is not soft-deleted
 ├── VersionSoftDeleted
 ├── VersionNotSoftDeleted
 ├── SubjectLevelNotConfigured
@@ -18,27 +18,27 @@ RegistryError
 ├── InvalidMode
 ├── InvalidSubject
 ├── OperationNotPermitted              the mode of the subject forbids it
-├── ReferenceExists                    another schema refers to what was to be deleted
-├── SchemaIdMismatch                   an imported schema is there under another id
-├── ContextNotEmpty                    deleting a context that still holds subjects
+├── ReferenceExists                    another schema refers to the version to be deleted
+├── SchemaIdMismatch                   an imported schema is already registered with another id
+├── ContextNotEmpty                    deletion of a context that has subjects
 ├── SchemaTooLarge
 ├── StoreError                         the database failed
-│   └── DatabaseUnusable               it cannot be opened, written or brought to this version's tables
+│   └── DatabaseUnusable               it cannot be opened, written or migrated
 │       └── DatabaseOutdated           its tables are of an earlier migration
 ├── UsersFileUnusable                  the users file cannot be read or has a mistake
-├── TokenKeysUnusable                  the keys that bearer tokens are signed with cannot be had
-├── ServiceError                       an answer that fits nothing else in this tree
-│   └── CredentialsRefused             missing or wrong (raised by the client only)
-├── AccessRefused                      whoever asks may not do this
-├── ExportFileInvalid                  a file that is none, is cut off or was changed
-├── RegistryChanged                    the source of an export was written to while it was read
-├── AnswerUnusable                     an answer that no registry with this API gives
-├── FollowingStopped                   a registry cannot follow another one, or no longer
-├── ImportStopped                      the target did something else than what was asked
+├── TokenKeysUnusable                  the keys that verify bearer tokens cannot be read
+├── ServiceError                       any other error response
+│   └── CredentialsRefused             missing or wrong credentials (raised by the client only)
+├── AccessDenied                       the principal lacks the permission
+├── ExportFileInvalid                  not an export file, or truncated or changed
+├── RegistryChanged                    the source of an export changed during the export
+├── InvalidResponse                    a response that no registry with this API sends
+├── ReplicationStopped                 a replica cannot replicate, or no longer can
+├── ImportStopped                      the target registry did something other than the request
 └── RegistryUnavailable                the registry cannot be reached (raised by the client only)
 
-The messages are those of the Confluent Schema Registry word for word, because clients and scripts compare them.
-Errors know nothing of HTTP; `registry/api/problems.py` maps them to responses and `registry/client/answers.py` back.
+The messages equal those of the Confluent Schema Registry word for word, because clients and scripts compare them.
+Errors do not depend on HTTP: `registry/api/problems.py` maps them to responses, `registry/client/responses.py` back.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from typing import ClassVar
 
 
 class RegistryError(Exception):
-    """The root. `subject`, `version`, `schema_id` and `detail` are set where the case has them.
+    """The root. `subject`, `version`, `schema_id` and `detail` are set where the error has them.
 
-    The message is `template` filled with those fields, or `message` where an answer already carries one.
+    The message is `template` formatted with those fields, or `message` where a response already has one.
     """
 
     template: ClassVar[str] = "{detail}"
@@ -80,7 +80,7 @@ class VersionNotFound(RegistryError):
 
 
 class SchemaNotFound(RegistryError):
-    """With `schema_id` when an id was asked for; without when a schema was looked up."""
+    """`schema_id` is set for a request by id, and None for a lookup of a schema."""
 
     template = "Schema not found"
 
@@ -115,7 +115,7 @@ class SubjectModeNotConfigured(RegistryError):
 
 
 class IncompatibleSchema(RegistryError):
-    """`findings` are the messages, one per problem; `detail` is their list as text."""
+    """`findings` has one message per incompatibility; `detail` is the list as text."""
 
     template = (
         'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: {detail}'
@@ -167,7 +167,7 @@ class ReferenceExists(RegistryError):
 
 
 class SchemaIdMismatch(RegistryError):
-    """`schema_id` is the one that the content has; `detail` the one that was to be imposed."""
+    """`schema_id` is the id of the registered content; `detail` is the id that the request imposed."""
 
     template = "Schema already registered with id {schema_id} instead of input id {detail}"
 
@@ -187,7 +187,7 @@ class StoreError(RegistryError):
 
 
 class DatabaseUnusable(StoreError):
-    """The message is `problem`, and `remedy` where one is known ("": none)."""
+    """The message is `problem`, followed by `remedy` unless that is empty."""
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
         super().__init__(f"{problem}: {remedy}" if remedy else problem)
@@ -196,19 +196,19 @@ class DatabaseUnusable(StoreError):
 
 
 class DatabaseOutdated(DatabaseUnusable):
-    """A SQLite database is upgraded when the registry starts, others by `headrace registry db upgrade`."""
+    """An SQLite database is upgraded at the start, other databases by `headrace registry db upgrade`."""
 
 
 class TokenKeysUnusable(RegistryError):
-    """The keys that tokens are checked with cannot be had, for the reason given."""
+    """The keys that verify bearer tokens cannot be read; the message gives the reason."""
 
 
 class UsersFileUnusable(RegistryError):
-    """`detail` is one sentence for the person who starts the registry."""
+    """`detail` is one sentence for the operator of the registry."""
 
 
 class ServiceError(RegistryError):
-    """`status` and `error_code` are those of the answer."""
+    """`status` and `error_code` come from the response."""
 
     def __init__(self, detail: str, *, status: int = 0, error_code: int = 0) -> None:
         self.status = status
@@ -220,12 +220,12 @@ class CredentialsRefused(ServiceError):
     pass
 
 
-class AccessRefused(RegistryError):
+class AccessDenied(RegistryError):
     pass
 
 
 class RegistryUnavailable(RegistryError):
-    """`url` is the registry's address."""
+    """`url` is the address of the registry."""
 
     template = "schema registry at {detail}"
 
@@ -234,12 +234,12 @@ class RegistryUnavailable(RegistryError):
         super().__init__(f"{url} cannot be reached: {reason}")
 
 
-UNANSWERED = (RegistryUnavailable, ServiceError, StoreError)
-"""What a client can meet that says nothing of what it asked: later, or to another user, there is an answer."""
+INCONCLUSIVE_ERRORS = (RegistryUnavailable, ServiceError, StoreError)
+"""Errors of a request that leave its result unknown. A later request, or one of another user, may succeed."""
 
 
 class ExportFileInvalid(RegistryError):
-    """`place` is the file's name, with a line number where the error is one line's."""
+    """`place` is the file name, with a line number for an error in one line."""
 
     def __init__(self, place: str, problem: str) -> None:
         self.place = place
@@ -250,12 +250,12 @@ class RegistryChanged(RegistryError):
     pass
 
 
-class AnswerUnusable(RegistryError):
+class InvalidResponse(RegistryError):
     pass
 
 
-class FollowingStopped(RegistryError):
-    """`detail` is one sentence for the person who let it follow."""
+class ReplicationStopped(RegistryError):
+    """`detail` is one sentence for the operator of the replica."""
 
 
 class ImportStopped(RegistryError):

@@ -1,7 +1,7 @@
-"""Rule sets: what a client does to records of a schema when it writes, reads or migrates them.
+"""Rule sets: processing of records that clients run when they write, read or migrate them.
 
-The registry carries rules out to clients and runs none itself. They are part of a schema's content, as its metadata
-is: schemas that differ in their rules have different ids.
+The registry only stores rules and returns them to clients. Rules are part of a schema's content, like its metadata:
+schemas with different rules have different ids.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class RuleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`tags` and the names of `params` are sorted; texts that the client left out, or that say nothing, are None.
+    """A rule. `tags` and `params` are sorted; optional texts are None when they are missing or empty.
 
-    Name and type are as the client wrote them, since an empty one is another mistake than none.
+    `name` and `type` stay as the client sent them, because an empty value is another error than a missing one.
     """
 
     name: str | None
@@ -51,7 +51,7 @@ class Rule:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Rule:
-        """The rule that JSON in the API's spelling means, whose values have the right types."""
+        """A rule from JSON with the API's keys; the types of the values are already checked."""
         return cls(
             values.get("name"),
             values.get("doc") or None,
@@ -67,7 +67,7 @@ class Rule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that have something to say, in the API's order; `disabled` is always one of them."""
+        """JSON with the API's keys in the API's order, without empty values; `disabled` is always included."""
         values: dict[str, Any] = {
             "name": self.name,
             "doc": self.doc,
@@ -80,11 +80,11 @@ class Rule:
             "onSuccess": self.on_success,
             "onFailure": self.on_failure,
         }
-        said = {key: value for key, value in values.items() if value or (key == "type" and value is not None)}
-        return {**said, "disabled": self.disabled}
+        present = {key: value for key, value in values.items() if value or (key == "type" and value is not None)}
+        return {**present, "disabled": self.disabled}
 
     def hashed_bytes(self) -> bytes:
-        """What the rule adds to the bytes that a schema's guid is made of."""
+        """The rule's part of the bytes that the schema guid hashes."""
         texts = [self.name, self.doc, self.kind.value, self.mode.value, self.type, *self.tags]
         texts += [text for pair in self.params for text in pair]
         texts += [self.expr, self.on_success, self.on_failure]
@@ -93,7 +93,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules in the order in which clients run them. `enable_at` is from when they hold, as the client wrote it."""
+    """Rules in the order in which clients run them. `enable_at` is their start time as the client sent it."""
 
     migration: tuple[Rule, ...] = ()
     domain: tuple[Rule, ...] = ()
@@ -102,17 +102,17 @@ class RuleSet:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RuleSet:
-        """The rule set that JSON in the API's spelling means, whose values have the right types."""
+        """A rule set from JSON with the API's keys; the types of the values are already checked."""
         migration, domain, encoding = (tuple(Rule.of(rule) for rule in values.get(part.key) or ()) for part in PARTS)
         return cls(migration, domain, encoding, values.get("enableAt") or None)
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that have something to say, in the API's order."""
+        """JSON with the API's keys in the API's order, without empty values."""
         lists = {part.key: [rule.to_json() for rule in part.rules(self)] for part in PARTS}
         return {key: value for key, value in {**lists, "enableAt": self.enable_at}.items() if value}
 
     def hashed_bytes(self) -> bytes:
-        """What the rules add to the bytes that a schema's guid is made of."""
+        """The rules' part of the bytes that the schema guid hashes."""
         rules = b"".join(rule.hashed_bytes() for part in PARTS for rule in part.rules(self))
         return rules + (self.enable_at or "").encode()
 
@@ -121,7 +121,7 @@ class RuleSet:
 
 
 class _Part(NamedTuple):
-    """One of the lists of a rule set: its key in JSON, its name in messages, and the modes that its rules may have."""
+    """One list of a rule set: its JSON key, its title in messages, and the modes that its rules may have."""
 
     key: str
     title: str
@@ -143,10 +143,10 @@ PARTS: Final = (
 
 
 def check_rule_set(rule_set: RuleSet) -> None:
-    """Makes sure that rules can be told apart and stand in lists whose modes they have.
+    """Checks that rule names are valid and unique, and that each list has only rules of its modes.
 
     Raises:
-        InvalidRuleSet: says which rule is wrong.
+        InvalidRuleSet: the message names the rule.
     """
     names: set[str] = set()
     for part in PARTS:
@@ -163,7 +163,7 @@ def check_rule_set(rule_set: RuleSet) -> None:
 
 
 def _check_action(rule: Rule, action: str | None) -> None:
-    """A mode of two directions may have an action for each, with a comma between; others have one."""
+    """Modes of two directions may have two actions, separated by a comma; other modes have one action."""
     if action is not None and "," in action and rule.mode not in (RuleMode.WRITEREAD, RuleMode.UPDOWN):
         raise InvalidRuleSet("Multiple actions only valid with WRITEREAD and UPDOWN")
 
@@ -177,16 +177,16 @@ def _checked_name(name: str | None) -> str:
         raise InvalidRuleSet("Rule name too long")
     if not (name[0].isalpha() or name[0] == "_"):
         raise InvalidRuleSet(f"Illegal initial character in rule name: {name}")
-    # Java's letters and digits; a digit there is only what can be written as a decimal.
+    # Letters and digits as Java defines them: a digit is a decimal character.
     if not all(character.isalpha() or character.isdecimal() or character in "_-" for character in name):
         raise InvalidRuleSet(f"Illegal character in rule name: {name}")
     return name
 
 
 def merged_rules(*layers: RuleSet | None) -> RuleSet | None:
-    """Rule sets laid over each other, from the weakest to the strongest; None where no layer has one.
+    """Merges rule sets from the weakest to the strongest layer; None if no layer has one.
 
-    In each list a rule takes the place of an earlier layer's rule of its name, and comes after the rules that are left.
+    A rule replaces a weaker rule of the same name in its list, and follows the remaining rules.
     """
     merged: RuleSet | None = None
     for layer in layers:
@@ -204,7 +204,7 @@ def _overlaid(lower: Iterable[Rule], upper: tuple[Rule, ...]) -> tuple[Rule, ...
 
 
 def rules_without(rule_set: RuleSet, names: Collection[str]) -> RuleSet:
-    """A rule set without the rules of these names."""
+    """A rule set without the named rules."""
     migration, domain, encoding = (
         tuple(rule for rule in part.rules(rule_set) if rule.name not in names) for part in PARTS
     )

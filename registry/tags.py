@@ -1,4 +1,4 @@
-"""Tags inside a schema: labels of records and fields, in the schema's own text as the property `confluent:tags`."""
+"""Tags of records and fields, which a schema's text has as the property `confluent:tags`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EntityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaggedEntity:
-    """A record (`namespace.Record`) or a field of one (`namespace.Record.field`) with tags, in the order given."""
+    """Tags, in the given order, of a record (`namespace.Record`) or a field (`namespace.Record.field`)."""
 
     path: str
     kind: EntityKind
@@ -38,10 +38,10 @@ class UnknownEntity(Exception):
 
 
 def tagged_entities(schema: Schema) -> list[TaggedEntity]:
-    """What has tags, also in referenced types: each record once, before its fields."""
+    """The tagged records and fields, also of referenced types: each record once, before its fields."""
     found: list[TaggedEntity] = []
     seen: set[Name] = set()
-    # Not by recursion, since each schema that is referred to adds its own depth.
+    # Iterative: each referenced schema adds to the depth, which would exceed the recursion limit.
     pending: list[Type | TaggedEntity] = [schema.root]
     while pending:
         item = pending.pop()
@@ -59,7 +59,7 @@ def tagged_entities(schema: Schema) -> list[TaggedEntity]:
 
 
 def entities_with(schema: Schema, tags: Iterable[str]) -> list[TaggedEntity]:
-    """What has one of these tags; `*` is any tag."""
+    """The records and fields with one of these tags; `*` matches any tag."""
     wanted = set(tags)
     return [item for item in tagged_entities(schema) if ANY_TAG in wanted or wanted & set(item.tags)]
 
@@ -81,10 +81,10 @@ def _texts(value: JsonValue) -> tuple[str, ...]:
 
 
 def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEntity]) -> str:
-    """A schema's canonical text with tags added to and then removed from what they name.
+    """The canonical text of a schema after adding and then removing tags.
 
     Raises:
-        UnknownEntity: the text itself, without its references, defines no such record or field.
+        UnknownEntity: the text, without its references, does not define such a record or field.
     """
     value = json.loads(text)
     defined = _defined(value)
@@ -96,8 +96,8 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
         node = defined.get((path, kind))
         if node is None:
             raise UnknownEntity(path)
-        gone = set(removed)
-        left = [tag for tag in dict.fromkeys([*_texts(node.get(TAGS_PROPERTY)), *added]) if tag not in gone]
+        dropped = set(removed)
+        left = [tag for tag in dict.fromkeys([*_texts(node.get(TAGS_PROPERTY)), *added]) if tag not in dropped]
         if left:
             node[TAGS_PROPERTY] = left
         else:
@@ -106,13 +106,13 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
 
 
 def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEntity]:
-    """Those of the entities that a canonical text defines."""
+    """The entities that a canonical text defines."""
     defined = _defined(json.loads(text))
     return [entity for entity in entities if (entity.path, entity.kind) in defined]
 
 
 def _defined(value: Any) -> dict[tuple[str, EntityKind], dict[str, Any]]:
-    """The JSON objects of all records and fields by their paths; a path without a namespace is the outermost's."""
+    """The JSON objects of all records and fields by path. A path without namespace means the outermost match."""
     found: dict[tuple[str, EntityKind], dict[str, Any]] = {}
     pending: deque[tuple[Any, str]] = deque([(value, "")])
     while pending:

@@ -1,1 +1,1 @@
-"""Who may do what: users, their rights on subjects, and the decision about a request. Knows nothing of HTTP servers."""
+"""Access control: users, their permissions on subjects, and authorization of requests. Independent of HTTP."""

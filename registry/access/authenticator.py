@@ -1,16 +1,16 @@
-"""Who sent a request: by the value of its Authorization header, else by the client certificate of its connection.
+"""Authenticates requests by their Authorization header, or without one by the client certificate of the connection.
 
 The header has a user and password (HTTP basic authentication, RFC 7617) or a bearer token (RFC 6750).
 
-A password's hash takes a fifth of a second, so what was once found right, or wrong a moment ago, is remembered by a
-keyed digest of the header; no password is kept. `recall` answers from that alone and never waits. The users file is
-read again when it changes; one that cannot be read or has a mistake changes nothing, and is logged.
+A password hash takes a fifth of a second. The result of a check is therefore cached under a keyed digest of the header;
+passwords are never stored. `cached_principal` uses only this cache and never waits. A changed users file is read again.
+If it cannot be read or has a mistake, the previous policy stays in force and the error is logged.
 
-Guessing is not to keep others out. Turns go to who has waited longest, and addresses that have just sent a wrong
-password have one of them for all together. Whoever gets none is told at once to come again, and the check is made
-meanwhile in a place that is the name's own, one for each name of the file and one for all others, so that who comes
-again with the right password is let in. What those places find wrong is not told, nor remembered: with answers or
-times of their own they would tell which names there are.
+A client that guesses passwords must not lock out others. Checks run in the order of arrival. All addresses that have
+just sent a wrong password share one check at a time. A request that cannot be checked in time is denied with
+`TOO_BUSY`, and its password is checked in the background: one pending check for each user of the file, and one for all
+unknown names. After a background check succeeds, the next request with that password is accepted. The failure of a
+background check is neither reported nor cached, because different responses or times would reveal which users exist.
 """
 
 from __future__ import annotations
@@ -30,47 +30,53 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from headrace.registry.access.needs import NO_CREDENTIALS, TOO_BUSY, WRONG_CREDENTIALS, WRONG_TOKEN, Refusal
 from headrace.registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
-from headrace.registry.access.tokens import TokenRefused, Tokens
+from headrace.registry.access.required_permissions import (
+    NO_CREDENTIALS,
+    TOO_BUSY,
+    WRONG_CREDENTIALS,
+    WRONG_TOKEN,
+    Denial,
+)
+from headrace.registry.access.tokens import TokenRejected, TokenVerifier
 from headrace.registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
 from headrace.registry.errors import UsersFileUnusable
 
 logger = logging.getLogger(__name__)
 
-RELOAD_S: Final = 1.0  # between looks at the users file
-REMEMBERED_MAX: Final = 4096  # headers found right
-REJECTED_MAX: Final = 1024  # headers found wrong
-REJECTED_S: Final = 10.0  # so long a wrong password is not computed again; a new user waits at most that
-CHECKS_MAX: Final = 2  # hashes computed at once, of 16 MB each; more would only take the cores from other requests
-CHECK_WAIT_S: Final = 3.0  # for a turn
-CHECKS_WAITING_MAX: Final = 6  # at once; they take threads that other requests need
-GUESSES_MAX: Final = 1  # checks at once of all addresses that have just sent a wrong password; others have the rest
-GUESSERS_MAX: Final = 16_384  # addresses that are known to have sent one, for `REJECTED_S`
-IPV6_NETWORK_BITS: Final = 64  # of an address; the others are chosen by whoever has the network
+RELOAD_S: Final = 1.0  # between checks whether the users file has changed
+ACCEPTED_MAX: Final = 4096  # cached headers with valid credentials
+REJECTED_MAX: Final = 1024  # cached headers with wrong credentials
+REJECTED_S: Final = 10.0  # how long a wrong password stays cached; a new user may have to wait this long
+CHECKS_MAX: Final = 2  # concurrent hash computations of 16 MB each; more would slow down other requests
+CHECK_WAIT_S: Final = 3.0  # longest wait for a check
+CHECKS_WAITING_MAX: Final = 6  # waiting checks; each occupies a thread that other requests need
+GUESSES_MAX: Final = 1  # concurrent checks for all addresses that have just sent a wrong password
+GUESSERS_MAX: Final = 16_384  # addresses in memory that have sent a wrong password within `REJECTED_S`
+IPV6_NETWORK_BITS: Final = 64  # prefix that identifies a client; its network can choose the other bits freely
 HEADER_CHARS_MAX: Final = 4096
-TOKEN_CHARS_MAX: Final = 16_384  # those with many roles are long
+TOKEN_CHARS_MAX: Final = 16_384  # tokens with many roles are long
 
-Answer = Principal | Refusal
+AuthenticationResult = Principal | Denial
 
 
 class UsersFile:
-    """The users of a file. Thread-safe."""
+    """Authenticates the users of a users file. Thread-safe."""
 
     def __init__(
         self,
         path: Path,
         clock: Callable[[], float] = time.monotonic,
         *,
-        tokens: Tokens | None = None,
+        tokens: TokenVerifier | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """
         Args:
-            path: the file.
-            clock: for all that is remembered for a while.
-            tokens: checks bearer tokens; None refuses them.
-            now_s: the time in seconds since 1970, for when tokens end.
+            path: the users file.
+            clock: a monotonic clock for caches and reloads.
+            tokens: verifies bearer tokens; None rejects them.
+            now_s: the time in seconds since 1970, for the expiry of tokens.
 
         Raises:
             UsersFileUnusable: the file cannot be read or has a mistake.
@@ -80,83 +86,93 @@ class UsersFile:
         self._tokens = tokens
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._turns = _Turns(CHECKS_MAX, CHECKS_WAITING_MAX)
+        self._checks = _FairSemaphore(CHECKS_MAX, CHECKS_WAITING_MAX)
         self._guesses = 0
-        self._wrong_of: OrderedDict[str, float] = OrderedDict()
-        self._put_off: OrderedDict[str, tuple[bytes, str, str]] = OrderedDict()
-        self._checks_put_off = False
+        self._wrong_at: OrderedDict[str, float] = OrderedDict()
+        self._background_checks: OrderedDict[str, tuple[bytes, str, str]] = OrderedDict()
+        self._has_background_thread = False
         self._key = secrets.token_bytes(32)
-        self._state = _State(Policy())
+        self._state = _PolicyState(Policy())
         self._stamp: tuple[int, ...] = ()
-        self._look_at = 0.0
+        self._reload_at = 0.0
         self._load(_stamp(path))
 
     @property
-    def takes_tokens(self) -> bool:
+    def accepts_tokens(self) -> bool:
         return self._tokens is not None
 
-    def recall(self, authorization: str | None, certificate: str = "") -> Principal | None:
-        """At once, or None when that needs `authenticate`. `certificate` is the subject of one that was checked."""
+    def cached_principal(self, authorization: str | None, certificate: str = "") -> Principal | None:
+        """The principal without waiting, or None if it takes `authenticate`.
+
+        Args:
+            authorization: the value of the header.
+            certificate: the subject of a verified client certificate; "" without one.
+        """
         now = self._clock()
-        if now >= self._look_at:
-            self._look(now)
+        if now >= self._reload_at:
+            self._reload_if_changed(now)
         state = self._state
         if authorization is None:
             name = state.policy.subjects.get(certificate) if certificate else None
             return state.policy.anonymous if name is None else state.policy.principals[name]
         digest = self._digest(authorization)
-        known = state.bearers.get(digest)
-        if known is not None:
-            return known[0] if self._now_s() < known[1] else None
-        return state.right.get(digest)
+        with_token = state.tokens.get(digest)
+        if with_token is not None:
+            return with_token[0] if self._now_s() < with_token[1] else None
+        return state.accepted.get(digest)
 
-    def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> Answer:
-        """May take a fraction of a second, so not for an event loop. `address` is the client's."""
-        found = self.recall(authorization, certificate)
+    def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> AuthenticationResult:
+        """Authenticates a request of a client at `address`.
+
+        It may take a fraction of a second, so it must not run in an event loop.
+        """
+        found = self.cached_principal(authorization, certificate)
         if found is not None or authorization is None:
             return found or NO_CREDENTIALS
         state = self._state
         scheme, _, token = authorization.partition(" ")
         if self._tokens is not None and scheme.lower() == "bearer":
-            return self._check_token(self._tokens, state, authorization, token.strip())
+            return self._verify_token(self._tokens, state, authorization, token.strip())
         digest = self._digest(authorization)
         with self._lock:
-            known = state.right.get(digest)
+            known = state.accepted.get(digest)
             if known is not None:
                 return known
-            if self._clock() - state.wrong.get(digest, -math.inf) < REJECTED_S:
+            if self._clock() - state.rejected.get(digest, -math.inf) < REJECTED_S:
                 return WRONG_CREDENTIALS
             pending = state.pending.get(digest)
-            mine = pending is None
+            is_first = pending is None
             if pending is None:
                 pending = state.pending[digest] = Future()
-        if not mine:
+        if not is_first:
             return pending.result()
-        # Fifty clients that start with the same password have it computed once.
-        answer: Answer = TOO_BUSY
+        # Fifty clients that start with the same password share one check.
+        result: AuthenticationResult = TOO_BUSY
         try:
-            answer = self._check(state, digest, authorization, address)
-            self._remember(state, digest, answer)
+            result = self._check(state, digest, authorization, address)
+            self._cache_result(state, digest, result)
         finally:
             with self._lock:
                 del state.pending[digest]
-            pending.set_result(answer)
-        return answer
+            pending.set_result(result)
+        return result
 
-    def _check_token(self, tokens: Tokens, state: _State, authorization: str, token: str) -> Answer:
+    def _verify_token(
+        self, tokens: TokenVerifier, state: _PolicyState, authorization: str, token: str
+    ) -> AuthenticationResult:
         try:
-            bearer = tokens.bearer(token if len(token) <= TOKEN_CHARS_MAX else "")
-        except TokenRefused as refusal:
-            logger.info("token_refused cause=%s", refusal)
+            identity = tokens.verify(token if len(token) <= TOKEN_CHARS_MAX else "")
+        except TokenRejected as rejection:
+            logger.info("token_rejected cause=%s", rejection)
             return WRONG_TOKEN
-        principal = state.policy.with_roles(bearer.name, bearer.roles)
+        principal = state.policy.with_roles(identity.name, identity.roles)
         with self._lock:
-            state.bearers[self._digest(authorization)] = principal, bearer.expires_s
-            while len(state.bearers) > REMEMBERED_MAX:
-                state.bearers.popitem(last=False)
+            state.tokens[self._digest(authorization)] = principal, identity.expires_s
+            while len(state.tokens) > ACCEPTED_MAX:
+                state.tokens.popitem(last=False)
         return principal
 
-    def _check(self, state: _State, digest: bytes, authorization: str, address: str) -> Answer:
+    def _check(self, state: _PolicyState, digest: bytes, authorization: str, address: str) -> AuthenticationResult:
         credentials = _credentials(authorization)
         if credentials is None:
             return WRONG_CREDENTIALS
@@ -165,85 +181,87 @@ class UsersFile:
             is_guess = self._has_guessed(network)
             may_wait = not is_guess or self._guesses < GUESSES_MAX
             self._guesses += is_guess and may_wait
-        answer: Answer = TOO_BUSY
+        result: AuthenticationResult = TOO_BUSY
         if may_wait:
             try:
-                answer = self._check_in_turn(state, network, is_guess, *credentials)
+                result = self._check_in_order(state, network, is_guess, *credentials)
             finally:
                 with self._lock:
                     self._guesses -= is_guess
-        if answer is TOO_BUSY:
-            self._check_later(digest, *credentials)
-        return answer
+        if result is TOO_BUSY:
+            self._check_in_background(digest, *credentials)
+        return result
 
     def _has_guessed(self, network: str) -> bool:
-        return self._clock() - self._wrong_of.get(network, -math.inf) < REJECTED_S
+        return self._clock() - self._wrong_at.get(network, -math.inf) < REJECTED_S
 
-    def _check_in_turn(self, state: _State, network: str, is_guess: bool, name: str, password: str) -> Answer:
-        if not self._turns.take(CHECK_WAIT_S):
+    def _check_in_order(
+        self, state: _PolicyState, network: str, is_guess: bool, name: str, password: str
+    ) -> AuthenticationResult:
+        if not self._checks.acquire(CHECK_WAIT_S):
             return TOO_BUSY
         try:
             with self._lock:
-                # Many at once of an address that nobody knew; the first of them was wrong.
+                # Another request of this address was checked during the wait, and its password was wrong.
                 if not is_guess and self._has_guessed(network):
                     return TOO_BUSY
-            answer = _compared(state, name, password)
-            if answer is WRONG_CREDENTIALS:
+            result = _check_password(state, name, password)
+            if result is WRONG_CREDENTIALS:
                 with self._lock:
-                    self._wrong_of[network] = self._clock()
-                    self._wrong_of.move_to_end(network)
-                    while len(self._wrong_of) > GUESSERS_MAX:
-                        self._wrong_of.popitem(last=False)
-            return answer
+                    self._wrong_at[network] = self._clock()
+                    self._wrong_at.move_to_end(network)
+                    while len(self._wrong_at) > GUESSERS_MAX:
+                        self._wrong_at.popitem(last=False)
+            return result
         finally:
-            self._turns.give_back()
+            self._checks.release()
 
-    def _check_later(self, digest: bytes, name: str, password: str) -> None:
+    def _check_in_background(self, digest: bytes, name: str, password: str) -> None:
         with self._lock:
-            place = name if name in self._state.policy.hashes else ""
-            if place in self._put_off:
+            key = name if name in self._state.policy.hashes else ""
+            if key in self._background_checks:
                 return
-            self._put_off[place] = digest, name, password
-            if self._checks_put_off:
+            self._background_checks[key] = digest, name, password
+            if self._has_background_thread:
                 return
-            self._checks_put_off = True
-        threading.Thread(target=self._check_what_is_put_off, name="passwords", daemon=True).start()
+            self._has_background_thread = True
+        threading.Thread(target=self._run_background_checks, name="passwords", daemon=True).start()
 
-    def _check_what_is_put_off(self) -> None:
+    def _run_background_checks(self) -> None:
         while True:
             with self._lock:
-                if not self._put_off:
-                    self._checks_put_off = False
+                if not self._background_checks:
+                    self._has_background_thread = False
                     return
-                _, (digest, name, password) = self._put_off.popitem(last=False)
+                _, (digest, name, password) = self._background_checks.popitem(last=False)
                 state = self._state
             try:
-                answer = _compared(state, name, password)
+                result = _check_password(state, name, password)
             except Exception:
                 logger.exception("password_not_checked")
                 continue
-            if isinstance(answer, Principal):
-                self._remember(state, digest, answer)
+            if isinstance(result, Principal):
+                self._cache_result(state, digest, result)
 
-    def _remember(self, state: _State, digest: bytes, answer: Answer) -> None:
+    def _cache_result(self, state: _PolicyState, digest: bytes, result: AuthenticationResult) -> None:
         with self._lock:
-            if isinstance(answer, Principal):
-                state.right[digest] = answer
-                while len(state.right) > REMEMBERED_MAX:
-                    state.right.popitem(last=False)
-            elif answer is WRONG_CREDENTIALS:
-                state.wrong[digest] = self._clock()
-                while len(state.wrong) > REJECTED_MAX:
-                    state.wrong.popitem(last=False)
+            if isinstance(result, Principal):
+                state.accepted[digest] = result
+                while len(state.accepted) > ACCEPTED_MAX:
+                    state.accepted.popitem(last=False)
+            elif result is WRONG_CREDENTIALS:
+                state.rejected[digest] = self._clock()
+                while len(state.rejected) > REJECTED_MAX:
+                    state.rejected.popitem(last=False)
 
     def _digest(self, authorization: str) -> bytes:
         return hashlib.blake2b(authorization.encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()
 
-    def _look(self, now: float) -> None:
+    def _reload_if_changed(self, now: float) -> None:
         with self._lock:
-            if now < self._look_at:
+            if now < self._reload_at:
                 return
-            self._look_at = now + RELOAD_S
+            self._reload_at = now + RELOAD_S
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -251,49 +269,49 @@ class UsersFile:
             self._load(stamp)
             logger.info("users_file_read path=%s users=%d", self._path, len(self._state.policy.principals))
         except UsersFileUnusable as error:
-            logger.error("users_file_refused cause=%s", error)
+            logger.error("users_file_not_read cause=%s", error)
 
     def _load(self, stamp: tuple[int, ...]) -> None:
-        # A file with a mistake is not read, and complained of, every second.
+        # Set first, so that a file with a mistake is read and logged only once.
         self._stamp = stamp
         try:
             policy = parse_users(self._path.read_text(encoding="utf-8"))
         except OSError as error:
             raise UsersFileUnusable(f"the users file {self._path} cannot be read: {error.strerror}") from error
         except (UsersFileInvalid, UnicodeDecodeError) as error:
-            raise UsersFileUnusable(f"the users file {self._path} is not understood: {error}") from error
+            raise UsersFileUnusable(f"the users file {self._path} is invalid: {error}") from error
         with self._lock:
-            self._state = self._state.under(policy)
+            self._state = self._state.with_policy(policy)
 
 
-class _State:
-    """What one version of the file says, and what was found with it."""
+class _PolicyState:
+    """A version of the users file, and the cached results of checks against it."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.right: OrderedDict[bytes, Principal] = OrderedDict()
-        self.wrong: OrderedDict[bytes, float] = OrderedDict()
-        self.bearers: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
-        """Of tokens that were found right: until when. Under another policy they are read again, which is quick."""
-        self.pending: dict[bytes, Future[Answer]] = {}
-        self.nobodies = [
+        self.accepted: OrderedDict[bytes, Principal] = OrderedDict()
+        self.rejected: OrderedDict[bytes, float] = OrderedDict()
+        self.tokens: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        """Principals and expiry times of valid tokens. A new policy starts empty, because verification is fast."""
+        self.pending: dict[bytes, Future[AuthenticationResult]] = {}
+        self.dummy_hashes = [
             PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
             for cost in {known.cost for known in policy.hashes.values()} or {DEFAULT_COST}
         ]
-        """No password's hashes, one of each cost that the file has."""
+        """Random hashes without a password, one for each cost in the file."""
 
-    def under(self, policy: Policy) -> _State:
-        """The state under another policy: only those whose password has not changed are known from the start."""
-        found = _State(policy)
-        for digest, principal in self.right.items():
+    def with_policy(self, policy: Policy) -> _PolicyState:
+        """The state for a new policy. Accepted headers stay cached for users whose password has not changed."""
+        found = _PolicyState(policy)
+        for digest, principal in self.accepted.items():
             name = principal.name
             if name in policy.hashes and policy.hashes[name] == self.policy.hashes[name]:
-                found.right[digest] = policy.principals[name]
+                found.accepted[digest] = policy.principals[name]
         return found
 
 
-class _Turns:
-    """So many at once, and then whoever has waited longest: newcomers never pass those who wait. Thread-safe."""
+class _FairSemaphore:
+    """A semaphore that serves waiting threads in their order of arrival. Thread-safe."""
 
     def __init__(self, count: int, waiting_max: int) -> None:
         self._lock = threading.Lock()
@@ -301,25 +319,25 @@ class _Turns:
         self._waiting: deque[threading.Event] = deque()
         self._waiting_max = waiting_max
 
-    def take(self, timeout_s: float) -> bool:
-        """Whether it is the caller's turn, who then has to give it back; False when too many wait, or for too long."""
+    def acquire(self, timeout_s: float) -> bool:
+        """False if too many threads wait, or after the timeout; otherwise the caller must `release`."""
         with self._lock:
             if self._free:
                 self._free -= 1
                 return True
             if len(self._waiting) >= self._waiting_max:
                 return False
-            turn = threading.Event()
-            self._waiting.append(turn)
-        if turn.wait(timeout_s):
+            acquired = threading.Event()
+            self._waiting.append(acquired)
+        if acquired.wait(timeout_s):
             return True
         with self._lock:
-            if turn.is_set():
-                return True  # just now
-            self._waiting.remove(turn)
+            if acquired.is_set():
+                return True  # acquired between the timeout and the lock
+            self._waiting.remove(acquired)
             return False
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -327,18 +345,18 @@ class _Turns:
                 self._free += 1
 
 
-def _compared(state: _State, name: str, password: str) -> Answer:
+def _check_password(state: _PolicyState, name: str, password: str) -> AuthenticationResult:
     expected = state.policy.hashes.get(name)
-    # One hash of each cost whoever it is, known or not, so that names cannot be found out by the time.
-    found = [
-        (expected if expected is not None and expected.cost == nobody.cost else nobody).matches(password)
-        for nobody in state.nobodies
+    # One hash of each cost for every name, known or not, so that the time does not reveal which users exist.
+    matches = [
+        (expected if expected is not None and expected.cost == dummy.cost else dummy).matches(password)
+        for dummy in state.dummy_hashes
     ]
-    return state.policy.principals[name] if any(found) and expected is not None else WRONG_CREDENTIALS
+    return state.policy.principals[name] if any(matches) and expected is not None else WRONG_CREDENTIALS
 
 
 def _network(address: str) -> str:
-    """What one sender has of addresses: itself, or of IPv6 the network that it is in."""
+    """The key of a client address: the address, or for IPv6 its network."""
     try:
         found = ipaddress.IPv6Address(address)
     except ValueError:
@@ -349,7 +367,7 @@ def _network(address: str) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Differs when the file was written, replaced or removed."""
+    """Changes when the file is written, replaced or removed."""
     try:
         status = path.stat()
     except OSError as error:
@@ -358,7 +376,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _credentials(authorization: str) -> tuple[str, str] | None:
-    """(user, password) of a header's value; None when it is of another scheme or malformed."""
+    """(user, password) of a basic authentication header; None for another scheme or a malformed value."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic" or len(authorization) > HEADER_CHARS_MAX:
         return None

@@ -1,6 +1,6 @@
-"""Hashes of passwords: scrypt (RFC 7914) from the standard library, written `$scrypt$ln=14,r=8,p=5$salt$hash`.
+"""Password hashes: scrypt (RFC 7914) from the standard library, written `$scrypt$ln=14,r=8,p=5$salt$hash`.
 
-That is the PHC string format, salt and hash in base64 without padding, which passlib and others write too.
+This is the PHC string format, which passlib and others also write. Salt and hash are base64 without padding.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-PASSWORD_BYTES_MAX: Final = 1024  # what is longer is refused, since it is hashed for whoever sends it
+PASSWORD_BYTES_MAX: Final = 1024  # longer ones are rejected, because any client can make the server hash them
 SALT_BYTES: Final = 16
 HASH_BYTES: Final = 32
-MEMORY_BYTES_MAX: Final = 256 * 1024 * 1024  # of one check; a file asks for it, and a typing error must not take more
+MEMORY_BYTES_MAX: Final = 256 * 1024 * 1024  # per check; limits the effect of a typing error in the users file
 
 _FORMAT = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a check costs: 2**log2_n * r * 128 bytes of memory, and p times the work of filling it."""
+    """Cost of a check: 2**log2_n * r * 128 bytes of memory, filled p times."""
 
     log2_n: int = 14
     r: int = 8
@@ -42,12 +42,12 @@ class Cost:
 
 
 DEFAULT_COST: Final = Cost()
-"""16 MB and some 0.2 s, which OWASP's Password Storage Cheat Sheet counts as equal to 128 MB filled once."""
+"""16 MB and about 0.2 s. OWASP's Password Storage Cheat Sheet rates it equal to 128 MB filled once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """Constant-time to check; `str()` is the text for a users file."""
+    """Checked in constant time. `str()` gives the text for a users file."""
 
     cost: Cost
     salt: bytes = field(repr=False)
@@ -55,20 +55,21 @@ class PasswordHash:
 
     @classmethod
     def of(cls, password: str, salt: bytes, cost: Cost = DEFAULT_COST) -> PasswordHash:
-        """The hash of a password.
+        """Hashes a password.
 
         Args:
             password: any text.
-            salt: `SALT_BYTES` random bytes of its own.
-            cost: of a check.
+            salt: `SALT_BYTES` random bytes, never reused.
+            cost: the cost of a check.
         """
         return cls(cost, salt, _scrypt(password, salt, cost, HASH_BYTES))
 
     @classmethod
     def parse(cls, text: str) -> PasswordHash:
-        """
+        """Parses the text of a users file.
+
         Raises:
-            ValueError: it is not such a hash; the message does not repeat it.
+            ValueError: the text is not such a hash; the message does not repeat it.
         """
         found = _FORMAT.fullmatch(text)
         if found is None:
@@ -79,11 +80,11 @@ class PasswordHash:
         except binascii.Error:
             raise ValueError("salt or hash is not base64") from None
         if not 16 <= len(digest) <= 64:
-            raise ValueError("the hash has not between 16 and 64 bytes")
+            raise ValueError("the hash must have 16 to 64 bytes")
         return cls(cost, salt, digest)
 
     def matches(self, password: str) -> bool:
-        """Whether it is the hash of this password; takes equally long either way."""
+        """Whether the password has this hash. Both results take the same time."""
         return hmac.compare_digest(_scrypt(password, self.salt, self.cost, len(self.digest)), self.digest)
 
     def __str__(self) -> str:
@@ -98,7 +99,7 @@ def _scrypt(password: str, salt: bytes, cost: Cost, length: int) -> bytes:
         n=2**cost.log2_n,
         r=cost.r,
         p=cost.p,
-        # OpenSSL counts some kilobytes more than the algorithm needs.
+        # OpenSSL counts a few kilobytes more than the algorithm needs.
         maxmem=2 * cost.memory_bytes + 1024 * 1024,
         dklen=length,
     )

@@ -1,8 +1,8 @@
-"""Bearer tokens: signed by an issuer's key, for this registry, and what they say of who sent them (RFC 7519, OIDC).
+"""Verifies bearer tokens and reads the user and roles from their claims (RFC 7519, OIDC).
 
-Keys come from a JSON Web Key Set, of a file or of a URL. A key that is not known is asked for anew, though not more
-often than `REFRESH_S`, since anybody may send tokens that name one. While the URL does not answer, the keys of before
-serve.
+The keys are a JSON Web Key Set in a file or at a URL. An unknown key id makes the registry read the key set again, but
+at most every `REFRESH_S`, because any client can send tokens with unknown key ids. While the URL is unreachable, the
+previous keys remain in use.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-"""Signatures alone: with a shared secret whoever checks a token could make one, and "none" is nobody's."""
+"""Asymmetric signatures only. With a shared secret every verifier could issue tokens, and "none" has no signature."""
 
 KEY_KINDS: Final = frozenset({"RSA", "EC", "OKP"})
-REFRESH_S: Final = 30.0  # between two looks for keys, however many tokens name an unknown one
-KEYS_AGE_S: Final = 3600.0  # then keys are read again: one that was withdrawn serves so long
+REFRESH_S: Final = 30.0  # minimum time between two reads because of unknown key ids
+KEYS_AGE_S: Final = 3600.0  # maximum age of the keys; a withdrawn key is accepted until then
 FETCH_TIMEOUT_S: Final = 5.0
 KEYS_BYTES_MAX: Final = 1024 * 1024
-LEEWAY_S: Final = 60.0  # that the clocks of issuer and registry may differ by
-ROLES_MAX: Final = 1000  # of one token
+LEEWAY_S: Final = 60.0  # maximum clock difference between issuer and registry
+ROLES_MAX: Final = 1000  # per token
 
 
-class TokenRefused(Exception):
-    """The message says why, for the log: whoever sent the token is only told that it is refused."""
+class TokenRejected(Exception):
+    """The message gives the reason, for the log. The client only learns that its token was rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Which tokens are believed, and in which of their claims user and roles stand.
+    """The accepted issuer and audience, and the claims with the user and the roles.
 
-    `roles_claim` may lead into objects with dots, as `realm_access.roles`.
+    `roles_claim` may be a path with dots, such as `realm_access.roles`.
     """
 
     issuer: str
@@ -56,8 +56,8 @@ class TokenRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Bearer:
-    """Who sent a token; it is believed until `expires_s`, in seconds since 1970."""
+class TokenIdentity:
+    """User and roles of a token, valid until `expires_s` (seconds since 1970)."""
 
     name: str
     roles: tuple[str, ...]
@@ -65,12 +65,12 @@ class Bearer:
 
 
 class TokenKeys:
-    """A key set by its file or its `https://` or `http://` URL. Thread-safe; may wait for the network."""
+    """A key set in a file or at an `https://` or `http://` URL. Thread-safe; may wait for the network."""
 
     def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Raises:
-            TokenKeysUnusable: the file cannot be read or is none. A URL is not asked before there is a token.
+            TokenKeysUnusable: the file cannot be read or is not a key set. A URL is not read before the first token.
         """
         self._source = source
         self._is_url = source.startswith(("https://", "http://"))
@@ -82,14 +82,14 @@ class TokenKeys:
             self._read(clock())
 
     def key(self, key_id: str | None) -> jwt.PyJWK | None:
-        """The key of that name; a token that names none means the only one."""
+        """The key with this id. A token without key id means the only key of the set."""
         with self._lock:
             age = self._clock() - self._read_at
             if age >= KEYS_AGE_S or (self._find(key_id) is None and age >= REFRESH_S):
                 try:
                     self._read(self._clock())
                 except TokenKeysUnusable as error:
-                    logger.error("token_keys_refused cause=%s", error)
+                    logger.error("token_keys_not_read cause=%s", error)
             return self._find(key_id)
 
     def _find(self, key_id: str | None) -> jwt.PyJWK | None:
@@ -98,14 +98,14 @@ class TokenKeys:
         return self._keys.get(key_id)
 
     def _read(self, now: float) -> None:
-        self._read_at = now  # also of an attempt in vain, which is not made again at once
+        self._read_at = now  # set before the attempt, so that a failed one is not repeated at once
         try:
             found = jwt.PyJWKSet.from_json(self._text())
         except (OSError, urllib.error.URLError) as error:
             cause = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
             raise TokenKeysUnusable(f"the token keys {self._source} cannot be read: {cause}") from error
         except (jwt.PyJWTError, ValueError, AttributeError, TypeError) as error:
-            raise TokenKeysUnusable(f"the token keys {self._source} are no JSON Web Key Set: {error}") from error
+            raise TokenKeysUnusable(f"the token keys {self._source} are not a JSON Web Key Set: {error}") from error
         self._keys = {key.key_id: key for key in found.keys if key.key_type in KEY_KINDS}
         if not self._keys:
             raise TokenKeysUnusable(f"the token keys {self._source} have no public key, expected RSA, EC or Ed25519")
@@ -117,23 +117,24 @@ class TokenKeys:
             return str(response.read(KEYS_BYTES_MAX).decode("utf-8"))
 
 
-class Tokens:
-    """Checks tokens. Thread-safe; may wait for the network."""
+class TokenVerifier:
+    """Verifies tokens. Thread-safe; may wait for the network."""
 
     def __init__(self, keys: TokenKeys, rules: TokenRules) -> None:
         self._keys = keys
         self._rules = rules
 
-    def bearer(self, token: str) -> Bearer:
-        """
+    def verify(self, token: str) -> TokenIdentity:
+        """Returns the identity in a token.
+
         Raises:
-            TokenRefused: it is not signed by the issuer, not for this registry, over, or names no user.
+            TokenRejected: the issuer did not sign the token, or it has another audience, has expired or names no user.
         """
         rules = self._rules
         try:
             key = self._keys.key(jwt.get_unverified_header(token).get("kid"))
             if key is None:
-                raise TokenRefused("no key of the issuer has the name that it says")
+                raise TokenRejected("the issuer has no key with the id in the token")
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
@@ -144,15 +145,15 @@ class Tokens:
                 options={"require": ["exp", "iss", "aud"]},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise TokenRefused(str(error)) from error
+            raise TokenRejected(str(error)) from error
         name = claims.get(rules.user_claim)
         if not isinstance(name, str) or not name:
-            raise TokenRefused(f"it has no claim {rules.user_claim} that names a user")
-        return Bearer(name, _roles(claims, rules.roles_claim), float(claims["exp"]) + LEEWAY_S)
+            raise TokenRejected(f"the token has no claim {rules.user_claim} with a user name")
+        return TokenIdentity(name, _roles(claims, rules.roles_claim), float(claims["exp"]) + LEEWAY_S)
 
 
 def _roles(claims: Mapping[str, Any], path: str) -> tuple[str, ...]:
-    """A list of texts, or one text of words as `scope` has them; nothing where it is something else."""
+    """The roles: a list of texts, or one text of words like `scope`. Empty for other values."""
     found: Any = claims.get(path)
     if found is None:
         found = claims

@@ -1,14 +1,14 @@
-"""The users file: who there is and what each may do.
+"""The users file: users, their password hashes and their permissions.
 
-One line each, words separated by blanks, `#` begins a comment:
+One entry per line, with words separated by blanks. `#` begins a comment:
 
     user  NAME  HASH                  HASH as `headrace registry user NAME` prints it; `-` is no password
-    grant NAME  RIGHT  PATTERN        RIGHT is read, write or admin; PATTERN as in `rights.SubjectPattern`
-    certificate  NAME  SUBJECT        whoever shows a client certificate of that subject is the user NAME
+    grant NAME  PERMISSION  PATTERN   PERMISSION is read, write or admin; PATTERN as in `permissions.SubjectPattern`
+    certificate  NAME  SUBJECT        a client certificate with this subject authenticates the user NAME
 
-In a grant the name `*` is every user of the file, `@ROLE` is whoever has the role by a token, and `anonymous` is
-whoever comes with nothing, who can only be given read. What no line grants is refused. A SUBJECT is written as
-`CN=shop,O=Example` (RFC 4514), with `%20` for a blank.
+The NAME of a grant may also be `*` (every user of the file), `@ROLE` (every principal whose token has the role) or
+`anonymous` (clients without credentials, which can only be granted read). Everything else is denied. SUBJECT is an
+RFC 4514 name such as `CN=shop,O=Example`, with `%20` for a blank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from headrace.registry.access.passwords import PasswordHash
-from headrace.registry.access.rights import WILDCARD, Right, Rights, SubjectPattern
+from headrace.registry.access.permissions import WILDCARD, Permission, Permissions, SubjectPattern
 from headrace.registry.names import is_storable
 
 ANONYMOUS: Final = "anonymous"
@@ -33,58 +33,59 @@ SHAPES: Final = {
 }
 NO_HASH: Final = "-"
 ROLE: Final = "@"
-"""Before the name of a role, where a grant may name a user."""
+"""Prefix of a role name in a grant."""
 
-# Followed by a blank or not at all, so that a `#` within a pattern is one.
+# A comment begins at a blank or at the start of the line: a `#` inside a pattern is part of the pattern.
 _COMMENT = re.compile(r"(^|\s)#.*")
 
 
 class UsersFileInvalid(Exception):
-    """The message says which line, and what is wrong with it without repeating a hash."""
+    """The message gives the line and the mistake; it never repeats a hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request; `name` is "" for nobody that is known."""
+    """The sender of a request; `name` is "" for an anonymous client."""
 
     name: str
-    rights: Rights
+    permissions: Permissions
 
     @property
     def key(self) -> str:
-        """Answers that were made for one may be given to all others with the same key."""
-        return self.rights.key
+        """Principals with equal keys may receive the same cached response."""
+        return self.permissions.key
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A users file, read. `anonymous` is whoever comes without a password.
+    """The parsed users file. `anonymous` is the principal of clients without credentials.
 
-    `hashes` has those who have one; `roles` what each role is granted, `subjects` whose a certificate's subject is.
+    `hashes` has the users with a password, `roles` the grants of each role, and `subjects` the user of each certificate
+    subject.
     """
 
     hashes: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
     principals: Mapping[str, Principal] = field(default_factory=dict)
-    anonymous: Principal = Principal("", Rights())
-    roles: Mapping[str, tuple[tuple[Right, SubjectPattern], ...]] = field(default_factory=dict)
+    anonymous: Principal = Principal("", Permissions())
+    roles: Mapping[str, tuple[tuple[Permission, SubjectPattern], ...]] = field(default_factory=dict)
     subjects: Mapping[str, str] = field(default_factory=dict)
 
     def with_roles(self, name: str, roles: Sequence[str]) -> Principal:
-        """Somebody with the rights of these roles, and of the user of that name if there is one."""
+        """A principal with the permissions of these roles, and of the user with that name if one exists."""
         user = self.principals.get(name)
-        granted = [grant for role in sorted({*roles} & {*self.roles}) for grant in self.roles[role]]
-        return Principal(name, Rights((*granted, *(() if user is None else user.rights.granted))))
+        grants = [grant for role in sorted({*roles} & {*self.roles}) for grant in self.roles[role]]
+        return Principal(name, Permissions((*grants, *(() if user is None else user.permissions.grants))))
 
 
 def parse_users(text: str) -> Policy:
-    """The policy that a users file states.
+    """Parses a users file.
 
     Raises:
-        UsersFileInvalid: a line is not one of the two kinds, or they contradict each other.
+        UsersFileInvalid: a line is malformed or contradicts another line.
     """
     hashes: dict[str, PasswordHash | None] = {}
     subjects: dict[str, str] = {}
-    granted: dict[str, list[tuple[Right, SubjectPattern]]] = {WILDCARD: [], ANONYMOUS: []}
+    grants: dict[str, list[tuple[Permission, SubjectPattern]]] = {WILDCARD: [], ANONYMOUS: []}
     first_grant: dict[str, int] = {}
     for number, words in _lines(text):
         kind, name, *rest = words
@@ -95,32 +96,32 @@ def parse_users(text: str) -> Policy:
                 subjects[_new_subject(rest[0], subjects)] = name
                 first_grant.setdefault(name, number)
             else:
-                granted.setdefault(name, []).append(_grant(name, *rest))
+                grants.setdefault(name, []).append(_grant(name, *rest))
                 first_grant.setdefault(name, number)
         except ValueError as error:
             raise UsersFileInvalid(f"line {number}: {error}") from None
     for name, number in first_grant.items():
         if name not in (*hashes, WILDCARD, ANONYMOUS) and not name.startswith(ROLE):
-            raise UsersFileInvalid(f"line {number}: no line makes {name} a user")
-    roles = {name.removeprefix(ROLE): tuple(grants) for name, grants in granted.items() if name.startswith(ROLE)}
-    if not (hashes or granted[ANONYMOUS] or roles):
-        # Also what a file looks like between being emptied and being written again.
-        raise UsersFileInvalid("it has no user and gives anonymous nothing, so that nobody could do anything")
-    everybody = granted[WILDCARD]
+            raise UsersFileInvalid(f"line {number}: user {name} is not defined; add the line `user {name} HASH`")
+    roles = {name.removeprefix(ROLE): tuple(found) for name, found in grants.items() if name.startswith(ROLE)}
+    if not (hashes or grants[ANONYMOUS] or roles):
+        # An editor may empty the file before it writes the new content.
+        raise UsersFileInvalid("it has no user and no grant for anonymous clients, so every request would be denied")
+    for_every_user = grants[WILDCARD]
     return Policy(
         {name: known for name, known in hashes.items() if known is not None},
-        {name: Principal(name, Rights((*granted.get(name, ()), *everybody))) for name in hashes},
-        Principal("", Rights(tuple(granted[ANONYMOUS]))),
+        {name: Principal(name, Permissions((*grants.get(name, ()), *for_every_user))) for name in hashes},
+        Principal("", Permissions(tuple(grants[ANONYMOUS]))),
         roles,
         subjects,
     )
 
 
 def user_line(name: str, password_hash: PasswordHash) -> str:
-    """The line of a users file that makes a user.
+    """The line that defines a user in a users file.
 
     Raises:
-        ValueError: no user can be called so.
+        ValueError: the name is not allowed.
     """
     return f"user {_new_name(name, {})} {password_hash}"
 
@@ -141,27 +142,27 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 def _new_subject(text: str, taken: Mapping[str, str]) -> str:
     subject = unquote(text)
     if subject in taken:
-        raise ValueError(f"the certificate of {subject} is {taken[subject]}'s already")
+        raise ValueError(f"the certificate {subject} already belongs to user {taken[subject]}")
     return subject
 
 
 def _new_name(name: str, taken: Mapping[str, object]) -> str:
     if name in (WILDCARD, ANONYMOUS) or name.startswith(ROLE):
-        raise ValueError(f"{name} is the name of no user")
+        raise ValueError(f"{name} is reserved and cannot be a user name")
     # A colon ends the name in HTTP basic authentication.
     if not name or ":" in name or "#" in name or not is_storable(name) or len(name.split()) != 1:
-        raise ValueError("a user's name has no colon, blank, number sign or control character")
+        raise ValueError("a user name cannot contain a colon, blank, number sign or control character")
     if name in taken:
-        raise ValueError(f"user {name} is there already")
+        raise ValueError(f"user {name} is already defined")
     if len(taken) >= USERS_MAX:
         raise ValueError(f"there are more than {USERS_MAX} users")
     return name
 
 
-def _grant(name: str, right: str, pattern: str) -> tuple[Right, SubjectPattern]:
-    rights = {str(known): known for known in Right}
-    if right not in rights:
-        raise ValueError(f"{right} is no right; expected {', '.join(rights)}")
-    if name == ANONYMOUS and rights[right] is not Right.READ:
-        raise ValueError("anonymous can only be given read")
-    return rights[right], SubjectPattern.parse(pattern)
+def _grant(name: str, permission: str, pattern: str) -> tuple[Permission, SubjectPattern]:
+    permissions = {str(known): known for known in Permission}
+    if permission not in permissions:
+        raise ValueError(f"{permission} is not a permission; expected {', '.join(permissions)}")
+    if name == ANONYMOUS and permissions[permission] is not Permission.READ:
+        raise ValueError("anonymous clients can only be granted read")
+    return permissions[permission], SubjectPattern.parse(pattern)

@@ -1,1 +1,1 @@
-"""HTTP: `front` answers what is kept and hands the rest to the Flask application that `app` makes."""
+"""HTTP API: `asgi_front` serves cached responses and runs the Flask application of `app` for the others."""

@@ -1,4 +1,4 @@
-"""Access control of the application: whether whoever asks may ask that, and what answer and body may then hold."""
+"""Authentication and authorization of requests in the Flask application."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable
 from flask import Flask, Response, request
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.needs import (
+from headrace.registry.access.permissions import Permission, Permissions, Target
+from headrace.registry.access.required_permissions import (
     FORBIDDEN,
     NO_CREDENTIALS,
-    About,
-    Need,
-    Refusal,
-    decide,
-    denied,
-    need_of,
+    Denial,
+    RequiredPermission,
+    ResourceKind,
+    authorize,
+    forbidden,
+    required_permission,
     route_label,
 )
-from headrace.registry.access.rights import Right, Rights, Target
 from headrace.registry.access.users import Principal
-from headrace.registry.api.answers import problem, query_flag
-from headrace.registry.api.hooks import ANYBODY, ASKS_KEY, CERTIFICATE_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
+from headrace.registry.api.hooks import CERTIFICATE_KEY, PREFLIGHT_KEY, PREFLIGHT_OK, PRINCIPAL_KEY, UNRESTRICTED
+from headrace.registry.api.responses import error_response, query_flag
 from headrace.registry.domain import ConfigChange, SchemaRequest
-from headrace.registry.errors import AccessRefused
-from headrace.registry.names import context_name, in_context_of, scope_name, subject_name
+from headrace.registry.errors import AccessDenied
+from headrace.registry.names import context_name, resolve_in_context, scope_name, subject_name
 
 CHALLENGE = 'Basic realm="schema registry", charset="UTF-8"'
 BEARER_CHALLENGE = 'Bearer realm="schema registry"'
@@ -32,114 +32,117 @@ BUSY_RETRY_S = 1
 
 
 def install(app: Flask, users: UsersFile) -> None:
-    """Makes every request of the app be decided about before anything else is done with it."""
+    """Authenticates and authorizes every request before the app processes it."""
 
-    def decide_request() -> Response | None:
-        # The front has mostly known who it is, a moment ago.
-        answer = request.environ.get(PRINCIPAL_KEY) or users.authenticate(
+    def check_request() -> Response | None:
+        # Usually the front has found the principal already.
+        result = request.environ.get(PRINCIPAL_KEY) or users.authenticate(
             request.headers.get("Authorization"), request.remote_addr or "", request.environ.get(CERTIFICATE_KEY, "")
         )
-        if isinstance(answer, Refusal):
-            return _refused(answer, users)
-        # The server keeps answers by who asked, and names them in its log.
-        request.environ[PRINCIPAL_KEY] = answer
+        if isinstance(result, Denial):
+            return _denied(result, users)
+        # The front caches responses by principal and logs the user.
+        request.environ[PRINCIPAL_KEY] = result
         if request.url_rule is None:
-            return None  # where nothing is, there is nothing to protect
-        need = need_of(request.method, route_label(request.url_rule.rule))
-        refusal = _refusal(answer, need)
-        if refusal is not None:
-            return _refused(refusal, users)
-        # What is open to all reads no body.
-        asks = need.about is not About.NOTHING and ASKS_KEY in request.environ
-        return Response(status=WORTH_RECEIVING) if asks else None
+            return None  # Flask returns 404
+        required = required_permission(request.method, route_label(request.url_rule.rule))
+        denial = _authorize(result, required)
+        if denial is not None:
+            return _denied(denial, users)
+        # Public routes read no body.
+        is_preflight = required.resource is not ResourceKind.PUBLIC_INFO and PREFLIGHT_KEY in request.environ
+        return Response(status=PREFLIGHT_OK) if is_preflight else None
 
-    def refuse(error: AccessRefused) -> Response:
-        # Found out late, with the schema or the body. Who has said nothing of themselves is asked to, as before that.
+    def deny(error: AccessDenied) -> Response:
+        # Raised after authorization, once the schema or the body was read. Anonymous clients get a challenge.
         name = principal().name
-        return _refused(Refusal(403, FORBIDDEN, str(error)) if name else NO_CREDENTIALS, users)
+        return _denied(Denial(403, FORBIDDEN, str(error)) if name else NO_CREDENTIALS, users)
 
-    app.before_request(decide_request)
-    app.register_error_handler(AccessRefused, refuse)
+    app.before_request(check_request)
+    app.register_error_handler(AccessDenied, deny)
 
 
-def _refusal(principal: Principal, need: Need) -> Refusal | None:
-    right = Right.ADMIN if need.raised_by and query_flag(need.raised_by) else need.right
-    everywhere = principal.rights.everywhere
-    if need.about is About.NOTHING or (everywhere is not None and everywhere >= right):
+def _authorize(principal: Principal, required: RequiredPermission) -> Denial | None:
+    needs_admin = required.admin_parameter and query_flag(required.admin_parameter)
+    permission = Permission.ADMIN if needs_admin else required.permission
+    highest = principal.permissions.highest_everywhere
+    if required.resource is ResourceKind.PUBLIC_INFO or (highest is not None and highest >= permission):
         return None
-    # First whether they may do so anywhere: strangers are not told which names are valid.
-    return decide(principal, right, About.ANYTHING, None) or decide(principal, right, need.about, _target(need))
+    # The check on any subject comes first: without it, clients could find out which names are valid.
+    return authorize(principal, permission, ResourceKind.ANY_SUBJECT, None) or authorize(
+        principal, permission, required.resource, _target(required)
+    )
 
 
-def _target(need: Need) -> Target | None:
+def _target(required: RequiredPermission) -> Target | None:
     values = request.view_args or {}
-    match need.about:
-        case About.SUBJECT:
+    match required.resource:
+        case ResourceKind.SUBJECT:
             return Target.of_subject(subject_name(values["subject"]))
-        case About.SCOPE:
+        case ResourceKind.SCOPE:
             return Target.of_scope(scope_name(values["subject"]) if "subject" in values else None)
-        case About.CONTEXT if "context" in values:
+        case ResourceKind.CONTEXT if "context" in values:
             return Target(context_name(values["context"]))
     return None
 
 
-def _refused(refusal: Refusal, users: UsersFile) -> Response:
-    response = problem(refusal.status, refusal.error_code, refusal.message)
-    if refusal.status == 401:
+def _denied(denial: Denial, users: UsersFile) -> Response:
+    response = error_response(denial.status, denial.error_code, denial.message)
+    if denial.status == 401:
         response.headers.add("WWW-Authenticate", CHALLENGE)
-        if users.takes_tokens:
+        if users.accepts_tokens:
             response.headers.add("WWW-Authenticate", BEARER_CHALLENGE)
-    elif refusal.status == 429:
+    elif denial.status == 429:
         response.headers["Retry-After"] = str(BUSY_RETRY_S)
     return response
 
 
 def principal() -> Principal:
-    found = request.environ.get(PRINCIPAL_KEY, ANYBODY)
+    found = request.environ.get(PRINCIPAL_KEY, UNRESTRICTED)
     assert isinstance(found, Principal)
     return found
 
 
-def rights() -> Rights:
-    return principal().rights
+def permissions() -> Permissions:
+    return principal().permissions
 
 
 def may_read(subject: str) -> bool:
-    return rights().allow(Right.READ, Target.of_subject(subject))
+    return permissions().allow(Permission.READ, Target.of_subject(subject))
 
 
 def is_restricted() -> bool:
-    """Whether whoever asks may not read everything."""
-    return rights().everywhere is None
+    """Whether the principal may not read every subject."""
+    return permissions().highest_everywhere is None
 
 
-def require_rights_in(body: object, standing_for: Callable[[str], str]) -> None:
-    """Refuses a body that brings other subjects in which its sender has no right to.
+def require_permissions_in(body: object, resolve_alias: Callable[[str], str]) -> None:
+    """Checks the permissions on other subjects that a request body names.
 
-    A schema shows what it refers to, so that must be readable. An alias gives those who have rights on one subject the
-    same rights on another, which only an administrator of that other one can give.
+    A schema reveals the schemas that it references, so they must be readable. An alias extends permissions on one
+    subject to its target, so it requires admin permission on the target.
 
     Args:
-        body: what was sent.
-        standing_for: the subject that a subject stands for.
+        body: the parsed body.
+        resolve_alias: returns the subject that an alias refers to, or the subject itself.
 
     Raises:
-        AccessRefused: it does.
-        InvalidSubject: it names what can be no subject.
+        AccessDenied: a permission is missing.
+        InvalidSubject: the body names an invalid subject.
     """
-    if rights().everywhere is Right.ADMIN:
+    if permissions().highest_everywhere is Permission.ADMIN:
         return
-    place = (request.view_args or {}).get("subject", "")
+    name = (request.view_args or {}).get("subject", "")
     if isinstance(body, SchemaRequest) and body.references:
-        # They are looked for where an alias leads.
-        subject = standing_for(subject_name(place))
+        # References are relative to the context of the resolved subject.
+        subject = resolve_alias(subject_name(name))
         for reference in body.references:
-            _require(Right.READ, in_context_of(subject, reference.subject))
+            _require(Permission.READ, resolve_in_context(subject, reference.subject))
     elif isinstance(body, ConfigChange) and body.values.alias:
-        _require(Right.ADMIN, in_context_of(scope_name(place) or "", body.values.alias))
+        _require(Permission.ADMIN, resolve_in_context(scope_name(name) or "", body.values.alias))
 
 
-def _require(right: Right, subject: str) -> None:
+def _require(permission: Permission, subject: str) -> None:
     target = Target.of_subject(subject)
-    if not rights().allow(right, target):
-        raise AccessRefused(denied(principal(), right, target).message)
+    if not permissions().allow(permission, target):
+        raise AccessDenied(forbidden(principal(), permission, target).message)

@@ -22,17 +22,17 @@ from headrace.registry.api import (
     compatibility,
     config,
     contexts,
-    replication,
     health,
     metrics,
     mode,
     problems,
+    replication,
     schemas,
     subjects,
 )
-from headrace.registry.api.responses import content_type, error_response
 from headrace.registry.api.entities import Profile
-from headrace.registry.api.openapi import views as openapi
+from headrace.registry.api.openapi import document as openapi
+from headrace.registry.api.responses import content_type, error_response
 from headrace.registry.api.services import Services
 from headrace.registry.api.wsgi_call import CACHEABLE_KEY, ROUTE_KEY
 from headrace.registry.errors import InvalidSubject
@@ -44,10 +44,10 @@ from headrace.registry.storage.database import Database
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 CACHEABLE_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
-"""Blueprints whose responses depend on the database only and can be cached. Others depend on the process."""
+"""Blueprints with cacheable responses, which depend on the database only. Others depend on the process."""
 
 OWN_TYPE_BLUEPRINTS = frozenset({"metrics", "openapi"})
-"""Blueprints whose responses do not have the API's content types."""
+"""Blueprints with other content types than the API's."""
 
 
 def create_app(
@@ -72,7 +72,7 @@ def create_app(
         request_bytes_max: larger request bodies are rejected without being read.
         now_ms: the clock, in milliseconds since 1970.
         version: the version that the registry reports.
-        profile: the release of the Confluent Schema Registry whose response bodies are imitated, 7 or 8.
+        profile: the release of the Confluent Schema Registry to imitate in response bodies, 7 or 8.
         stores_rules: whether rule sets in requests are stored. The community edition drops them.
         mutable_modes: whether clients may change modes.
         users: authenticates clients; None gives every client all permissions.

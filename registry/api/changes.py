@@ -1,4 +1,4 @@
-"""What a request has changed, for the audit log: views say it, and it is written when the change is answered."""
+"""Collects the changes that a request makes, and writes them to the audit log with the response."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ PLAIN_KEYS: Final = (
     "alias",
     "alias_for_deks",
 )
-"""Settings whose values are told; of the others, metadata and rules, only that they were given."""
+"""Settings whose values are logged. Metadata and rules may hold secrets, so only their names are logged."""
 
 
-def note_change(action: str, **what: Any) -> None:
-    """Says what the present request has just changed."""
-    g.setdefault("changes", []).append((action, what))
+def record_change(action: str, **details: Any) -> None:
+    """Records a change that the current request has made."""
+    g.setdefault("changes", []).append((action, details))
 
 
-def settings_given(change: ConfigChange) -> dict[str, Any]:
-    """What a change of configuration says, without what may be secret."""
+def changed_settings(change: ConfigChange) -> dict[str, Any]:
+    """The changed settings for the audit log, with `…` for values that may be secret."""
     return {key: getattr(change.values, key) if key in PLAIN_KEYS else "…" for key in sorted(change.given)}
 
 
 def install(app: Flask, log: AuditLog) -> None:
-    """Has the changes of every request of the app written."""
+    """Writes the changes of every request of the app to the log."""
 
     def write_changes(response: Response) -> Response:
-        for action, what in g.get("changes", ()):
+        for action, details in g.get("changes", ()):
             log.write(
                 action,
-                what,
+                details,
                 user=principal().name,
                 client=request.remote_addr or "",
                 request_id=request.headers.get("X-Request-ID", "")[:200],

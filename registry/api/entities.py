@@ -1,4 +1,4 @@
-"""Response bodies: which keys each has in which release's way of speaking, in the order in which they are written."""
+"""Response bodies: the keys of each, in the order in which they are written, and the profile that includes them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import IntEnum
 from typing import Any, Final
 
 from headrace.registry.domain import SCHEMA_TYPE, ConfigEntry, Metadata, StoredSchema, StoredVersion
-from headrace.registry.service.presentation import PLAIN, Shown
+from headrace.registry.service.presentation import PLAIN, PresentedSchema
 from headrace.registry.tags import TaggedEntity
 
 
 class Profile(IntEnum):
-    """The release of the Confluent Schema Registry whose bodies are answered.
+    """The release of the Confluent Schema Registry to imitate in response bodies.
 
-    Clients older than 7.0 fail on keys that they do not know.
+    Clients older than 7.0 fail on unknown keys.
     """
 
     LEAN = 7
@@ -37,10 +37,10 @@ VERSION_KEYS: Final = {
     "ts": FULL,
     "deleted": FULL,
 }
-"""Schema: a schema as a version of a subject. Each key with the first profile that has it."""
+"""Confluent's Schema, a version of a subject. Each key with the lowest profile that includes it."""
 
 LISTED_KEYS: Final = {**VERSION_KEYS, "aliases": LEAN}
-"""ExtendedSchema: the same in the list of all schemas."""
+"""Confluent's ExtendedSchema, a version in the list of all schemas."""
 
 SCHEMA_KEYS: Final = {
     "subject": LEAN,
@@ -56,7 +56,7 @@ SCHEMA_KEYS: Final = {
     "ts": FULL,
     "deleted": FULL,
 }
-"""SchemaString: a schema by id or guid; `subject` and `version` where a subject was asked for."""
+"""Confluent's SchemaString, a schema by id or guid; `subject` and `version` if the request names a subject."""
 
 REGISTERED_KEYS: Final = {
     "id": LEAN,
@@ -70,7 +70,7 @@ REGISTERED_KEYS: Final = {
     "ts": FULL,
     "deleted": FULL,
 }
-"""What registering answers."""
+"""Response to a registration."""
 
 _CONFIG_FIELDS: Final = {
     "alias": "alias",
@@ -87,15 +87,15 @@ _CONFIG_FIELDS: Final = {
     "defaultRuleSet": "default_rule_set",
     "overrideRuleSet": "override_rule_set",
 }
-"""Config: keys of an answer and what they show of a `ConfigEntry`."""
+"""Confluent's Config: keys of a response and the attributes of `ConfigEntry`."""
 
 CONFIG_KEYS: Final = {
     "compatibility" if key == "compatibilityLevel" else key: name for key, name in _CONFIG_FIELDS.items()
 }
-"""The same for the request that changes a configuration, and its answer."""
+"""Keys of a request that changes a configuration, and of its response."""
 
 
-def version_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PLAIN) -> dict[str, Any]:
+def version_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
     """A version of a subject."""
     values = {
         "subject": stored.subject,
@@ -110,19 +110,19 @@ def version_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PL
 
 
 def listed_entity(stored: StoredVersion, profile: Profile, *, aliases: Sequence[str] = ()) -> dict[str, Any]:
-    """A version in the list of all schemas, with the subjects that stand for its own."""
+    """A version in the list of all schemas, with the aliases of its subject."""
     return shown({**version_entity(stored, profile), "aliases": list(aliases)}, LISTED_KEYS, profile)
 
 
 def schema_entity(
     schema: StoredSchema,
     profile: Profile,
-    as_shown: Shown = PLAIN,
+    as_shown: PresentedSchema = PLAIN,
     *,
     used: StoredVersion | None = None,
     schema_id_max: int | None = None,
 ) -> dict[str, Any]:
-    """A schema; `used` is the version that uses it under the subject that was asked for."""
+    """A schema; `used` is the version of the requested subject that has the schema."""
     values = {
         "subject": None if used is None else used.subject,
         "version": None if used is None else used.version,
@@ -135,8 +135,8 @@ def schema_entity(
     return shown(values, SCHEMA_KEYS, profile)
 
 
-def registered_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PLAIN) -> dict[str, Any]:
-    """What registering answers about the version that holds the schema."""
+def registered_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
+    """The response to a registration; `stored` is the version with the schema."""
     values = {
         "id": stored.schema.schema_id,
         "version": stored.version,
@@ -152,7 +152,7 @@ def config_entity(entry: ConfigEntry) -> dict[str, Any]:
 
 
 def changed_config_entity(entry: ConfigEntry) -> dict[str, Any]:
-    """What a change of configuration answers; only null is left out."""
+    """The response to a change of configuration; it omits null values only."""
     values = {key: _plain(getattr(entry, name)) for key, name in CONFIG_KEYS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -167,7 +167,7 @@ def metadata_entity(metadata: Metadata | None) -> dict[str, Any]:
 
 
 def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
-    """SchemaTags, as in requests that change them."""
+    """Confluent's SchemaTags, the same as in requests that change tags."""
     return [
         {"schemaEntity": {"entityPath": item.path, "entityType": item.kind.value}, "tags": list(item.tags)}
         for item in tagged
@@ -175,11 +175,11 @@ def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
 
 
 def shown(values: Mapping[str, Any], keys: Mapping[str, Profile], profile: Profile) -> dict[str, Any]:
-    """The values that a profile has keys for, without those that say nothing, in the order of `keys`."""
+    """The non-empty values of the keys that a profile includes, in the order of `keys`."""
     return _without_empty({key: values.get(key) for key, since in keys.items() if since <= profile})
 
 
-def _content(schema: StoredSchema, as_shown: Shown) -> dict[str, Any]:
+def _content(schema: StoredSchema, as_shown: PresentedSchema) -> dict[str, Any]:
     content = schema.content
     references = content.references if as_shown.references is None else as_shown.references
     return {
@@ -199,5 +199,5 @@ def _plain(value: Any) -> Any:
 
 
 def _without_empty(entity: Mapping[str, Any]) -> dict[str, Any]:
-    """Without null, "", [] and {}; false and 0 stay."""
+    """Drops null, "", [] and {}; false and 0 remain."""
     return {key: value for key, value in entity.items() if value is not None and value not in ("", [], {})}

@@ -1,54 +1,54 @@
-"""What serving asks of access control and of metrics.
+"""Interfaces between the ASGI front, access control and metrics.
 
-The front answers most requests from its cache, so neither can live in the application's views alone. Both are given
-to `create_front`; without them everybody may do everything and nobody counts.
+The front serves most requests from its cache, so views alone can neither authenticate nor count requests. Authenticator
+and observer are arguments of `AsgiFront`. Without them every client has all permissions, and nothing is counted.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from headrace.registry.access.rights import UNLIMITED
+from headrace.registry.access.permissions import ALL_PERMISSIONS
 from headrace.registry.access.users import Principal as Principal
 
 PRINCIPAL_KEY: Final = "registry.principal"
-"""Where in the WSGI environ the application finds and may set who asks."""
+"""WSGI environ key of the principal. The front sets it if it knows the principal, otherwise the application does."""
 
 CERTIFICATE_KEY: Final = "registry.certificate"
-"""Where in the ASGI scope and the WSGI environ the subject of a client's certificate stands, once it was checked."""
+"""ASGI scope and WSGI environ key of the subject of a verified client certificate."""
 
-ASKS_KEY: Final = "registry.asks"
-"""Set in the WSGI environ of a request whose body has not been received: is it worth receiving?"""
+PREFLIGHT_KEY: Final = "registry.preflight"
+"""WSGI environ key of a preflight: a request without its body, to find out whether the request is authorized."""
 
-WORTH_RECEIVING: Final = 204
-"""The status of the application's answer to that, where it is yes; any other is the request's answer."""
+PREFLIGHT_OK: Final = 204
+"""Status of the application's response to an authorized preflight. Any other response is final."""
 
-ELSEWHERE_KEY: Final = "registry.elsewhere"
-"""Where in the WSGI environ an `Elsewhere` stands when a comparison of schemas that takes long is to be left."""
+OFFLOAD_KEY: Final = "registry.offload"
+"""WSGI environ key of a `ComparisonOffload`, which makes the application defer long comparisons of schemas."""
 
-LEFT_KEY: Final = "registry.left"
-"""Where in the environ the application then leaves that `Comparison`; its answer says nothing."""
+DEFERRED_KEY: Final = "registry.deferred"
+"""WSGI environ key that the application sets to a deferred `Comparison`; its response is then a placeholder."""
 
-ANYBODY: Final = Principal("", UNLIMITED)
-"""Whoever asks a registry without users. Answers kept for one principal are given to those with an equal `key`."""
+UNRESTRICTED: Final = Principal("", ALL_PERMISSIONS)
+"""The principal of all clients of a registry without a users file."""
 
 
 class Authenticator(Protocol):
-    """Knows principals by their `Authorization` header, None when there is none, else by their certificate."""
+    """Identifies principals by the `Authorization` header, or without one by the client certificate."""
 
-    def recall(self, authorization: str | None, certificate: str = "") -> Principal | None:
-        """The principal, when that can be told at once; it is called in the event loop and must not wait.
+    def cached_principal(self, authorization: str | None, certificate: str = "") -> Principal | None:
+        """The principal, if it is known without waiting. The event loop calls it, so it must not block.
 
-        None sends the request to the application, which authenticates it (a slow hash, a refusal) and sets
-        `PRINCIPAL_KEY`; so a principal that is to profit from the cache is recalled from then on.
+        None sends the request to the application, which authenticates it (a slow hash, or a rejection) and sets
+        `PRINCIPAL_KEY`. Only requests of known principals are served from the cache.
         """
         ...
 
 
-class Observer(Protocol):
-    """Is told of every answer, in the event loop: it must not wait."""
+class RequestObserver(Protocol):
+    """Observes every response. The event loop calls it, so it must not block."""
 
-    def answered(
+    def record(
         self,
         scope: Any,
         route: str,
@@ -59,29 +59,29 @@ class Observer(Protocol):
         *,
         cached: bool,
     ) -> None:
-        """One answer has been sent.
+        """Records a response that was sent.
 
         Args:
-            scope: the request as ASGI has it.
-            route: the rule of the path, such as `/subjects/<subject:subject>`; "" when no rule matched.
-            status: of the answer.
-            size: of its body, in bytes.
-            seconds: since the request's head had been read.
-            principal: who asked, when that is known.
-            cached: whether the application was not asked.
+            scope: the ASGI scope of the request.
+            route: the matched URL rule, such as `/subjects/<subject:subject>`; "" without a match.
+            status: the status of the response.
+            size: the size of its body, in bytes.
+            seconds: time since the headers of the request were read.
+            principal: the principal, if known.
+            cached: whether the response came from the cache.
         """
         ...
 
 
-class Everybody:
-    """No access control."""
+class NoAuthentication:
+    """Gives every client all permissions."""
 
-    def recall(self, authorization: str | None, certificate: str = "") -> Principal | None:
-        return ANYBODY
+    def cached_principal(self, authorization: str | None, certificate: str = "") -> Principal | None:
+        return UNRESTRICTED
 
 
-class Nobody:
-    """No metrics."""
+class NoObserver:
+    """Records nothing."""
 
-    def answered(self, *_: Any, **__: Any) -> None:
+    def record(self, *_: Any, **__: Any) -> None:
         pass

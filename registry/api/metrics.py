@@ -22,7 +22,7 @@ def metrics() -> Response:
     assert isinstance(page, MetricsPage)
     stored, replication = _stored()
     lag_s = None if replication is None or replication.is_promoted else replication.lag_s(services().now_ms())
-    body, content_type = page.page(request.headers.get("Accept", ""), stored, lag_s)
+    body, content_type = page.render(request.headers.get("Accept", ""), stored, lag_s)
     return Response(body, headers={"Content-Type": content_type})
 
 

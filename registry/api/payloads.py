@@ -1,4 +1,4 @@
-"""Request bodies: JSON read strictly, checked by marshmallow and turned into the values of `registry.domain`."""
+"""Request bodies: strict JSON, validated by marshmallow and converted to the values of `registry.domain`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flask import request
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from headrace.registry.api.access import require_rights_in
-from headrace.registry.api.answers import PRODUCED
+from headrace.registry.api.access import require_permissions_in
 from headrace.registry.api.problems import BadRequest
+from headrace.registry.api.responses import PRODUCED
 from headrace.registry.api.services import services
 from headrace.registry.domain import (
     SCHEMA_TYPE,
@@ -31,28 +31,27 @@ from headrace.registry.domain import (
     SchemaRequest,
     TagChange,
 )
-from headrace.registry.following.feed import Question
 from headrace.registry.names import is_storable
+from headrace.registry.replication.feed import ReplicationRequest
 from headrace.registry.rules import RuleKind, RuleMode, RuleSet
 from headrace.registry.tags import EntityKind, TaggedEntity
 
 CONSUMED = frozenset({name for name, _ in PRODUCED} | {"application/octet-stream", ""})
-"""Content types of requests; octet-stream is what JAX-RS takes a missing type for."""
+"""Content types of requests. JAX-RS assumes octet-stream if the header is missing."""
 
 NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-"""Python's own among the codecs that give text; some take time that grows with the square of the length."""
+"""Text codecs of Python that are not charsets. Some take quadratic time."""
 
 CHARSETS = frozenset({*aliases, *(module.name for module in pkgutil.iter_modules(encodings.__path__))})
-"""Names of the codecs that there are, as `encodings` writes them; of any other it would keep for ever that it is
-none."""
+"""Names of existing codecs, as `encodings` spells them. It would cache failed lookups of other names forever."""
 
 VALUES_MAX = 20_000
-"""Of JSON in one body, for each of which marshmallow may take 40 microseconds; 1,000 references have 4,001."""
-
+VALUES_MAX = 20_000
+"""JSON values per body. marshmallow may take 40 microseconds for each; 1,000 references have 4,001 values."""
 _TOO_MANY_VALUES = re.compile(
     r"""(?:(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^",\[{]++)*+[,\[{])""" + f"{{{VALUES_MAX + 1}}}", re.DOTALL
 )
-"""As many openings and commas outside of texts. Possessive, so that it takes one pass whatever the body is."""
+"""Matches more than `VALUES_MAX` brackets and commas outside of texts. Possessive, so any body takes one pass."""
 
 _INT32 = validate.Range(-(2**31), VERSION_MAX, error="Expected a 32-bit number.")
 _STORABLE = validate.And(lambda text: _require_storable(text))
@@ -66,7 +65,7 @@ def _require_storable(text: str) -> bool:
 
 class _Payload(Schema):
     class Meta:
-        unknown = EXCLUDE  # clients of newer releases send more than this one knows
+        unknown = EXCLUDE  # clients of newer releases send additional keys
 
 
 class ReferencePayload(_Payload):
@@ -80,7 +79,7 @@ class ReferencePayload(_Payload):
 
 
 class _Text(fields.String):
-    """A text, for which a number or a boolean may stand, as in other implementations of the API."""
+    """A text. Numbers and booleans are converted, as in other implementations of the API."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **more: Any) -> str:
         if isinstance(value, bool):
@@ -106,7 +105,7 @@ def _optional_text(**more: Any) -> fields.String:
 
 
 class RulePayload(_Payload):
-    """What it is said with stays as it is: `RuleSet.of` knows what that means."""
+    """A rule. `RuleSet.of` converts the values."""
 
     name = _optional_text()
     doc = _optional_text()
@@ -142,7 +141,7 @@ class EntityPayload(_Payload):
 
 
 class TagsPayload(_Payload):
-    """SchemaTags: tags of one record or field."""
+    """Confluent's SchemaTags: the tags of one record or field."""
 
     entity = fields.Nested(EntityPayload, required=True, data_key="schemaEntity")
     tags = fields.List(fields.String(validate=_STORABLE), required=True)
@@ -177,14 +176,14 @@ class SchemaPayload(_Payload):
         for key in ("references", "tags_to_add", "tags_to_remove"):
             data[key] = tuple(data[key] or ())
         data["propagates_tags"] = bool(data["propagates_tags"])
-        # Clients that have no id to impose may send -1.
+        # Clients that do not impose an id may send -1.
         if (data["schema_id"] or 0) < 0:
             data["schema_id"] = None
         return SchemaRequest(**data)
 
 
 class TagChangePayload(_Payload):
-    """The body of a request that makes a new version from an old one by changing its tags, metadata and rules."""
+    """The body of a request that derives a version with other tags, metadata or rules."""
 
     new_version = fields.Integer(data_key="newVersion", load_default=None, allow_none=True, validate=_INT32)
     tags_to_add = _tags("tagsToAdd")
@@ -204,7 +203,7 @@ class TagChangePayload(_Payload):
 
 
 class ConfigPayload(_Payload):
-    """A change of configuration; a key that is null clears, one that is missing keeps."""
+    """A change of configuration. Null clears a key; a missing key does not change."""
 
     compatibility = fields.String(allow_none=True)
     compatibility_policy = fields.String(data_key="compatibilityPolicy", allow_none=True)
@@ -241,7 +240,7 @@ class ModePayload(_Payload):
 T = TypeVar("T")
 
 
-class FollowPayload(_Payload):
+class ReplicationPayload(_Payload):
     seen = fields.String(load_default="")
     subjects = fields.List(fields.String(validate=_STORABLE), load_default=list)
     ids = fields.Dict(
@@ -249,17 +248,17 @@ class FollowPayload(_Payload):
     )
 
     @post_load
-    def make(self, data: dict[str, Any], **_: Any) -> Question:
+    def make(self, data: dict[str, Any], **_: Any) -> ReplicationRequest:
         ids = {context: tuple(ids) for context, ids in data["ids"].items()}
-        return Question(data["seen"], tuple(data["subjects"]), ids)
+        return ReplicationRequest(data["seen"], tuple(data["subjects"]), ids)
 
 
 def read_body(payload: type[_Payload], kind: type[T]) -> T:
-    """The request's body as a `kind`.
+    """Parses the body of the current request.
 
     Raises:
-        BadRequest: the content type, the JSON or a value in it is not what the API takes.
-        RequestEntityTooLarge: the body, its JSON or its schema is larger than is taken.
+        BadRequest: the content type, the JSON or a value in it is invalid.
+        RequestEntityTooLarge: the body, its number of JSON values or its schema is too large.
     """
     if request.mimetype not in CONSUMED:
         raise BadRequest(415, "HTTP 415 Unsupported Media Type")
@@ -275,38 +274,41 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
     assert isinstance(loaded, kind)
     if isinstance(loaded, SchemaRequest):
         _require_readable_size(loaded.text or "")
-    require_rights_in(loaded, services().lookup.standing_for)
-    return loaded if services().keeps_rules else _without_rules(loaded)
+    require_permissions_in(loaded, services().lookup.resolve_alias)
+    return loaded if services().stores_rules else _without_rules(loaded)
 
 
 def _require_readable_size(text: str) -> None:
-    """Half of what a body may have: escaped as JSON a text is longer, but reading one takes seconds for each megabyte
-    of what is not a text in it."""
-    most = (request.max_content_length or 0) // 2
-    if len(text) > most:
+    """Limits a schema to half the size of a body.
+
+    The escaped schema makes the body longer than the schema. Parsing a schema takes seconds per megabyte of JSON other
+    than texts.
+    """
+    chars_max = (request.max_content_length or 0) // 2
+    if len(text) > chars_max:
         raise RequestEntityTooLarge(
-            f"the schema has {len(text)} characters; at most {most} are taken, half of registry.request_bytes_max"
+            f"the schema has {len(text)} characters; the limit is {chars_max}, half of registry.request_bytes_max"
         )
 
 
 @cache
 def _reader(payload: type[_Payload]) -> _Payload:
-    # Made once, since making one takes several times as long as reading with it; reading changes nothing in it.
+    # Cached, because creating a payload takes several times as long as loading with it. Loading does not change it.
     return payload()
 
 
 def _without_rules(value: T) -> T:
-    """A request as if it had said nothing about rules."""
-    kept: Any = value
+    """The request without its rules."""
+    reduced: Any = value
     if isinstance(value, SchemaRequest):
-        kept = replace(value, rule_set=None)
+        reduced = replace(value, rule_set=None)
     elif isinstance(value, TagChange):
-        kept = replace(value, rule_set=None, rules_to_merge=None, rules_to_remove=None)
+        reduced = replace(value, rule_set=None, rules_to_merge=None, rules_to_remove=None)
     elif isinstance(value, ConfigChange):
         values = replace(value.values, default_rule_set=None, override_rule_set=None)
-        kept = ConfigChange(values, value.given - {"default_rule_set", "override_rule_set"})
-    assert isinstance(kept, type(value))
-    return kept
+        reduced = ConfigChange(values, value.given - {"default_rule_set", "override_rule_set"})
+    assert isinstance(reduced, type(value))
+    return reduced
 
 
 def _body() -> bytes:
@@ -317,21 +319,21 @@ def _body() -> bytes:
     except HTTPException:
         raise
     except Exception as error:
-        # Whatever the server's stream raises for a body that is cut off or badly chunked is the client's mistake.
+        # The server's stream raises various errors for truncated or badly chunked bodies.
         raise BadRequest(400, f"The request body cannot be read: {error}") from error
-    # A body of unknown length is cut at the limit without an error.
+    # A body of unknown length is truncated at the limit without an error.
     if request.content_length is None and len(body) >= (request.max_content_length or len(body) + 1):
         raise RequestEntityTooLarge(_too_many_bytes())
     return body
 
 
 def _too_many_bytes() -> str:
-    return f"the body has more than {request.max_content_length} bytes, registry.request_bytes_max"
+    return f"the body has more than {request.max_content_length} bytes, the limit registry.request_bytes_max"
 
 
 def _decoded(body: bytes) -> str:
     charset = request.mimetype_params.get("charset", "utf-8")
-    # One name for all that mean it, since each of them would be kept too.
+    # Normalized, because `codecs` caches each spelling separately.
     name = encodings.normalize_encoding(charset).lower()
     try:
         if name not in CHARSETS or codecs.lookup(name).name in NO_CHARSETS:
@@ -345,30 +347,30 @@ def _read_json(text: str) -> Any:
     if not text.strip():
         return None
     if _TOO_MANY_VALUES.match(text):
-        raise RequestEntityTooLarge(f"the body has more than {VALUES_MAX} JSON values beside the schema's own")
+        raise RequestEntityTooLarge(f"the body has more than {VALUES_MAX} JSON values outside of the schema")
     try:
         value = json.loads(text, parse_constant=_no_constant)
-        # What cannot be written as UTF-8 (lone surrogates, from escapes) cannot be stored or answered either.
+        # Lone surrogates, which JSON escapes can produce, cannot be encoded as UTF-8, so they cannot be stored.
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise BadRequest(400, "The request body is not read: JSON nested too deeply") from None
+        raise BadRequest(400, "The request body cannot be read: the JSON is nested too deeply") from None
     except UnicodeEncodeError:
-        raise BadRequest(400, "The request body is not read: it has a lone surrogate") from None
+        raise BadRequest(400, "The request body cannot be read: it has a lone surrogate") from None
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        what = error.msg.removesuffix(" at")
-        raise BadRequest(400, f"The request body is not JSON: {what} at {place}") from None
+        location = f"line {error.lineno}, column {error.colno}"
+        reason = error.msg.removesuffix(" at")
+        raise BadRequest(400, f"The request body is not JSON: {reason} at {location}") from None
     except ValueError as error:
         raise BadRequest(400, f"The request body is not JSON: {error}") from None
     return value
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _described(messages: Any, value: Any) -> str:
-    """The first of marshmallow's messages with the place it is about: `references.0.version: expected …`."""
+    """The first of marshmallow's messages with its path: `references.0.version: expected …`."""
     path: list[str] = []
     while isinstance(messages, Mapping):
         key, messages = next(iter(messages.items()))

@@ -1,4 +1,4 @@
-"""The one mapping from errors to responses: status, error code and the body that every client of the API reads."""
+"""Maps errors to error responses: HTTP status, error code and message."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from headrace.registry import errors
-from headrace.registry.access.needs import FORBIDDEN
-from headrace.registry.api.answers import problem
+from headrace.registry.access.required_permissions import FORBIDDEN
 from headrace.registry.api.entities import Profile
-from headrace.registry.api.hooks import LEFT_KEY
+from headrace.registry.api.hooks import DEFERRED_KEY
+from headrace.registry.api.responses import error_response
 from headrace.registry.api.services import profile
-from headrace.registry.service.compatibility import ComparisonLeft
+from headrace.registry.service.compatibility import ComparisonDeferred
 
 logger = logging.getLogger(__name__)
 
 ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
-    errors.AccessRefused: (403, FORBIDDEN),
+    errors.AccessDenied: (403, FORBIDDEN),
     errors.SubjectNotFound: (404, 40401),
     errors.VersionNotFound: (404, 40402),
     errors.SchemaNotFound: (404, 40403),
@@ -42,11 +42,11 @@ ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
     errors.InvalidRuleSet: (422, 42210),
     errors.StoreError: (500, 50001),
 }
-"""HTTP status and error code of each error; `registry/client/answers.py` reads it backwards by code."""
+"""HTTP status and error code of each error. `registry/client/responses.py` has the inverse by code."""
 
 
 class BadRequest(Exception):
-    """A request that is wrong before any schema is looked at; `status` is also the error code."""
+    """A malformed request. `status` is also the error code."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -54,10 +54,10 @@ class BadRequest(Exception):
 
 
 def install(app: Flask) -> None:
-    """Makes every error of the app, Flask's own ones too, an answer of the API."""
+    """Converts every error of the app, including Flask's, to an error response of the API."""
     app.register_error_handler(errors.RegistryError, _registry_error)
     app.register_error_handler(BadRequest, _bad_request)
-    app.register_error_handler(ComparisonLeft, _left)
+    app.register_error_handler(ComparisonDeferred, _deferred)
     app.register_error_handler(RequestEntityTooLarge, _too_large)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _unexpected)
@@ -66,29 +66,29 @@ def install(app: Flask) -> None:
 def _registry_error(error: errors.RegistryError) -> Response:
     status, error_code = next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), (500, 500))
     if isinstance(error, errors.IncompatibleSchema) and profile() is Profile.LEAN:
-        error_code = 409  # of releases up to 8.0.3, and of 8.1.1
-    return problem(status, error_code, str(error))
+        error_code = 409  # the code in releases up to 8.0.3, and in 8.1.1
+    return error_response(status, error_code, str(error))
 
 
 def _bad_request(error: BadRequest) -> Response:
-    return problem(error.status, error.status, str(error))
+    return error_response(error.status, error.status, str(error))
 
 
-def _left(left: ComparisonLeft) -> Response:
-    # For the front, which asks again.
-    request.environ[LEFT_KEY] = left.comparison
+def _deferred(error: ComparisonDeferred) -> Response:
+    # The front runs the comparison and repeats the request; this response is not sent.
+    request.environ[DEFERRED_KEY] = error.comparison
     return Response(status=503)
 
 
 def _too_large(error: RequestEntityTooLarge) -> Response:
     if request.endpoint == "subjects.register":
-        return problem(*ERROR_CODES[errors.SchemaTooLarge], f"{errors.SchemaTooLarge()}: {error.description}")
-    return problem(413, 413, f"HTTP 413 {error.name}: {error.description}")
+        return error_response(*ERROR_CODES[errors.SchemaTooLarge], f"{errors.SchemaTooLarge()}: {error.description}")
+    return error_response(413, 413, f"HTTP 413 {error.name}: {error.description}")
 
 
 def _http_error(error: HTTPException) -> Response:
     status = error.code or 500
-    response = problem(status, status, f"HTTP {status} {error.name}")
+    response = error_response(status, status, f"HTTP {status} {error.name}")
     for name, value in error.get_headers(request.environ):
         if name in ("Allow", "Retry-After"):
             response.headers[name] = value
@@ -96,5 +96,5 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _unexpected(error: Exception) -> Response:
-    logger.exception("request failed: method=%s route=%s", request.method, request.url_rule)
-    return problem(500, 500, "Internal Server Error")
+    logger.exception("request_failed method=%s route=%s", request.method, request.url_rule)
+    return error_response(500, 500, "Internal Server Error")

@@ -1,7 +1,7 @@
-"""Receiving the bodies of requests, within bounds of size and time, in the event loop.
+"""Receives request bodies in the event loop, within limits of size and time.
 
-Where a body is not wanted, what its client still sends is received once the answer has been sent: if the connection
-were closed meanwhile, the answer would be lost on the way.
+The rest of a rejected body is received after the response has been sent. Closing the connection earlier would lose the
+response in transit.
 """
 
 from __future__ import annotations
@@ -9,54 +9,52 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from headrace.registry.api.patience import Patience
+STALLED_S: Final = 30.0  # without any data from the client
+BODY_S: Final = 60.0  # for the whole body
+HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies in memory
+SMALL_BYTES_MAX: Final = 16 * 1024  # bodies of this size on all connections of a worker use a quarter of that
+PARTS_MAX: Final = 10_000  # packets or chunks of a body; each costs the event loop 0.1 ms, however small
+DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a rejected body; then the connection is closed
 
-STALLED_S: Final = 30.0  # a client that sends nothing of its body for so long is given up
-BODY_S: Final = 60.0  # and so is one whose body takes longer than this
-HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies that are here at once
-SMALL_BYTES_MAX: Final = 16 * 1024  # so much of every connection that a worker may have is a quarter of that
-PARTS_MAX: Final = 10_000  # in which a body comes, packets or chunks; each takes the event loop 0.1 ms however small
-DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a body that is not wanted; then the connection is closed on it
-
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body, or nothing of one that is larger than is taken; `length` is its own in both cases, or a bound of it.
+    """A request body. If it is too large, only the length or a lower bound of it is known.
 
-    `has_rest` says that its client sends more than was received.
+    `has_unread` is True when the client sends more than was received.
     """
 
     content: bytes
     length: int
-    has_rest: bool = False
+    has_unread: bool = False
 
 
 NO_BODY: Final = Body(b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
-    """What the head of a request says of the body: its length, None when it comes in chunks; whether its client waits
-    to be told to send."""
+class BodyHeaders:
+    """The headers about a body: its length, None for chunked encoding, and whether the client expects 100-continue."""
 
     length: int | None
-    waits: bool
+    expects_continue: bool
 
     @classmethod
-    def of(cls, scope: Any) -> Announced:
-        length, waits, in_chunks = None, False, False
+    def of(cls, scope: Any) -> BodyHeaders:
+        length, expects_continue, is_chunked = None, False, False
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit():
                 length = int(value)
             elif name == b"transfer-encoding":
-                in_chunks = True
+                is_chunked = True
             elif name == b"expect":
-                waits = True
-        return cls(None if in_chunks else length, waits)
+                expects_continue = True
+        return cls(None if is_chunked else length, expects_continue)
 
     @property
     def is_small(self) -> bool:
@@ -64,50 +62,102 @@ class Announced:
 
 
 class BodyRefused(Exception):
-    """The body did not come as it should; `status` is the answer."""
+    """The body was not received; `status` is that of the response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
         self.status = status
 
     @property
-    def has_rest(self) -> bool:
-        """Whether the client may yet send it as it should."""
+    def has_unread(self) -> bool:
+        """Whether the client may still be sending a valid body."""
         return self.status == 503
 
 
-class RequestBodies:
-    """The bodies of one process; the caller gives each back by `release`.
+class Deadlines:
+    """Time limit for the waits of many tasks, checked by one timer. Belongs to one event loop.
+
+    `asyncio.timeout` creates and cancels a timer for each wait, which costs more than receiving a body that has already
+    arrived. A task may only be in one wait at a time.
 
     Args:
-        bytes_max: a larger body is not kept, but its length.
+        seconds: the limit of a wait; it is enforced up to a tenth later.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: dict[asyncio.Task[Any], float] = {}
+        self._timed_out: set[asyncio.Task[Any]] = set()
+        self._is_scheduled = False
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """
+        Raises:
+            TimeoutError: the wait exceeded the limit.
+        """
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None, "only tasks can wait"
+        self._since[task] = loop.time()
+        if not self._is_scheduled:
+            self._schedule_check(loop)
+        try:
+            return await awaitable
+        except asyncio.CancelledError:
+            # If another cancellation is pending, it takes precedence over the timeout.
+            if task in self._timed_out and not task.uncancel():
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._since[task]
+            self._timed_out.discard(task)
+
+    def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_scheduled = True
+        loop.call_later(self._seconds / 10, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_scheduled = False
+        latest = loop.time() - self._seconds
+        for task, since in self._since.items():
+            if since <= latest and task not in self._timed_out:
+                self._timed_out.add(task)
+                task.cancel()
+        if self._since:
+            self._schedule_check(loop)
+
+
+class RequestBodies:
+    """Receives the bodies of one process. The caller must `release` each body.
+
+    Args:
+        bytes_max: a larger body is discarded except for its length.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held_bytes = 0
-        self._patience = Patience(STALLED_S)
+        self._deadlines = Deadlines(STALLED_S)
 
-    async def receive(self, announced: Announced, receive: Receive) -> Body:
-        """The whole body.
+    async def receive(self, headers: BodyHeaders, receive: Receive) -> Body:
+        """Receives the body.
 
         Raises:
-            BodyRefused: it stalls or takes too long (408), breaks off (400), comes in too many parts (413), or too much
-                is being received (503).
+            BodyRefused: it stalls or takes too long (408), breaks off (400), has too many parts (413), or the bodies in
+                memory are too large together (503).
         """
-        if announced.length is not None and announced.length > self._bytes_max:
-            return Body(b"", announced.length, has_rest=not announced.waits)
+        if headers.length is not None and headers.length > self._bytes_max:
+            return Body(b"", headers.length, has_unread=not headers.expects_continue)
         message = await self._next_part(receive)
-        if not message["more_body"] or len(message["body"]) == announced.length:
-            # The server tells of the end by one more part, and to wait for that would cost as much as all the rest.
+        if not message["more_body"] or len(message["body"]) == headers.length:
+            # The server marks the end by a further part. Waiting for it would double the time of a small request.
             return self._hold(message["body"])
         return await self._gather(receive, message["body"])
 
     def release(self, body: Body) -> None:
         self._held_bytes -= len(body.content)
 
-    async def let_pass(self, receive: Receive) -> None:
-        """Receives what a client still sends, within bounds, and forgets it."""
+    async def discard_rest(self, receive: Receive) -> None:
+        """Receives and discards the rest of a body, within limits."""
         size = 0
         try:
             async with asyncio.timeout(BODY_S):
@@ -147,12 +197,12 @@ class RequestBodies:
         finally:
             self._held_bytes -= size
         if size > self._bytes_max:
-            return Body(b"", size, has_rest=more)
+            return Body(b"", size, has_unread=more)
         return self._hold(b"".join(parts))
 
     async def _next_part(self, receive: Receive) -> Any:
         try:
-            message = await self._patience.wait(receive())
+            message = await self._deadlines.wait(receive())
         except TimeoutError:
             raise BodyRefused(408) from None
         if message["type"] != "http.request":

@@ -1,4 +1,4 @@
-"""How many requests a client may send to a worker: so many a second, and a few seconds' worth of them at once."""
+"""Rate limit per client: requests per second to a worker, with bursts of a few seconds' worth of requests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
-BURST_S: Final = 10.0  # a client that was quiet may send as many at once as it may in so many seconds
-CLOCK_S: Final = 1e-6  # what sums of times may be wrong by
-CLIENTS_MAX: Final = 20_000  # that are remembered; who was forgotten begins anew
+BURST_S: Final = 10.0  # an idle client may send the requests of this many seconds at once
+CLOCK_S: Final = 1e-6  # rounding error of summed times
+CLIENTS_MAX: Final = 20_000  # clients in memory; a client that was evicted starts again without requests
 
 
 class RequestRates:
-    """Used by one event loop. The generic cell rate algorithm: of each client only when it will have paid for all."""
+    """Generic cell rate algorithm: one timestamp per client, when its requests are paid for. For one event loop."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cost_s = 1 / per_second
@@ -21,7 +21,7 @@ class RequestRates:
         self._paid_at: OrderedDict[Hashable, float] = OrderedDict()
 
     def wait_s(self, client: Hashable) -> float:
-        """0 lets a request through and counts it; else it comes so many seconds too early."""
+        """Returns 0 and counts the request if it is allowed, otherwise the seconds until it is."""
         now = self._clock()
         paid_at = max(now, self._paid_at.get(client, now)) + self._cost_s
         early_s = paid_at - now - max(BURST_S, self._cost_s)

@@ -1,11 +1,11 @@
-"""/schemas: by id, and all of them."""
+"""/schemas: schemas by id or guid, and the list of all schemas."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
 from headrace.registry.api.entities import listed_entity, schema_entity
+from headrace.registry.api.responses import bytes_response, json_response, paginate, query_flag
 from headrace.registry.api.services import as_shown, profile, services, shown_text
 from headrace.registry.domain import SCHEMA_TYPE
 from headrace.registry.names import SubjectFilter, qualified, split_subject
@@ -13,7 +13,7 @@ from headrace.registry.service.lookup import FoundSchema
 
 blueprint = Blueprint("schemas", __name__)
 
-SCHEMAS_LIMIT = 1000  # default and most schemas in one answer of GET /schemas
+SCHEMAS_LIMIT = 1000  # default and maximum number of schemas in a response to GET /schemas
 
 
 @blueprint.get("/schemas")
@@ -23,54 +23,56 @@ def list_schemas() -> Response:
         wanted,
         deleted=query_flag("deleted"),
         latest_only=query_flag("latestOnly"),
-        page=lambda items: page(items, SCHEMAS_LIMIT),
+        page=lambda items: paginate(items, SCHEMAS_LIMIT),
         rule_type=request.args.get("ruleType", ""),
         aliases=query_flag("aliases"),
     )
-    return answer([listed_entity(item.stored, profile(), aliases=item.aliases) for item in found])
+    return json_response([listed_entity(item.stored, profile(), aliases=item.aliases) for item in found])
 
 
 @blueprint.get("/schemas/types")
 def list_types() -> Response:
-    return answer([SCHEMA_TYPE])
+    return json_response([SCHEMA_TYPE])
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>")
 def get_schema(schema_id: int) -> Response:
     found = services().lookup.schema(schema_id, subject=_subject(), with_id_max=query_flag("fetchMaxId"))
-    return answer(_entity(found))
+    return json_response(_entity(found))
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/schema")
 def get_schema_text(schema_id: int) -> Response:
     found = services().lookup.schema(schema_id, subject=_subject())
-    return answer_bytes(shown_text(found.schema).encode())
+    return bytes_response(shown_text(found.schema).encode())
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/subjects")
 def list_subjects_of_schema(schema_id: int) -> Response:
     users = services().lookup.users(schema_id, subject=_subject(), deleted=query_flag("deleted"))
-    return answer(page(sorted({user.subject for user in users})))
+    return json_response(paginate(sorted({user.subject for user in users})))
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/versions")
 def list_versions_of_schema(schema_id: int) -> Response:
     users = services().lookup.users(schema_id, subject=_subject(), deleted=query_flag("deleted"))
-    return answer(page([{"subject": user.subject, "version": user.version} for user in users]))
+    return json_response(paginate([{"subject": user.subject, "version": user.version} for user in users]))
 
 
 @blueprint.get("/schemas/guids/<segment:guid>")
 def get_schema_by_guid(guid: str) -> Response:
-    return answer(_entity(services().lookup.schema_by_guid(guid)))
+    return json_response(_entity(services().lookup.schema_by_guid(guid)))
 
 
 @blueprint.get("/schemas/guids/<segment:guid>/ids")
 def list_ids_of_guid(guid: str) -> Response:
-    return answer([{"context": context, "id": schema_id} for context, schema_id in services().lookup.ids_of_guid(guid)])
+    return json_response(
+        [{"context": context, "id": schema_id} for context, schema_id in services().lookup.ids_of_guid(guid)]
+    )
 
 
 def _subject() -> str | None:
-    """The subject of the query, whose context an id is looked for in; it may be none that could exist."""
+    """The subject of the query, which gives the context of the id. It need not exist or be valid."""
     text = request.args.get("subject")
     return None if not text else qualified(*split_subject(text))
 

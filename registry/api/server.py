@@ -1,7 +1,8 @@
-"""Serving with granian: worker processes with an event loop each, on a port that is taken here first.
+"""Serves the registry with granian: worker processes with an event loop each, on a port that this process reserves.
 
-The workers bind the port for themselves with SO_REUSEPORT, by which a second registry would join in without a word. So
-the port is first bound without it, which finds out who else has it and which one port 0 is, and is kept bound.
+The workers bind the port with SO_REUSEPORT, which would let a second registry share it unnoticed. Therefore this
+process first binds the port without that option. That detects another registry, resolves port 0, and the socket stays
+bound.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.common import AbstractServer
 
-from headrace.registry.api.certified import CertifiedPort
-from headrace.registry.api.front import Front
+from headrace.registry.api.asgi_front import AsgiFront
+from headrace.registry.api.mtls import MtlsListener
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024  # connections that wait to be accepted, of each worker
-CONNECTIONS_MAX: Final = 4096  # of one worker, idle ones included
-OTHER_FILES: Final = 256  # that a worker may have open beside its connections
-IDLE_S: Final = 60  # a client has so long for the head of its next request
-HEADERS_BYTES_MAX: Final = 64 * 1024  # of the head of a request, in which subjects may be long
-STALLED_S: Final = 30  # a client that takes nothing of its answer for so long is cut off
-GRACEFUL_STOP_S: Final = 10  # requests under way at a stop get this long
+BACKLOG: Final = 1024  # connections that wait to be accepted, per worker
+CONNECTIONS_MAX: Final = 4096  # per worker, including idle ones
+OTHER_FILES: Final = 256  # open files of a worker other than connections
+IDLE_S: Final = 60  # time limit for the headers of a connection's next request
+HEADERS_BYTES_MAX: Final = 64 * 1024  # of a request; subjects in the path may be long
+STALLED_S: Final = 30  # a client that reads nothing of its response for this long is disconnected
+GRACEFUL_STOP_S: Final = 10  # time limit for running requests at shutdown
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
-PARENT_POLL_S: Final = 0.5  # how often a worker looks whether the process that watches over it is there
-GARBAGE_THRESHOLDS: Final = (20_000, 20, 20)  # few collections: requests leave little behind that refers to itself
-SWITCH_INTERVAL_S: Final = 0.002  # the event loop waits no longer for a thread that computes; less costs registrations
+PARENT_POLL_S: Final = 0.5  # how often a worker checks that its parent process is alive
+GARBAGE_THRESHOLDS: Final = (20_000, 20, 20)  # fewer collections: requests leave few reference cycles
+SWITCH_INTERVAL_S: Final = 0.002  # longest wait of the event loop for a computing thread; less slows registrations
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files of the server's certificate, with its chain, and of its key."""
+class ServerCertificate:
+    """PEM files of the server's certificate, including its chain, and its key."""
 
     certificate: Path
     key: Path
@@ -60,17 +61,17 @@ class Tls:
     def check(self) -> None:
         """
         Raises:
-            OSError, ValueError: they cannot be read, do not belong together, or the key is encrypted.
+            OSError, ValueError: they cannot be read, do not match, or the key is encrypted.
         """
-        # With a password that is none, since OpenSSL would ask for one at the terminal.
+        # The empty password keeps OpenSSL from prompting for one on the terminal.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key, lambda: "")
 
 
-class TakenPort:
-    """An address that nobody else can listen on until this is closed; port 0 takes a free one.
+class ReservedPort:
+    """Reserves an address until it is closed; port 0 chooses a free port.
 
     Raises:
-        OSError: the address is taken or is not of this machine.
+        OSError: the address is in use or does not belong to this machine.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -79,11 +80,11 @@ class TakenPort:
         )[0]
         self._socket = socket.socket(family, kind, protocol)
         try:
-            # A port whose last connections are still closing can be bound again; one that is bound or listened on not.
+            # Allows a port with closing connections, but not one that is bound or listened on.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(address)
             if sys.platform == "linux":
-                # Only from here on may others bind it: those of this user that say SO_REUSEPORT, which are the workers.
+                # From now on processes of this user may bind the port with SO_REUSEPORT. These are the workers.
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         except BaseException:
@@ -91,7 +92,7 @@ class TakenPort:
             raise
         self.host, self.port = self._socket.getsockname()[:2]
         if sys.platform != "linux":
-            self.close()  # there the workers share a socket, which is bound without more ado
+            self.close()  # on other systems the workers share a socket, which needs no reservation
 
     def close(self) -> None:
         self._socket.close()
@@ -101,28 +102,28 @@ class TakenPort:
 
 
 def serve(
-    taken: TakenPort,
-    make_front: Callable[[], Front],
+    reserved: ReservedPort,
+    make_front: Callable[[], AsgiFront],
     *,
     workers: int = 1,
-    tls: Tls | None = None,
-    certified: CertifiedPort | None = None,
+    tls: ServerCertificate | None = None,
+    mtls: MtlsListener | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT and returns the exit code; prints the ready line when requests are answered.
+    """Serves until SIGTERM or SIGINT and returns the exit code. Prints the ready line once requests are served.
 
-    On SIGHUP new workers, which have read the files of `tls` anew, take the place of the old ones, one by one.
+    SIGHUP reads the files of `tls` again and replaces the workers one by one.
 
     Args:
-        taken: where to listen.
+        reserved: the address to listen on.
         make_front: called in each worker process.
-        workers: how many processes.
-        tls: speaks HTTPS with it.
-        certified: where clients show certificates too.
+        workers: number of processes.
+        tls: the certificate for HTTPS; None serves HTTP.
+        mtls: an additional listener for clients with certificates.
     """
     server = Granian(
         "registry",
-        address=taken.host,
-        port=taken.port,
+        address=reserved.host,
+        port=reserved.port,
         interface=Interfaces.ASGI,
         workers=workers,
         runtime_mode=RuntimeModes.mt,
@@ -137,100 +138,100 @@ def serve(
         respawn_failed_workers=True,
         workers_kill_timeout=GRACEFUL_STOP_S,
         log_level=LogLevels.warning,
-        # Its own handlers write to standard output, which is for the ready line.
+        # Granian's handlers write to standard output, which is reserved for the ready line.
         log_dictconfig={"handlers": {}, "formatters": {}, "loggers": {"_granian": {"propagate": True}}},
     )
     if tls is not None:
         _read_tls(server, tls)
-    server.on_startup(lambda: _reload_on_hangup(server, tls, certified))
-    # A signal to the whole group ends the workers before they are told to by this process, which is no failure.
+    server.on_startup(lambda: _reload_on_hangup(server, tls, mtls))
+    # A signal to the process group ends the workers before this process stops them. That is not a failure.
     logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
-    url = taken.url("http" if tls is None else "https")
+    url = reserved.url("http" if tls is None else "https")
     threading.Thread(target=_print_when_ready, args=(url,), daemon=True).start()
     parent = os.getpid()
     try:
-        server.serve(target_loader=lambda: _started(make_front(), parent, taken.port, certified), wrap_loader=False)
+        server.serve(target_loader=lambda: _prepare(make_front(), parent, reserved.port, mtls), wrap_loader=False)
     except SystemExit as end:
         return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
 
 
-def _read_tls(server: AbstractServer[Any], tls: Tls) -> None:
-    # Finds the files that links lead to now, which is how renewed ones come.
+def _read_tls(server: AbstractServer[Any], tls: ServerCertificate) -> None:
+    # Resolves symbolic links again, because certificates are often renewed by changing a link.
     server.build_ssl_context(tls.certificate, tls.key, None, SSLProtocols.tls12, None, [], client_verify=False)
 
 
-def _reload_on_hangup(server: AbstractServer[Any], tls: Tls | None, certified: CertifiedPort | None) -> None:
+def _reload_on_hangup(server: AbstractServer[Any], tls: ServerCertificate | None, mtls: MtlsListener | None) -> None:
     def reload(*_: object) -> None:
         if tls is not None:
             try:
                 tls.check()
-                if certified is not None:
-                    certified.context()
+                if mtls is not None:
+                    mtls.context()
                 _read_tls(server, tls)
             except (OSError, ValueError) as error:
-                # Workers that cannot read it would end one after the other, and the registry with them.
+                # Workers that cannot read the files would exit, and the registry with them.
                 logger.error("certificate_refused path=%s cause=%s", tls.certificate, error)
                 return
-        logger.info("workers are replaced: cause=SIGHUP")
+        logger.info("workers_replaced cause=SIGHUP")
         server.signal_handler_reload()  # type: ignore[no-untyped-call]  # granian's own
 
     signal.signal(signal.SIGHUP, reload)
 
 
 def connections_max() -> int:
-    """As many connections as a worker may have open files for, which the system is asked to allow enough of.
+    """Connections per worker within the limit of open files, which is raised if the system allows it.
 
-    A worker that cannot accept for want of a file would try again and again, and take a core for it.
+    A worker without free file descriptors would retry accept() in a loop and use a whole core.
     """
-    wanted = CONNECTIONS_MAX + OTHER_FILES
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+    required = CONNECTIONS_MAX + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= required:
         return CONNECTIONS_MAX
-    if most == resource.RLIM_INFINITY or most > allowed:
-        more = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        raised = required if hard == resource.RLIM_INFINITY else min(required, hard)
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, most))
-            allowed = more
-    return max(1, min(CONNECTIONS_MAX, allowed - OTHER_FILES))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    return max(1, min(CONNECTIONS_MAX, soft - OTHER_FILES))
 
 
-def _started(front: Front, parent: int, port: int, certified: CertifiedPort | None) -> Front:
+def _prepare(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None) -> AsgiFront:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # What has been imported stays for good: looking through it for garbage would stop all requests for 0.1 s.
+    # Imported objects live forever. Excluding them saves a pause of 0.1 s in each full collection.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    front.on_start = lambda: _accompany(front, parent, port, certified)
+    front.on_start = lambda: _run_in_background(front, parent, port, mtls)
     return front
 
 
-async def _accompany(front: Front, parent: int, port: int, certified: CertifiedPort | None) -> None:
-    """Runs beside the requests of a worker."""
-    # Ctrl-C on a terminal reaches every process, and the one that started this worker will stop it.
+async def _run_in_background(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None) -> None:
+    """Background task of a worker: the mTLS listener, and the end of the worker when its parent has died."""
+    # Ctrl-C on a terminal reaches every process, but the parent stops this worker.
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    is_bounded = False
-    beside = None if certified is None else await certified.listen(front)
+    has_send_timeout = False
+    listener = None if mtls is None else await mtls.listen(front)
     try:
         while os.getppid() == parent:
-            is_bounded = is_bounded or _bound_slow_readers(port)
+            has_send_timeout = has_send_timeout or _set_send_timeout(port)
             await asyncio.sleep(PARENT_POLL_S)
     finally:
-        if beside is not None:
-            beside.close()
-    logger.warning("worker stopped: cause=parent_gone")
-    # Nobody is there to end it if its threads do not: until they had computed to their end it would keep the port.
+        if listener is not None:
+            listener.close()
+    logger.warning("worker_stopped cause=parent_died")
+    # Without the parent only this timer ends the process if a thread computes on, which would keep the port in use.
     end = threading.Timer(GRACEFUL_STOP_S, os._exit, (1,))
     end.daemon = True
     end.start()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _bound_slow_readers(port: int) -> bool:
-    """Lets the system cut off clients that take nothing of their answers; True once that is set.
+def _set_send_timeout(port: int) -> bool:
+    """Makes the kernel disconnect clients that do not read their responses; True once the option is set.
 
-    Connections inherit it from the socket that accepts them, which the server makes for itself after the start.
+    Connections inherit the option from the listening socket, which granian creates after the start.
     """
     if sys.platform != "linux":
         return True
@@ -241,7 +242,7 @@ def _bound_slow_readers(port: int) -> bool:
                 continue
             listener = socket.socket(fileno=os.dup(descriptor))
         except OSError:
-            continue  # closed meanwhile
+            continue  # closed in the meantime
         with listener:
             is_internet = listener.family in (socket.AF_INET, socket.AF_INET6)
             accepts = is_internet and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -260,7 +261,7 @@ def _print_when_ready(url: str) -> None:
             print(f"ready registry={url}", flush=True)
             return
         time.sleep(READY_POLL_S)
-    logger.error("registry not ready: after_s=%.0f status=%s", READY_TIMEOUT_S, status)
+    logger.error("registry_not_ready after_s=%.0f status=%s", READY_TIMEOUT_S, status)
 
 
 def _readiness(url: str) -> int | str:
@@ -269,7 +270,7 @@ def _readiness(url: str) -> int | str:
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host).strip("[]")  # noqa: S104  (compared, not bound)
     connection: http.client.HTTPConnection
     if scheme == "https":
-        # This process asks itself: there is nobody to be mistaken for.
+        # The process connects to itself, so the certificate need not be verified.
         context = ssl._create_unverified_context()  # noqa: S323
         connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
     else:

@@ -1,19 +1,19 @@
-"""/subjects: register, look up, list and delete."""
+"""/subjects: registers, looks up, lists and deletes versions."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
-from headrace.registry.api.changes import note_change
+from headrace.registry.api.changes import record_change
 from headrace.registry.api.entities import registered_entity, version_entity
-from headrace.registry.api.hooks import ELSEWHERE_KEY
+from headrace.registry.api.hooks import OFFLOAD_KEY
 from headrace.registry.api.payloads import SchemaPayload, TagChangePayload, read_body
+from headrace.registry.api.responses import bytes_response, json_response, paginate, query_flag
 from headrace.registry.api.services import as_shown, profile, services, shown_text
 from headrace.registry.domain import SchemaRequest, TagChange, parse_version
 from headrace.registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
-from headrace.registry.service.compatibility import Elsewhere
-from headrace.registry.service.registration import Registered
+from headrace.registry.service.compatibility import ComparisonOffload
+from headrace.registry.service.registration import RegistrationResult
 
 blueprint = Blueprint("subjects", __name__)
 
@@ -22,27 +22,27 @@ blueprint = Blueprint("subjects", __name__)
 def list_subjects() -> Response:
     # confluent-kafka's Python client calls the parameters `subject` and `deleted_only`.
     prefix = request.args.get("subjectPrefix", request.args.get("subject", EVERY_CONTEXT_PREFIX))
-    wanted = SubjectFilter.of(prefix)
+    subject_filter = SubjectFilter.of(prefix)
     deleted_only = query_flag("deletedOnly", "deleted_only")
-    found = services().lookup.subjects(wanted, deleted=query_flag("deleted"), deleted_only=deleted_only)
-    return answer(page(found))
+    found = services().lookup.subjects(subject_filter, deleted=query_flag("deleted"), deleted_only=deleted_only)
+    return json_response(paginate(found))
 
 
 @blueprint.post("/subjects/<subject:subject>")
 def look_up(subject: str) -> Response:
-    wanted = read_body(SchemaPayload, SchemaRequest)
+    schema = read_body(SchemaPayload, SchemaRequest)
     found = services().lookup.registered(
-        subject_name(subject), wanted, normalize=query_flag("normalize"), deleted=query_flag("deleted")
+        subject_name(subject), schema, normalize=query_flag("normalize"), deleted=query_flag("deleted")
     )
-    return answer(version_entity(found, profile(), as_shown(found.schema)))
+    return json_response(version_entity(found, profile(), as_shown(found.schema)))
 
 
 @blueprint.delete("/subjects/<subject:subject>")
 def delete_subject(subject: str) -> Response:
     name, permanent = subject_name(subject), query_flag("permanent")
     deleted = services().deletion.delete_subject(name, permanent=permanent)
-    note_change("subject_deleted", subject=name, versions=deleted, permanent=permanent)
-    return answer(deleted)
+    record_change("subject_deleted", subject=name, versions=deleted, permanent=permanent)
+    return json_response(deleted)
 
 
 @blueprint.get("/subjects/<subject:subject>/versions")
@@ -54,74 +54,72 @@ def list_versions(subject: str) -> Response:
         deleted_only=deleted_only,
         deleted_as_negative=query_flag("deletedAsNegative"),
     )
-    return answer(page(found))
+    return json_response(paginate(found))
 
 
 @blueprint.post("/subjects/<subject:subject>/versions")
 def register(subject: str) -> Response:
-    wanted = read_body(SchemaPayload, SchemaRequest)
+    schema = read_body(SchemaPayload, SchemaRequest)
     force = query_flag("force")
     registration = services().registration.register(
-        subject_name(subject), wanted, normalize=query_flag("normalize"), force=force, elsewhere=_elsewhere()
+        subject_name(subject), schema, normalize=query_flag("normalize"), force=force, offload=_offload()
     )
-    _note_registration(registration, forced=force)
+    _record_registration(registration, forced=force)
     stored = registration.stored
-    return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
+    return json_response(registered_entity(stored, profile(), as_shown(stored.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>")
 def get_version(subject: str, version: str) -> Response:
     found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
-    return answer(version_entity(found, profile(), as_shown(found.schema)))
+    return json_response(version_entity(found, profile(), as_shown(found.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/schema")
 def get_version_text(subject: str, version: str) -> Response:
     found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
-    return answer_bytes(shown_text(found.schema).encode())
+    return bytes_response(shown_text(found.schema).encode())
 
 
 @blueprint.post("/subjects/<subject:subject>/versions/<segment:version>/tags")
 def change_tags(subject: str, version: str) -> Response:
     change = read_body(TagChangePayload, TagChange)
-    registration = services().tagging.change(
-        subject_name(subject), parse_version(version), change, elsewhere=_elsewhere()
-    )
-    _note_registration(registration, forced=False)
+    registration = services().tagging.change(subject_name(subject), parse_version(version), change, offload=_offload())
+    _record_registration(registration, forced=False)
     stored = registration.stored
-    return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
+    return json_response(registered_entity(stored, profile(), as_shown(stored.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/metadata")
 def get_latest_with_metadata(subject: str) -> Response:
     keys, values = request.args.getlist("key"), request.args.getlist("value")
-    # A key without its value asks for nothing.
-    wanted = dict(zip(keys, values, strict=False))
-    found = services().lookup.latest_with_metadata(subject_name(subject), wanted, deleted=query_flag("deleted"))
-    return answer(version_entity(found, profile(), as_shown(found.schema)))
+    # A key without a value is ignored.
+    properties = dict(zip(keys, values, strict=False))
+    found = services().lookup.latest_with_metadata(subject_name(subject), properties, deleted=query_flag("deleted"))
+    return json_response(version_entity(found, profile(), as_shown(found.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/referencedby")
 def list_referencing(subject: str, version: str) -> Response:
     found = services().lookup.referencing(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
-    return answer(page(found))
+    return json_response(paginate(found))
 
 
 @blueprint.delete("/subjects/<subject:subject>/versions/<segment:version>")
 def delete_version(subject: str, version: str) -> Response:
     name, permanent = subject_name(subject), query_flag("permanent")
     deleted = services().deletion.delete_version(name, parse_version(version), permanent=permanent)
-    note_change("version_deleted", subject=name, version=deleted, permanent=permanent)
-    return answer(deleted)
+    record_change("version_deleted", subject=name, version=deleted, permanent=permanent)
+    return json_response(deleted)
 
 
-def _elsewhere() -> Elsewhere | None:
-    found: Elsewhere | None = request.environ.get(ELSEWHERE_KEY)
+def _offload() -> ComparisonOffload | None:
+    found: ComparisonOffload | None = request.environ.get(OFFLOAD_KEY)
     return found
 
 
-def _note_registration(registration: Registered, *, forced: bool) -> None:
+def _record_registration(registration: RegistrationResult, *, forced: bool) -> None:
     if registration.is_new:
         stored = registration.stored
-        what = {"subject": stored.subject, "version": stored.version, "schema_id": stored.schema.schema_id}
-        note_change("version_registered", **what, forced=forced)
+        details = {"subject": stored.subject, "version": stored.version, "schema_id": stored.schema.schema_id}
+        record_change("version_registered", **details, forced=forced)

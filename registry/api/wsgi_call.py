@@ -1,7 +1,7 @@
-"""Calling the WSGI application for a request that ASGI has received: its environ, and its whole answer.
+"""Calls the WSGI application for a complete ASGI request and collects its complete response.
 
-A body is there as a whole before a thread is taken, and an answer as a whole before it is sent, so a slow client costs
-a connection and never a thread. The bridges that exist stream both through the thread instead.
+The body is received before a thread is used, and the response is sent after the thread is released. A slow client thus
+occupies a connection but no thread. Existing ASGI-to-WSGI bridges stream both through the thread.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from headrace.registry.api.answer_cache import Answer
-from headrace.registry.api.hooks import ASKS_KEY, CERTIFICATE_KEY, PRINCIPAL_KEY, Principal
+from headrace.registry.api.hooks import CERTIFICATE_KEY, PREFLIGHT_KEY, PRINCIPAL_KEY, Principal
 from headrace.registry.api.request_bodies import Body
-from headrace.registry.storage.footing import noting
+from headrace.registry.api.response_cache import AppResponse
+from headrace.registry.storage.dependencies import record_dependencies
 
 ROUTE_KEY: Final = "registry.route"
-"""Where in the environ the application leaves the rule that its path matched, for metrics."""
+"""WSGI environ key that the application sets to the matched URL rule, for metrics."""
 
-KEEP_KEY: Final = "registry.keep"
-"""Where in the environ the application says that its answer may be kept while its footing holds."""
+CACHEABLE_KEY: Final = "registry.cacheable"
+"""WSGI environ key that the application sets to whether the response may be cached while its dependencies hold."""
 
 WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> dict[str, Any]:
-    """The WSGI environ of an ASGI request; of a body that is too large it has only the length.
+    """The WSGI environ of an ASGI request. A body that is too large only contributes its length.
 
-    Without a body it asks whether to receive that.
+    `body` None makes a preflight, see `PREFLIGHT_KEY`.
     """
     host, port = scope.get("server") or ("localhost", 80)
     client = scope.get("client") or ("", 0)
@@ -57,10 +57,10 @@ def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> di
     if CERTIFICATE_KEY in scope:
         environ[CERTIFICATE_KEY] = scope[CERTIFICATE_KEY]
     if body is None:
-        environ[ASKS_KEY] = True
+        environ[PREFLIGHT_KEY] = True
     for name_bytes, value_bytes in scope["headers"]:
         name = name_bytes.decode("latin-1")
-        # `A_B` and `A-B` would be one key; the one with the underscore is what nobody sends in good faith.
+        # WSGI maps `A_B` and `A-B` to the same key. Only `A-B` is legitimate.
         if "_" in name or name in ("content-length", "transfer-encoding"):
             continue
         key = "CONTENT_TYPE" if name == "content-type" else "HTTP_" + name.upper().replace("-", "_")
@@ -73,7 +73,7 @@ def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> di
     return environ
 
 
-def call(application: WsgiApplication, environ: dict[str, Any]) -> Answer:
+def call(application: WsgiApplication, environ: dict[str, Any]) -> AppResponse:
     """Runs the application in this thread."""
     started: list[tuple[str, list[tuple[str, str]]]] = []
 
@@ -81,7 +81,7 @@ def call(application: WsgiApplication, environ: dict[str, Any]) -> Answer:
         started[:] = [(status, headers)]
         return _no_writing
 
-    with noting() as notes:
+    with record_dependencies() as recorder:
         parts = application(environ, start_response)
         try:
             body = b"".join(parts)
@@ -90,15 +90,15 @@ def call(application: WsgiApplication, environ: dict[str, Any]) -> Answer:
             if close is not None:
                 close()
     status, headers = started[0]
-    return Answer(
+    return AppResponse(
         int(status[:3]),
         tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers),
         body,
         environ.get(ROUTE_KEY, ""),
         environ.get(PRINCIPAL_KEY),
-        notes.footing() if environ.get(KEEP_KEY) else None,
+        recorder.dependencies() if environ.get(CACHEABLE_KEY) else None,
     )
 
 
 def _no_writing(_: bytes) -> None:
-    raise RuntimeError("the application returns its body")
+    raise RuntimeError("the application must return its body instead of writing it")

@@ -1,7 +1,6 @@
-"""Which servers a client talks to, and how it shows them who it is.
+"""Addresses of registry servers, credentials and TLS settings of a client.
 
-Passwords, tokens and keys appear in no `repr`, no message and no log line: what is shown of a URL is `Server.url`,
-which has no user part.
+Passwords, tokens and keys appear in no `repr`, message or log line. `Server.url` has no user part and is safe to show.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.registry.errors import RegistryUnavailable
 
-SERVERS_MAX = 32  # a list that is longer is a mistake
+SERVERS_MAX = 32  # a longer list is probably a mistake
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -27,7 +26,7 @@ class BasicAuth:
 
     def __post_init__(self) -> None:
         if ":" in self.user or not is_text(self.user + self.password):
-            raise ValueError("a user has no colon, and neither user nor password control characters")
+            raise ValueError("a user cannot contain a colon, and user and password no control characters")
 
     def header(self) -> str:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -35,7 +34,7 @@ class BasicAuth:
 
 @dataclass(frozen=True, slots=True)
 class BearerAuth:
-    """A token, as in RFC 6750; or a function that gives one, asked before every request, for tokens that expire."""
+    """A token as in RFC 6750, or a function that returns the current token and is called before every request."""
 
     token: str | Callable[[], str] = field(repr=False)
 
@@ -46,7 +45,7 @@ class BearerAuth:
     def header(self) -> str:
         token = self.token if isinstance(self.token, str) else self.token()
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError("a bearer token is printable ASCII without blanks")
+            raise ValueError("a bearer token must be printable ASCII without blanks")
         return f"Bearer {token}"
 
 
@@ -55,9 +54,9 @@ Auth = BasicAuth | BearerAuth
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a client trusts and shows on https; file names. Host names and certificates are always checked.
+    """Names of PEM files for HTTPS connections. Host names and certificates are always verified.
 
-    With `ca_file` only the authorities in it are trusted, otherwise those of the system.
+    `ca_file` replaces the system's trusted authorities.
     """
 
     ca_file: str = ""
@@ -68,7 +67,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """
         Raises:
-            ValueError: a file cannot be read or is not what it should be.
+            ValueError: a file cannot be read or is invalid.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -76,7 +75,7 @@ class Tls:
             raise ValueError(f"the CA file {self.ca_file} cannot be used: {_cause(error)}") from error
         if self.certificate_file:
             try:
-                # A function instead of the text, since OpenSSL would otherwise ask at the terminal for a missing one.
+                # A function, because without a password OpenSSL would prompt for one on the terminal.
                 context.load_cert_chain(self.certificate_file, self.key_file or None, lambda: self.key_password)
             except (OSError, ValueError) as error:
                 raise ValueError(
@@ -87,7 +86,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One address of the registry. `url` is what may be shown."""
+    """One address of the registry. `url` has no credentials and may be shown."""
 
     url: str
     host: str
@@ -102,15 +101,15 @@ class Server:
 
 
 def parse_servers(urls: str | Sequence[str], auth: Auth | None = None) -> tuple[Server, ...]:
-    """The servers that a list of URLs names, in its order.
+    """Parses a list of URLs and preserves its order.
 
     Args:
-        urls: `http://host:port`, several of them joined by commas, or a sequence. A path is kept, and a user part is
-            the basic credentials for that server (with `%2C` for a comma and `%40` for an `@` in it).
-        auth: for the servers whose URL has no user part.
+        urls: `http://host:port`, several of them separated by commas, or a sequence. A URL may have a path. A user part
+            is the basic credentials for that server, with `%2C` for a comma and `%40` for an `@`.
+        auth: the credentials for servers without a user part in the URL.
 
     Raises:
-        RegistryUnavailable: one of them is no such URL.
+        RegistryUnavailable: a URL is malformed.
     """
     texts = urls.split(",") if isinstance(urls, str) else list(urls)
     servers = tuple(dict.fromkeys(_parse_server(text.strip(), auth) for text in texts if text.strip()))
@@ -135,7 +134,7 @@ def _parse_server(text: str, auth: Auth | None) -> Server:
     try:
         port = parts.port
     except ValueError:
-        # The text behind the colon may be a piece of a password with a bare comma or slash in it: not shown.
+        # The text after the colon may be part of a password with an unescaped comma or slash, so it is not shown.
         raise RegistryUnavailable(
             f"{parts.scheme}://{hostname}", "its port is not a number between 0 and 65535"
         ) from None
@@ -153,11 +152,11 @@ def _without_user(text: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Whether it is free of what would end a line or a header."""
+    """Whether a text has only printable characters, so that it fits in a line or a header."""
     return all(character.isprintable() for character in text)
 
 
 def _cause(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason or "not PEM, or its key does not fit"
+        return error.reason or "not PEM, or the key does not match"
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a client keeps of answers that never change, within bounds of number and size."""
+"""LRU cache for immutable results, bounded by number and weight."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 class Cache:
-    """Thread-safe; the least recently used value goes first. Two threads may make the same value once each.
+    """A thread-safe LRU cache. Two threads that miss the same key may both make the value.
 
     Args:
-        count_max: of values.
-        weight_max: of all values together, in the unit of `weigh`.
-        weigh: the size of a key and its value.
+        count_max: maximum number of values.
+        weight_max: maximum total weight, in the unit of `weigh`.
+        weigh: returns the weight of a key and its value.
     """
 
     def __init__(self, count_max: int, weight_max: int, weigh: Callable[[Hashable, Any], int]) -> None:
@@ -31,7 +31,7 @@ class Cache:
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+    def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -41,7 +41,7 @@ class Cache:
         value = make()
         weight = self._weigh(key, value)
         with self._lock:
-            # What was asked for before the cache was cleared may be what the clearing was about.
+            # A value from before a `clear` may be outdated, so it is not cached.
             if generation == self._generation and weight <= self._weight_max:
                 self._put(key, value, weight)
         return value

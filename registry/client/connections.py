@@ -1,4 +1,4 @@
-"""Sockets to one server, kept alive and handed to one thread at a time."""
+"""Persistent connections to one server, each used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from email.utils import parsedate_to_datetime
 from headrace.registry.client.access import Server
 from headrace.registry.client.proxies import DEFAULT_PORTS, Proxy
 
-IDLE_CONNECTIONS_MAX = 32  # of more threads than that some open a connection for each call
-ANSWER_BYTES_MAX = 256 * 1024 * 1024  # no list or schema is larger; a stray server could send without end
-ANSWER_TIMEOUTS_MAX = 6  # timeouts that a whole answer may take; a server could send a byte now and then without end
+IDLE_CONNECTIONS_MAX = 32  # with more threads, some open a new connection for each request
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # no list or schema is larger; a faulty server could send forever
+RESPONSE_TIMEOUTS_MAX = 6  # timeouts for a whole response; a faulty server could send a byte at a time
 PART_BYTES = 64 * 1024
-PROXY_REFUSAL = "Tunnel connection failed: 4"  # how the library begins when a proxy answers 4xx, which stays so
+PROXY_REFUSAL = "Tunnel connection failed: 4"  # begins the library's message for a 4xx response of a proxy
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """`location` is where a redirect points to, "" otherwise."""
+class HttpResponse:
+    """`location` is the target of a redirect, otherwise ""."""
 
     status: int
     body: bytes
@@ -32,17 +32,17 @@ class Answer:
     location: str = ""
 
 
-class NoAnswer(Exception):
-    """A request without an answer.
+class RequestFailed(Exception):
+    """A request without a response.
 
-    `may_be_done` tells whether the server may have carried it out all the same; `is_lasting` whether trying again is of
-    no use, since the two do not trust each other.
+    `may_have_executed` is True if the server may have executed the request. `is_permanent` is True if a retry cannot
+    succeed because client and server do not trust each other.
     """
 
-    def __init__(self, reason: str, *, may_be_done: bool, is_lasting: bool = False) -> None:
+    def __init__(self, reason: str, *, may_have_executed: bool, is_permanent: bool = False) -> None:
         super().__init__(reason)
-        self.may_be_done = may_be_done
-        self.is_lasting = is_lasting
+        self.may_have_executed = may_have_executed
+        self.is_permanent = is_permanent
 
 
 class Connections:
@@ -61,28 +61,28 @@ class Connections:
 
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], payload: bytes | None, *, is_repeatable: bool
-    ) -> Answer:
-        """One request and its answer.
+    ) -> HttpResponse:
+        """Sends a request and returns the response.
 
-        A kept connection may be closed by the server at the moment it is used; a request that may be repeated is then
-        sent again on a new one, and others do not use kept connections at all.
+        The server may close an idle connection at the moment of its reuse. Only repeatable requests, which can be sent
+        again on a new connection, therefore use idle connections.
 
         Raises:
-            NoAnswer: no connection, or no answer on it.
+            RequestFailed: the connection failed, or the response did not arrive.
         """
-        connection = self._kept() if is_repeatable else None
+        connection = self._idle_connection() if is_repeatable else None
         if connection is not None:
             try:
-                return self._exchanged(connection, method, target, headers, payload)
+                return self._exchange_on(connection, method, target, headers, payload)
             except (http.client.RemoteDisconnected, ConnectionError):
                 pass
             except (OSError, http.client.HTTPException) as error:
-                raise NoAnswer(_reason(error), may_be_done=True) from error
-        connection = self._opened()
+                raise RequestFailed(_reason(error), may_have_executed=True) from error
+        connection = self._open()
         try:
-            return self._exchanged(connection, method, target, headers, payload)
+            return self._exchange_on(connection, method, target, headers, payload)
         except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(_reason(error), may_be_done=True, is_lasting=_is_distrust(error)) from error
+            raise RequestFailed(_reason(error), may_have_executed=True, is_permanent=_is_tls_distrust(error)) from error
 
     def close(self) -> None:
         with self._lock:
@@ -90,28 +90,30 @@ class Connections:
         for connection in idle:
             connection.close()
 
-    def _kept(self) -> http.client.HTTPConnection | None:
+    def _idle_connection(self) -> http.client.HTTPConnection | None:
         while True:
             with self._lock:
                 if self._process_id != os.getpid():
-                    # After a fork both processes hold the same sockets, and would take each other's answers.
+                    # After a fork both processes have the same sockets and would read each other's responses.
                     self._idle, self._process_id = [], os.getpid()
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
             if not _is_readable(connection):
                 return connection
-            connection.close()  # nothing was asked on it, so what can be read is its end
+            connection.close()  # no request is pending on it, so readable means closed by the server
 
-    def _opened(self) -> http.client.HTTPConnection:
+    def _open(self) -> http.client.HTTPConnection:
         connection = self._new()
         try:
             connection.connect()
-        except (OSError, UnicodeError) as error:  # UnicodeError: the host name is none
+        except (OSError, UnicodeError) as error:  # UnicodeError: the host name is invalid
             connection.close()
             through = f" (through the proxy {self._proxy})" if self._proxy else ""
-            is_lasting = _is_distrust(error) or str(error).startswith(PROXY_REFUSAL)
-            raise NoAnswer(f"{_reason(error)}{through}", may_be_done=False, is_lasting=is_lasting) from error
+            is_permanent = _is_tls_distrust(error) or str(error).startswith(PROXY_REFUSAL)
+            raise RequestFailed(
+                f"{_reason(error)}{through}", may_have_executed=False, is_permanent=is_permanent
+            ) from error
         return connection
 
     def _new(self) -> http.client.HTTPConnection:
@@ -124,26 +126,26 @@ class Connections:
             connection.set_tunnel(server.host, server.port or DEFAULT_PORTS[True], dict(proxy.headers))
         return connection
 
-    def _exchanged(
+    def _exchange_on(
         self,
         connection: http.client.HTTPConnection,
         method: str,
         target: str,
         headers: Mapping[str, str],
         payload: bytes | None,
-    ) -> Answer:
+    ) -> HttpResponse:
         if self._proxy is not None and self._tls is None:
             target, headers = self._origin + target, {**headers, **self._proxy.headers}
         try:
             connection.request(method, target, payload, headers)
             response = connection.getresponse()
             body = self._body(response)
-            keeps = not response.will_close and response.isclosed()
+            is_reusable = not response.will_close and response.isclosed()
         except BaseException:
             connection.close()
             raise
-        self._put_back(connection, keeps)
-        return Answer(
+        self._release(connection, is_reusable)
+        return HttpResponse(
             response.status,
             body,
             _retry_after_s(response.getheader("Retry-After")),
@@ -152,30 +154,30 @@ class Connections:
 
     @property
     def _origin(self) -> str:
-        """The server, as a request to a proxy names it."""
+        """The server in the form for a request through a proxy."""
         host = f"[{self._server.host}]" if ":" in self._server.host else self._server.host
         return f"http://{host}" + (f":{self._server.port}" if self._server.port else "")
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         parts: list[bytes] = []
         size = 0
-        deadline = time.monotonic() + ANSWER_TIMEOUTS_MAX * self._timeout_s
+        deadline = time.monotonic() + RESPONSE_TIMEOUTS_MAX * self._timeout_s
         while part := response.read1(PART_BYTES):
             parts.append(part)
             size += len(part)
-            if size > ANSWER_BYTES_MAX:
-                raise http.client.HTTPException(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+            if size > RESPONSE_BYTES_MAX:
+                raise http.client.HTTPException(f"the response has more than {RESPONSE_BYTES_MAX} bytes")
             if time.monotonic() > deadline:
                 raise TimeoutError
         if response.length:
-            raise http.client.HTTPException("the answer ends before its length")
+            raise http.client.HTTPException("the response ends before its length")
         if response.length == 0:
-            response.close()  # read1 does not note the end, and the connection would not take another request
+            response.close()  # read1 does not detect the end, and the connection would reject another request
         return b"".join(parts)
 
-    def _put_back(self, connection: http.client.HTTPConnection, keeps: bool) -> None:
+    def _release(self, connection: http.client.HTTPConnection, is_reusable: bool) -> None:
         with self._lock:
-            if keeps and len(self._idle) < IDLE_CONNECTIONS_MAX:
+            if is_reusable and len(self._idle) < IDLE_CONNECTIONS_MAX:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -189,8 +191,8 @@ def _is_readable(connection: http.client.HTTPConnection) -> bool:
     return bool(poll.poll(0))
 
 
-def _is_distrust(error: Exception) -> bool:
-    """Whether one side refused the other's certificate, which asking again does not mend."""
+def _is_tls_distrust(error: Exception) -> bool:
+    """Whether client or server rejected a certificate, which a retry does not change."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return True
     return isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or "")
@@ -209,7 +211,7 @@ def _retry_after_s(text: str | None) -> float | None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,4 +1,4 @@
-"""The registry's client as the settings describe it."""
+"""Creates the registry client that the settings describe."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from headrace.registry.client import Auth, BasicAuth, BearerAuth, RegistryClient
 from headrace.registry.client.access import parse_servers
 from headrace.settings import RegistrySettings, Settings, SettingsError
 from headrace.settings.addresses import resolve_registry_url
-from headrace.settings.trust import trusted_credentials
+from headrace.settings.loading import trusted_credentials
 
 TOKEN_BYTES_MAX = 64 * 1024
 CREDENTIALS = tuple(f"registry.client_{name}" for name in ("user", "password", "token", "token_file"))
 
 
 def registry_client(settings: Settings) -> RegistryClient:
-    """A client of the registry in use, with the credentials and certificates of `registry.client_*`.
+    """A client of the configured registry, with the credentials and certificates of `registry.client_*`.
 
     Raises:
-        SettingsError: they contradict each other, cannot be sent, or would go to whom the working directory names.
-        RegistryUnavailable: the URL is none, or a TLS file cannot be used.
+        SettingsError: the credentials contradict each other, are malformed, or would go to an untrusted server.
+        RegistryUnavailable: the URL is malformed, or a TLS file cannot be used.
     """
     registry = settings.registry
     url = resolve_registry_url(settings)
@@ -33,32 +33,33 @@ def registry_client(settings: Settings) -> RegistryClient:
 
 
 def _require_trusted(settings: Settings, url: str) -> None:
-    """
+    """Rejects a server that the working directory's settings file chose for credentials from another source.
+
     Raises:
-        SettingsError: the working directory's own settings file names the server, and other sources the credentials.
+        SettingsError: the server comes from that file and the credentials do not.
     """
     registry, of_directory = settings.registry, settings.keys_from_working_directory
-    place = "registry.url" if registry.url else "registry.listen"
-    kept = trusted_credentials(settings, CREDENTIALS)
-    if place not in of_directory or not kept:
+    setting = "registry.url" if registry.url else "registry.listen"
+    credentials = trusted_credentials(settings, CREDENTIALS)
+    if setting not in of_directory or not credentials:
         return
     allowed = () if "registry.client_hosts" in of_directory else registry.client_hosts
     for server in parse_servers(url):
         name = f"[{server.host}]" if ":" in server.host else server.host
         if not {name, server.host, f"{name}:{server.port}"} & set(allowed):
             raise SettingsError(
-                f"{place} is set in the working directory's headrace.toml and {kept[0]} is not, so that the "
-                f"credentials would go to whom that file names: expected both from one source; give the URL beside the "
-                f"credentials (HEADRACE__REGISTRY__URL), or allow its host (HEADRACE__REGISTRY__CLIENT_HOSTS={name})"
+                f"{setting} is set in the working directory's headrace.toml but {credentials[0]} is not, so that file "
+                f"would redirect the credentials: set the URL where the credentials are set (HEADRACE__REGISTRY__URL), "
+                f"or allow the host (HEADRACE__REGISTRY__CLIENT_HOSTS={name})"
             )
 
 
 def _auth(registry: RegistrySettings) -> Auth | None:
     given = [name for name in ("client_user", "client_token", "client_token_file") if getattr(registry, name)]
     if len(given) > 1:
-        raise SettingsError(f"{' and '.join(f'registry.{name}' for name in given)}: expected only one of them")
+        raise SettingsError(f"{' and '.join(f'registry.{name}' for name in given)}: set only one of them")
     if registry.client_password and not registry.client_user:
-        raise SettingsError("registry.client_password: expected registry.client_user beside it")
+        raise SettingsError("registry.client_password: requires registry.client_user")
     try:
         if registry.client_user:
             return BasicAuth(registry.client_user, registry.client_password)
@@ -73,11 +74,11 @@ def _auth(registry: RegistrySettings) -> Auth | None:
 
 
 def _token(path: Path) -> str:
-    """Read before every request, since whoever writes such files replaces them before they expire."""
+    """Reads the token file. It is called before every request, because token files are replaced before they expire."""
     try:
         with path.open(encoding="ascii") as file:
             return file.read(TOKEN_BYTES_MAX).strip()
     except OSError as error:
         raise ValueError(f"the token file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"the token file {path} holds no token") from None
+        raise ValueError(f"the token file {path} has no ASCII token") from None

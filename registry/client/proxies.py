@@ -1,7 +1,7 @@
-"""Which proxy leads to a server: `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as curl and Go read them.
+"""Selects the proxy for a server: `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` with the rules of curl and Go.
 
-Names in small letters go before capitals, and an empty one means no proxy. Servers on loopback are never asked through
-one. Over https the proxy passes a tunnel on (CONNECT) and sees names only, over http it sees everything.
+Lower-case names have priority, and an empty value means no proxy. Loopback servers never use a proxy. For HTTPS the
+proxy only forwards a tunnel (CONNECT) and sees host names; for HTTP it sees everything.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from urllib.parse import unquote, urlsplit
 from headrace.registry.client.access import Server, is_text
 from headrace.registry.errors import RegistryUnavailable
 
-DEFAULT_PORTS = {False: 80, True: 443}  # of a server, by whether it is https
-PROXY_PORT = 80  # of a proxy whose URL has none
+DEFAULT_PORTS = {False: 80, True: 443}  # of a server, by `is_secure`
+PROXY_PORT = 80  # if the URL of the proxy has no port
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """`headers` are what it is told about who asks."""
+    """`headers` are the headers for the proxy, such as its credentials."""
 
     host: str
     port: int
@@ -32,14 +32,14 @@ class Proxy:
 
 
 def proxy_for(server: Server, environment: Mapping[str, str]) -> Proxy | None:
-    """The proxy to reach a server through, None to ask it directly.
+    """The proxy for a server, or None for a direct connection.
 
     Raises:
-        RegistryUnavailable: the variable names none that this client can use.
+        RegistryUnavailable: the variable has an unusable value.
     """
     name = "https_proxy" if server.is_secure else "http_proxy"
     text, variable = _variable(environment, name)
-    # In a CGI program HTTP_PROXY is the header `Proxy` of whoever asks it.
+    # In a CGI program HTTP_PROXY is the `Proxy` header of the request, so clients control it.
     if not text or (variable == "HTTP_PROXY" and "REQUEST_METHOD" in environment):
         return None
     if _is_direct(server, _variable(environment, "no_proxy")[0]):
@@ -59,7 +59,7 @@ def proxy_for(server: Server, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def _variable(environment: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The value of a variable, and how it is written there."""
+    """(value, name) of a variable; the name in the spelling of the environment."""
     written = name if name in environment else name.upper()
     return environment.get(written, "").strip(), written
 
@@ -74,8 +74,10 @@ def _is_direct(server: Server, no_proxy: str) -> bool:
 
 
 def _covers(entry: str, host: str, port: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
-    """Whether one entry of NO_PROXY means a host: `*`, a domain with all below it, an address or a network; with a port
-    that port only."""
+    """Whether an entry of NO_PROXY matches a host.
+
+    An entry is `*`, a domain including its subdomains, an address, or a network, optionally with a port.
+    """
     if entry == "*":
         return True
     if address is not None:
@@ -83,9 +85,9 @@ def _covers(entry: str, host: str, port: str, address: ipaddress.IPv4Address | i
             return address in ipaddress.ip_network(entry.strip("[]"), strict=False)
         except ValueError:
             pass
-    name, colon, wanted = entry.rpartition(":")
-    if colon and wanted.isdigit():
-        if wanted != port:
+    name, colon, entry_port = entry.rpartition(":")
+    if colon and entry_port.isdigit():
+        if entry_port != port:
             return False
         entry = name.strip("[]")
     entry = entry.removeprefix("*").removeprefix(".").rstrip(".")

@@ -1,20 +1,20 @@
-"""Which server is asked, and when a call is made again.
+"""Chooses the server for a request, and retries.
 
-The servers are equal, their order is preference: the first is asked until it fails, then the next, and the first again
-after `DOWN_S`. Moving on to a server that has not failed in this call costs no pause; coming back to one that has does,
-a random one between nothing and a bound that doubles ("full jitter"), so that clients that failed together do not
-come back together.
+The servers are equivalent and their order is the preference. The client uses the first server until it fails, then the
+next, and tries the first again after `DOWN_S`. Switching to a server that has not failed for this request needs no
+pause. Returning to a failed one does: a random time between 0 and a bound that doubles ("full jitter"), so that clients
+that failed together do not return together.
 
-| what happened | made again |
+| result | retried |
 |---|---|
 | no connection | always |
-| 408, 429 | always: the server says that it did nothing |
-| no answer on a connection, other 5xx | only what may be repeated, since the server may have done it |
-| certificates not trusted | never at the same server |
-| any other answer, redirects too | never |
+| 408, 429 | always: the server has not executed the request |
+| no response on a connection, other 5xx | only repeatable requests, because the server may have executed it |
+| certificates not trusted | not with the same server |
+| any other response, including redirects | never |
 
-What may be repeated: questions, and changes that end in the same state and with the same answer, such as registering a
-schema. Deletions are not: a second one finds nothing to delete, or deletes what was registered in between.
+Repeatable requests are reads, and changes that lead to the same state and response when repeated, such as registering a
+schema. Deletions are not repeatable: a second one would fail, or delete a version that was registered in between.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from headrace.registry.client.access import Server, Tls
-from headrace.registry.client.connections import Answer, Connections, NoAnswer
+from headrace.registry.client.connections import Connections, HttpResponse, RequestFailed
 from headrace.registry.client.proxies import proxy_for
 from headrace.registry.errors import RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 7  # of one call: some 3.5 seconds of pauses, in which a registry restarts; a dead one is soon reported
-TIMEOUTS_MAX = 3  # of one call: after so many timeouts' time no attempt begins, since a silent server is not restarting
+ATTEMPTS_MAX = 7  # per request: about 3.5 seconds of pauses, enough for a restart, and short for a dead registry
+TIMEOUTS_MAX = 3  # per request: no attempt starts after this many timeouts, because a restart fails fast instead
 PAUSE_FIRST_S = 0.2
-PAUSE_MAX_S = 2.0  # also of a pause that the server asks for
-DOWN_S = 30.0  # how long a server that failed is asked only if no other is left
+PAUSE_MAX_S = 2.0  # also limits Retry-After
+DOWN_S = 30.0  # how long a failed server is only used if no other is left
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 NOT_DONE_STATUSES: Final = frozenset({408, 429})
-LASTING_STATUSES: Final = frozenset({501, 505})  # of those from 500 on
+PERMANENT_STATUSES: Final = frozenset({501, 505})  # among the 5xx
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call of the API. `path` is percent-encoded; `is_repeatable` as the module says."""
+class ApiCall:
+    """A request of the API. `path` is percent-encoded; for `is_repeatable` see the module."""
 
     method: str
     path: str
@@ -65,8 +65,8 @@ class Call:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         is_repeatable: bool | None = None,
-    ) -> Call:
-        """`is_repeatable` None: all but deletions."""
+    ) -> ApiCall:
+        """`is_repeatable` None means every request except deletions."""
         return cls(
             method,
             path,
@@ -76,35 +76,35 @@ class Call:
         )
 
 
-def is_passing(status: int) -> bool:
-    """Whether an answer may be another one soon."""
-    return status in NOT_DONE_STATUSES or (status >= 500 and status not in LASTING_STATUSES)
+def is_transient(status: int) -> bool:
+    """Whether a retry may have another result."""
+    return status in NOT_DONE_STATUSES or (status >= 500 and status not in PERMANENT_STATUSES)
 
 
-def pause_s(failures: int, asked_s: float | None, chance: float) -> float:
-    """Seconds before a server is asked again that has failed `failures` times in this call.
+def pause_s(failures: int, retry_after_s: float | None, random_fraction: float) -> float:
+    """Pause in seconds before the next attempt with a server that has failed `failures` times for this request.
 
     Args:
-        asked_s: what the server asked for.
-        chance: a random number in [0, 1).
+        retry_after_s: the pause that the server requested.
+        random_fraction: a random number in [0, 1).
     """
     bound_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** (failures - 1))
-    return max(bound_s * chance, min(PAUSE_MAX_S, asked_s or 0.0))
+    return max(bound_s * random_fraction, min(PAUSE_MAX_S, retry_after_s or 0.0))
 
 
-class _Tries:
-    """What has gone wrong in one call, by server."""
+class _Attempts:
+    """The failed attempts of one request, by server."""
 
     def __init__(self) -> None:
         self.failures: Counter[Server] = Counter()
         self.reasons: dict[Server, str] = {}
-        self.asked_s: dict[Server, float | None] = {}
-        self.lasting: set[Server] = set()
+        self.retry_after_s: dict[Server, float | None] = {}
+        self.permanent: set[Server] = set()
 
-    def note(self, server: Server, reason: str, asked_s: float | None = None) -> None:
+    def record(self, server: Server, reason: str, retry_after_s: float | None = None) -> None:
         self.failures[server] += 1
         self.reasons[server] = reason
-        self.asked_s[server] = asked_s
+        self.retry_after_s[server] = retry_after_s
 
     def text(self) -> str:
         if len(self.reasons) == 1:
@@ -113,12 +113,12 @@ class _Tries:
 
 
 class Transport:
-    """The servers of one client.
+    """Sends requests to the servers of one client.
 
     Args:
         servers: at least one.
-        environment: names proxies; None: that of this process.
-        sleep, clock, chance: of the `time` and `random` modules; tests give their own.
+        environment: variables that name proxies; None means `os.environ`.
+        sleep, clock, random_fraction: replaceable for tests.
 
     Raises:
         RegistryUnavailable: the TLS files or a proxy cannot be used.
@@ -133,7 +133,7 @@ class Transport:
         environment: Mapping[str, str] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        random_fraction: Callable[[], float] = random.random,
     ) -> None:
         self.servers = tuple(servers)
         self.url = ",".join(server.url for server in self.servers)
@@ -146,78 +146,79 @@ class Transport:
             server: Connections(server, context if server.is_secure else None, timeout_s, proxy_for(server, variables))
             for server in self.servers
         }
-        self._patience_s = TIMEOUTS_MAX * timeout_s
+        self._time_limit_s = TIMEOUTS_MAX * timeout_s
         self._sleep = sleep
         self._clock = clock
-        self._chance = chance
+        self._random_fraction = random_fraction
         self._down_until: dict[Server, float] = {}
         for server in self.servers:
             if server.auth is not None and not server.is_secure and not server.is_loopback:
                 logger.warning(
-                    "credentials_unprotected url=%s reason=%r", server.url, "http is read by everyone between"
+                    "credentials_unprotected url=%s reason=%r", server.url, "http transmits them in clear text"
                 )
 
     def close(self) -> None:
-        """Closes the idle connections; new ones are opened when needed."""
+        """Closes the idle connections. Requests open new ones."""
         for connections in self._connections.values():
             connections.close()
 
-    def answer(self, call: Call) -> Answer:
-        """The answer to a call, whatever its status.
+    def send(self, call: ApiCall) -> HttpResponse:
+        """Sends a request and returns the response with any status.
 
         Raises:
-            RegistryUnavailable: no server gave one.
+            RegistryUnavailable: no server responded.
         """
-        tries = _Tries()
-        give_up_at = self._clock() + self._patience_s
+        attempts = _Attempts()
+        give_up_at = self._clock() + self._time_limit_s
         for left in reversed(range(ATTEMPTS_MAX + len(self.servers) - 1)):
-            server = self._chosen(tries)
-            if tries.failures[server]:
-                self._sleep(pause_s(tries.failures[server], tries.asked_s.get(server), self._chance()))
+            server = self._choose_server(attempts)
+            if attempts.failures[server]:
+                retry_after_s = attempts.retry_after_s.get(server)
+                self._sleep(pause_s(attempts.failures[server], retry_after_s, self._random_fraction()))
             try:
-                answer = self._exchange(server, call)
-            except NoAnswer as failure:
-                self._note_failure(server, call, tries, failure)
-                if not left or self._clock() >= give_up_at or len(tries.lasting) == len(self.servers):
-                    raise RegistryUnavailable(self.url, tries.text()) from failure
+                response = self._exchange(server, call)
+            except RequestFailed as failure:
+                self._record_failure(server, call, attempts, failure)
+                if not left or self._clock() >= give_up_at or len(attempts.permanent) == len(self.servers):
+                    raise RegistryUnavailable(self.url, attempts.text()) from failure
             else:
-                if not left or self._clock() >= give_up_at or not _is_again(call, answer.status):
-                    return answer
-                self._note_refusal(server, tries, answer)
-        raise AssertionError("every attempt returns, raises or leads to another")
+                if not left or self._clock() >= give_up_at or not _is_retried(call, response.status):
+                    return response
+                self._record_error_response(server, attempts, response)
+        raise AssertionError("the last attempt returns or raises")
 
-    def _note_failure(self, server: Server, call: Call, tries: _Tries, failure: NoAnswer) -> None:
-        if failure.may_be_done and not call.is_repeatable:
+    def _record_failure(self, server: Server, call: ApiCall, attempts: _Attempts, failure: RequestFailed) -> None:
+        if failure.may_have_executed and not call.is_repeatable:
             raise RegistryUnavailable(
-                server.url, f"{failure}; what was asked may have been done, so it was not asked again"
+                server.url, f"{failure}; the server may have executed the request, so it was not repeated"
             ) from failure
-        if failure.is_lasting:
-            tries.lasting.add(server)
-        tries.note(server, str(failure))
-        self._note_down(server, str(failure))
+        if failure.is_permanent:
+            attempts.permanent.add(server)
+        attempts.record(server, str(failure))
+        self._mark_down(server, str(failure))
 
-    def _note_refusal(self, server: Server, tries: _Tries, answer: Answer) -> None:
-        reason = f"HTTP {answer.status}"
-        tries.note(server, reason, answer.retry_after_s)
-        if answer.status not in NOT_DONE_STATUSES:
-            self._note_down(server, reason)
+    def _record_error_response(self, server: Server, attempts: _Attempts, response: HttpResponse) -> None:
+        reason = f"HTTP {response.status}"
+        attempts.record(server, reason, response.retry_after_s)
+        if response.status not in NOT_DONE_STATUSES:
+            self._mark_down(server, reason)
 
-    def _chosen(self, tries: _Tries) -> Server:
-        """The server that failed least in this call, then one that is not held to be down, then the order given."""
+    def _choose_server(self, attempts: _Attempts) -> Server:
+        """The server with the fewest failures for this request, then one that is not down, then the first."""
         now = self._clock()
-        usable = [server for server in self.servers if server not in tries.lasting]
+        usable = [server for server in self.servers if server not in attempts.permanent]
         return min(
-            usable, key=lambda server: (tries.failures[server], max(0.0, self._down_until.get(server, 0.0) - now))
+            usable, key=lambda server: (attempts.failures[server], max(0.0, self._down_until.get(server, 0.0) - now))
         )
 
-    def _note_down(self, server: Server, reason: str) -> None:
+    def _mark_down(self, server: Server, reason: str) -> None:
         self._down_until[server] = self._clock() + DOWN_S
         if len(self.servers) > 1:
             logger.warning("registry_server_failed url=%s reason=%r", server.url, reason)
         else:
             logger.debug("registry_call_failed url=%s reason=%r", server.url, reason)
 
-    def _exchange(self, server: Server, call: Call) -> Answer:
+    def _exchange(self, server: Server, call: ApiCall) -> HttpResponse:
         headers = {"Accept": CONTENT_TYPE, "Confluent-Accept-Unknown-Properties": "true"}
         if call.payload is not None:
             headers["Content-Type"] = CONTENT_TYPE
@@ -232,5 +233,5 @@ class Transport:
         )
 
 
-def _is_again(call: Call, status: int) -> bool:
-    return is_passing(status) and (call.is_repeatable or status in NOT_DONE_STATUSES)
+def _is_retried(call: ApiCall, status: int) -> bool:
+    return is_transient(status) and (call.is_repeatable or status in NOT_DONE_STATUSES)

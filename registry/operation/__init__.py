@@ -1,1 +1,1 @@
-"""What an operator sees of a running registry: metrics and the access log."""
+"""Operation of a running registry: metrics, access log and audit log."""

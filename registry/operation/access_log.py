@@ -1,6 +1,6 @@
-"""A line of JSON for each answer: who asked what, and how it went.
+"""Access log: one JSON line per response.
 
-Neither headers with credentials nor bodies are in it.
+It never contains credentials or bodies.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from headrace.registry.operation.log_file import LogFile
 
-TEXT_CHARS_MAX: Final = 1000  # of a method, a path, a query and a header; what is longer is cut
+TEXT_CHARS_MAX: Final = 1000  # per method, path, query and header; longer texts are truncated
 HEADERS: Final = {b"user-agent": "agent", b"x-request-id": "request_id", b"x-forwarded-for": "forwarded_for"}
-"""Headers that are written, and what they are called in a line."""
+"""Request headers in the log, and their keys in a line."""
 
 
 class AccessLog:
@@ -30,8 +30,8 @@ class AccessLog:
         """
         Args:
             target: a file, or "-" for standard error.
-            clock: for looking whether the file was moved.
-            now_ms: the time that lines tell, in milliseconds since 1970.
+            clock: for the checks whether the file was rotated.
+            now_ms: the clock for timestamps, in milliseconds since 1970.
 
         Raises:
             OSError: the file cannot be opened.
@@ -42,27 +42,27 @@ class AccessLog:
         self._second_text = ""
 
     def write(self, scope: Any, status: int, size: int, seconds: float, user: str, *, cached: bool) -> None:
-        """One line.
+        """Writes a line.
 
         Args:
-            scope: the request as ASGI has it.
-            status: of the answer.
-            size: of its body, in bytes.
-            seconds: that it took.
-            user: who asked; "" for nobody known.
-            cached: whether the answer was one from before.
+            scope: the ASGI scope of the request.
+            status: the status of the response.
+            size: the size of its body, in bytes.
+            seconds: the duration of the request.
+            user: the user; "" for anonymous clients.
+            cached: whether the response came from the cache.
         """
         client = (scope.get("client") or ("",))[0]
-        # Put together by hand, since the encoder takes half as long as answering from the cache does.
+        # Formatted without the JSON encoder, which would take half as long as a response from the cache.
         parts = [
             f'{{"time":"{self._time()}","client":{_quoted(client)},"user":{_quoted(user)}',
             f'"method":{_quoted(scope["method"][:TEXT_CHARS_MAX])},"path":{_text(scope["raw_path"])},"query":{_text(scope["query_string"])}',
             f'"status":{status},"bytes":{size},"ms":{seconds * 1000:.3f},"cached":{"true" if cached else "false"}',
         ]
-        # Of a header that comes twice the last, since readers of JSON differ about a key that comes twice.
-        said = {name: value for name, value in scope["headers"] if name in HEADERS}
-        parts += [f'"{HEADERS[name]}":{_text(value)}' for name, value in said.items()]
-        self._file.put((",".join(parts) + "}\n").encode())
+        # The last value of a repeated header, because JSON parsers disagree about repeated keys.
+        found = {name: value for name, value in scope["headers"] if name in HEADERS}
+        parts += [f'"{HEADERS[name]}":{_text(value)}' for name, value in found.items()]
+        self._file.write_line((",".join(parts) + "}\n").encode())
 
     def _time(self) -> str:
         second, millisecond = divmod(self._now_ms(), 1000)
@@ -80,5 +80,5 @@ def _text(value: bytes) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As JSON, in ASCII."""
+    """A JSON string in ASCII."""
     return json.dumps(text)

@@ -1,6 +1,6 @@
-"""A line of JSON for each change: who made it, from where, and what it was.
+"""Audit log: one JSON line per change, with its user and client address.
 
-There is no schema, no metadata and no rule in it, since those may hold secrets: of such a setting only the name.
+It contains no schemas, metadata or rules, which may hold secrets. Of such settings it has only the name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AuditLog:
         """
         Args:
             target: a file, or "-" for standard error.
-            now_ms: the time that lines tell, in milliseconds since 1970.
+            now_ms: the clock for timestamps, in milliseconds since 1970.
 
         Raises:
             OSError: the file cannot be opened.
@@ -32,23 +32,23 @@ class AuditLog:
         self._file = LogFile(target, "audit log")
         self._now_ms = now_ms
 
-    def write(self, action: str, what: Mapping[str, Any], *, user: str, client: str, request_id: str) -> None:
-        """One change that has been made.
+    def write(self, action: str, details: Mapping[str, Any], *, user: str, client: str, request_id: str) -> None:
+        """Writes a line for a committed change.
 
         Args:
             action: such as `version_registered`.
-            what: on what, and how.
-            user: who; "" where nobody has to say so.
-            client: the address that it came from.
-            request_id: as the client called its request; "" for nothing.
+            details: the changed object and its new values.
+            user: the user; "" in a registry without a users file.
+            client: the address of the client.
+            request_id: the client's X-Request-ID; "" without one.
         """
-        moment = datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
-        said = {"request_id": request_id} if request_id else {}
-        entry = {"time": moment, "user": user, "client": client, **said, "action": action, **what}
+        timestamp = datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        ids = {"request_id": request_id} if request_id else {}
+        entry = {"time": timestamp, "user": user, "client": client, **ids, "action": action, **details}
         line = json.dumps(entry, separators=(",", ":"))
-        if not self._file.put(line.encode() + b"\n"):
-            # What was done is done; it must at least be told somewhere.
-            logger.error("change not in the audit log: %s", line)
+        if not self._file.write_line(line.encode() + b"\n"):
+            # The change is committed already, so it goes to the server log at least.
+            logger.error("audit_log_not_written line=%s", line)
 
     def close(self) -> None:
         self._file.close()

@@ -1,7 +1,7 @@
-"""A file of lines that several processes append to, which may be moved away at any time.
+"""A log file that several processes append to, with support for rotation.
 
-Each line is one write in append mode, so lines do not mix. A file that was moved, as log rotation does, is opened anew
-within a second.
+Each line is one write in append mode, so lines of different processes do not mix. After log rotation has moved the
+file, the processes open the new one within a second.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class LogFile:
     def __init__(self, target: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
-            target: a file, or `STANDARD_ERROR`.
-            name: what it is called where it cannot be written.
+            name: the name of the log in error messages.
+            clock: for the checks whether the file was rotated.
             clock: for looking whether the file was moved.
 
         Raises:
@@ -37,19 +37,19 @@ class LogFile:
         self._name = name
         self._clock = clock
         self._lock = threading.Lock()
-        self._look_at = clock() + REOPEN_S
+        self._check_at = clock() + REOPEN_S
         self._fails = False
-        self._descriptor = 2 if self._path is None else _opened(self._path)
+        self._descriptor = 2 if self._path is None else _open(self._path)
 
-    def put(self, line: bytes) -> bool:
-        """Whether it was written. The registry goes on without a log rather than not at all."""
+    def write_line(self, line: bytes) -> bool:
+        """Whether the line was written. The registry continues without a log rather than stop."""
         with self._lock:
             try:
-                self._follow_rotation()
+                self._reopen_if_rotated()
                 os.write(self._descriptor, line)
             except OSError as error:
                 if not self._fails:
-                    logger.error("%s not written: cause=%s", self._name, error)
+                    logger.error("log_not_written log=%r cause=%s", self._name, error)
                 self._fails = True
             else:
                 self._fails = False
@@ -59,18 +59,18 @@ class LogFile:
         if self._path is not None:
             os.close(self._descriptor)
 
-    def _follow_rotation(self) -> None:
+    def _reopen_if_rotated(self) -> None:
         now = self._clock()
-        if self._path is None or now < self._look_at:
+        if self._path is None or now < self._check_at:
             return
-        self._look_at = now + REOPEN_S
+        self._check_at = now + REOPEN_S
         if not _is_at(self._descriptor, self._path):
-            opened = _opened(self._path)
+            opened = _open(self._path)
             os.close(self._descriptor)
             self._descriptor = opened
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 

@@ -1,7 +1,8 @@
-"""Counts of requests and how long they took, for Prometheus, over all worker processes."""
+"""Prometheus metrics of all worker processes, and the recorder of metrics and access log."""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,87 +12,132 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from headrace.registry.access.needs import route_label
+from headrace.registry.access.required_permissions import route_label
+from headrace.registry.access.users import Principal
+from headrace.registry.operation.access_log import AccessLog
 from headrace.registry.operation.shared_counts import OTHER, SharedCounts
 
+logger = logging.getLogger(__name__)
+
 BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper ends; the last bucket is without one."""
+"""Upper bounds of the histogram's buckets; the last bucket has no bound."""
 
 SUM_COLUMN: Final = len(BUCKETS_S) + 1  # nanoseconds of all requests
 COLUMNS: Final = SUM_COLUMN + 1
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
-SPARE_SLOTS: Final = 4  # for workers that replace others which have not quite ended
+SPARE_SLOTS: Final = 4  # for replacement workers that start before their predecessors have ended
 
 RequestKey = tuple[str, str, str, str]
-"""Method, route, status, and whether the answer was kept from before (`true` or `false`)."""
+"""Method, route, status, and whether the response came from the cache (`true` or `false`)."""
 
 
 class RequestMetrics:
-    """Counts in shared memory, in one process and thread; see `SharedCounts`."""
+    """Request counts in shared memory, of one process and thread; see `SharedCounts`."""
 
     def __init__(self, counts: SharedCounts) -> None:
         self._counts = counts
         self._numbers = counts.numbers()
-        self._places: dict[tuple[str, str, int, bool], int] = {}
+        self._offsets: dict[tuple[str, str, int, bool], int] = {}
 
     def count(self, method: str, route: str, status: int, seconds: float, *, cached: bool) -> None:
-        """One answer. It is called for each one of some ten thousand in a second, so it does little."""
+        """Counts a response. It runs some ten thousand times per second, so it does little work."""
         key = (method, route, status, cached)
-        place = self._places.get(key)
-        if place is None:
-            place = self._place(key)
-        self._numbers[place + bisect_left(BUCKETS_S, seconds)] += 1
-        self._numbers[place + SUM_COLUMN] += int(seconds * 1e9)
+        offset = self._offsets.get(key)
+        if offset is None:
+            offset = self._row_offset(key)
+        self._numbers[offset + bisect_left(BUCKETS_S, seconds)] += 1
+        self._numbers[offset + SUM_COLUMN] += int(seconds * 1e9)
 
-    def _place(self, key: tuple[str, str, int, bool]) -> int:
+    def _row_offset(self, key: tuple[str, str, int, bool]) -> int:
         method, route, status, cached = key
         known = method if method in METHODS else OTHER
         label = "\t".join((known, route_label(route) or OTHER, str(status), str(cached).lower()))
-        place = self._counts.place(label)
-        # Methods are a client's words, and not kept.
+        offset = self._counts.row_offset(label)
+        # Unknown methods are not cached, because clients could send any number of them.
         if known == method:
-            self._places[key] = place
-        return place
+            self._offsets[key] = offset
+        return offset
 
 
 def new_counts(workers: int) -> SharedCounts:
-    """What the workers of one server count in; made before they are."""
+    """Shared counts for the workers of one server; created before the workers are forked."""
     return SharedCounts(workers + SPARE_SLOTS, COLUMNS)
 
 
+class RequestRecorder:
+    """The `RequestObserver` of a worker process, called in its event loop. It writes metrics and the access log."""
+
+    def __init__(self, metrics: RequestMetrics | None, log: AccessLog | None = None) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def record(
+        self,
+        scope: Any,
+        route: str,
+        status: int,
+        size: int,
+        seconds: float,
+        principal: Principal | None,
+        *,
+        cached: bool,
+    ) -> None:
+        if self._metrics is not None:
+            self._metrics.count(scope["method"], route, status, seconds, cached=cached)
+        if self._log is not None:
+            self._log.write(scope, status, size, seconds, "" if principal is None else principal.name, cached=cached)
+
+
+def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecorder:
+    """Makes the recorder of this worker process.
+
+    Args:
+        counts: the shared counts in which it claims a slot.
+        access_log: the target of `AccessLog`; "" disables the log.
+    """
+    log = AccessLog(access_log) if access_log else None
+    if not counts.claim():
+        # Too many replaced workers are still running.
+        logger.error("requests_not_counted cause=no_free_slot")
+        return RequestRecorder(None, log)
+    return RequestRecorder(RequestMetrics(counts), log)
+
+
 class MetricsPage:
-    """The text that Prometheus reads."""
+    """The page that Prometheus scrapes."""
 
     def __init__(self, counts: SharedCounts, version: str) -> None:
         self._counts = counts
         self._version = version
 
-    def page(self, accept: str, stored: Mapping[str, int] | None, behind_s: float | None = None) -> tuple[bytes, str]:
-        """The page and its content type.
+    def render(self, accept: str, stored: Mapping[str, int] | None, lag_s: float | None = None) -> tuple[bytes, str]:
+        """Returns the page and its content type.
 
         Args:
-            accept: the formats that a client accepts.
-            stored: how much there is in the database, by what it is; None when that does not answer.
-            behind_s: how far behind the registry that it follows this one may be; None when it follows none.
+            accept: the value of the `Accept` header.
+            stored: number of objects in the database by kind; None when the database is unreachable.
+            lag_s: replication lag in seconds; None when this registry is not a replica.
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(
-            _Collected([*self._of_server(stored is not None), *_stored(stored or {}), *_behind(behind_s)])
+            _Collected([*self._of_server(stored is not None), *_stored(stored or {}), *_replication_lag(lag_s)])
         )
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
 
-    def _of_server(self, database_answers: bool) -> Iterator[Metric]:
+    def _of_server(self, database_is_up: bool) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "headrace_registry_info", "Always 1, for the version in its label.", labels=["version"]
         )
         info.add_metric([self._version], 1)
         yield info
         yield GaugeMetricFamily(
-            "headrace_registry_workers", "Processes that answer requests.", value=self._counts.live()
+            "headrace_registry_workers", "Processes that serve requests.", value=self._counts.process_count()
         )
         yield GaugeMetricFamily(
-            "headrace_registry_database_up", "1 when the database answers, else 0.", value=float(database_answers)
+            "headrace_registry_database_up",
+            "1 when the database is reachable, else 0.",
+            value=float(database_is_up),
         )
         totals = {_request_key(label): row for label, row in sorted(self._counts.totals().items())}
         yield _requests(totals)
@@ -99,7 +145,7 @@ class MetricsPage:
 
 
 class _Collected:
-    """What prometheus_client asks for metrics."""
+    """The collector interface of prometheus_client."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -114,10 +160,10 @@ def _stored(stored: Mapping[str, int]) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"headrace_registry_{name}", text, value=number)
 
 
-def _behind(seconds: float | None) -> Iterator[Metric]:
+def _replication_lag(seconds: float | None) -> Iterator[Metric]:
     if seconds is not None:
-        text = "How far behind the registry that is followed this one may be."
-        yield GaugeMetricFamily("headrace_registry_following_behind_seconds", text, value=seconds)
+        text = "Replication lag of this replica behind its source, in seconds."
+        yield GaugeMetricFamily("headrace_registry_replication_lag_seconds", text, value=seconds)
 
 
 def _request_key(label: str) -> RequestKey:
@@ -130,7 +176,7 @@ def _request_key(label: str) -> RequestKey:
 def _requests(totals: Mapping[RequestKey, tuple[int, ...]]) -> Metric:
     family = CounterMetricFamily(
         "headrace_registry_requests",
-        "Requests answered; `cached` says that the answer was given before and still held.",
+        "Responses; `cached` is true when the response came from the cache.",
         labels=["method", "route", "status", "cached"],
     )
     for key, row in totals.items():
@@ -141,7 +187,7 @@ def _requests(totals: Mapping[RequestKey, tuple[int, ...]]) -> Metric:
 def _durations(totals: Mapping[RequestKey, tuple[int, ...]]) -> Metric:
     family = HistogramMetricFamily(
         "headrace_registry_request_seconds",
-        "From the head of a request to the end of its answer.",
+        "From the headers of a request to the end of its response.",
         labels=["method", "route"],
     )
     merged: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * COLUMNS)

@@ -1,12 +1,12 @@
-"""Counters of several processes in memory that all of them see.
+"""Counters of several processes in shared memory.
 
-Made before the worker processes are forked, so that they and those that replace dead ones share it. Each process takes
-a slot and is the only one that writes there, from one thread: adding is two steps, and needs no lock that way. A slot
-is held by a record lock, which the system gives back when its process ends, however it ends. Whoever takes the slot
-next goes on counting in it, so sums never fall.
+The memory is created before the worker processes are forked, so that all workers and their replacements share it. Each
+process claims a slot and is the only one that writes to it, from one thread, so increments need no lock. A record lock
+marks a slot as claimed; the system releases it when the process ends, however it ends. The next process that claims the
+slot continues its counts, so totals never decrease.
 
-A slot is `ROWS_MAX` rows of `LABEL_BYTES` for a text, its length first and written last, and a 64-bit number for each
-column. The last row takes what finds no free one.
+A slot has `ROWS_MAX` rows. A row is a label of `LABEL_BYTES` (its length, which is written last, and its text) and one
+64-bit number per column. The last row counts everything for which no row is free.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 LABEL_BYTES: Final = 160
-ROWS_MAX: Final = 1024  # of one slot; some hundred are used, since labels are routes and statuses and no client's words
+ROWS_MAX: Final = 1024  # per slot; a few hundred are used: labels are routes and statuses, never text from clients
 OTHER: Final = "other"
 WORD_BYTES: Final = 8
 
 
 class SharedCounts:
-    """Counts under texts."""
+    """Numbers by label."""
 
     def __init__(self, slots: int, columns: int) -> None:
         """
         Args:
-            slots: most processes that count at once.
-            columns: how many numbers each text has.
+            slots: maximum number of processes that count at the same time.
+            columns: numbers per label.
         """
         self._slots = slots
         self._columns = columns
         self._row_bytes = LABEL_BYTES + columns * WORD_BYTES
         self._slot_bytes = self._row_bytes * ROWS_MAX
-        # Nameless from the start, so that nothing is left behind.
+        # The file has no name, so nothing remains after a crash.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as this)
         self._file.truncate(slots * self._slot_bytes)
         self._memory = mmap.mmap(self._file.fileno(), slots * self._slot_bytes)
@@ -45,44 +45,44 @@ class SharedCounts:
         self._rows: dict[str, int] = {}
 
     def claim(self) -> bool:
-        """Takes a slot for this process; False when all are taken."""
+        """Claims a slot for this process; False when all slots are claimed."""
         self._slot = next((slot for slot in range(self._slots) if self._lock(slot)), None)
         if self._slot is None:
             return False
-        self._rows = {label: place for place, label in self._labels(self._slot)}
+        self._rows = {label: offset for offset, label in self._labels(self._slot)}
         return True
 
     def numbers(self) -> memoryview:
-        """All numbers of this process's slot; a row's begin at its `place`."""
-        assert self._slot is not None, "a process counts in a slot of its own"
+        """All numbers of this process's slot. The numbers of a row begin at its `row_offset`."""
+        assert self._slot is not None, "claim() must succeed first"
         start = self._slot * self._slot_bytes
         return memoryview(self._memory)[start : start + self._slot_bytes].cast("Q")
 
-    def place(self, label: str) -> int:
-        """Where in `numbers` the row of a text begins."""
+    def row_offset(self, label: str) -> int:
+        """Index of a label's first number in `numbers`."""
         found = self._rows.get(label)
         return self._new_row(label) if found is None else found
 
     def totals(self) -> Mapping[str, tuple[int, ...]]:
-        """The sums over all processes, of those that are gone too."""
+        """The sums over all slots, including slots of ended processes."""
         found: dict[str, tuple[int, ...]] = {}
         for slot in range(self._slots):
             numbers = memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes].cast("Q")
-            for place, label in self._labels(slot):
-                row = numbers[place : place + self._columns].tolist()
+            for offset, label in self._labels(slot):
+                row = numbers[offset : offset + self._columns].tolist()
                 before = found.get(label, (0,) * self._columns)
                 found[label] = tuple(map(sum, zip(before, row, strict=True)))
         return found
 
-    def live(self) -> int:
-        """How many processes count."""
+    def process_count(self) -> int:
+        """Number of processes that have claimed a slot."""
         return sum(slot == self._slot or self._is_held(slot) for slot in range(self._slots))
 
     def close(self) -> None:
         self._file.close()
 
     def _new_row(self, label: str) -> int:
-        assert self._slot is not None, "a process counts in a slot of its own"
+        assert self._slot is not None, "claim() must succeed first"
         row = len(self._rows)
         encoded = label.encode()
         if row >= ROWS_MAX - 1 or len(encoded) > LABEL_BYTES - 2:
@@ -91,10 +91,10 @@ class SharedCounts:
                 return self._rows[OTHER]
         start = self._slot * self._slot_bytes + row * self._row_bytes
         self._memory[start + 2 : start + 2 + len(encoded)] = encoded
-        # The length makes the row valid for those who read meanwhile.
+        # The length is written last: until then other processes ignore the row.
         self._memory[start : start + 2] = struct.pack("=H", len(encoded))
-        place = self._rows[label] = (row * self._row_bytes + LABEL_BYTES) // WORD_BYTES
-        return place
+        offset = self._rows[label] = (row * self._row_bytes + LABEL_BYTES) // WORD_BYTES
+        return offset
 
     def _labels(self, slot: int) -> Iterator[tuple[int, str]]:
         for row in range(ROWS_MAX):

@@ -1,17 +1,17 @@
-"""Which content type an `Accept` header gets."""
+"""Content negotiation by the `Accept` header."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.registry.api.answers import PRODUCED, acceptable
+from headrace.registry.api.responses import PRODUCED, negotiate_content_type
 from support.cases import all_cases
 
 V1, ANY_RELEASE, JSON = (name for name, _ in PRODUCED)
 
 
-def test_the_content_type_of_an_answer() -> None:
+def test_accept_header_selects_the_content_type() -> None:
     with all_cases() as case:
         for accept, expected in [
             ("", V1),
@@ -22,16 +22,16 @@ def test_the_content_type_of_an_answer() -> None:
             ("application/*", V1),
             ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", V1),
             ("text/html, image/gif, image/jpeg", None),
-            # Parameters but the weight say nothing.
+            # Parameters other than the weight are ignored.
             (f"{V1}; qs=0.9", V1),
             ("application/json; charset=utf-8", JSON),
             ("application/json;charset=utf-8;q=.5", JSON),
             ("APPLICATION/JSON; Q=1", JSON),
-            # Not even when they hold what separates others.
+            # Separators in quoted parameters are ignored.
             ('application/json; a="b, text/html;q=0", text/html', JSON),
             (r'application/json; a="\", */*"', JSON),
             ('application/json; a="*/*', JSON),
-            # The closest range counts, wherever it stands.
+            # The most specific range counts, in any position.
             (f"{V1};q=0, */*", ANY_RELEASE),
             (f"*/*, {V1};q=0", ANY_RELEASE),
             (f"application/*;q=0, {JSON}", JSON),
@@ -39,11 +39,11 @@ def test_the_content_type_of_an_answer() -> None:
             (f"{JSON};q=0.1, {JSON};q=0", JSON),
             ("*/*;q=0", None),
             ("*;q=0.000", None),
-            # The client's weight times the server's.
+            # The client's weight is multiplied with the server's.
             (f"{JSON}, {V1};q=0.4", JSON),
             (f"{JSON}, {V1};q=0.6", V1),
             (f"{JSON};q=7, {V1};q=1", V1),
-            # What is no range, or has a weight that is none, is left out.
+            # Invalid ranges and ranges with invalid weights are ignored.
             ("json", None),
             (f"{V1};q=x, {JSON}", JSON),
             (f"{V1};q=-1, {JSON}", JSON),
@@ -54,14 +54,14 @@ def test_the_content_type_of_an_answer() -> None:
             ("applications/json", None),
         ]:
             with case((accept, expected)):
-                assert acceptable(accept) == expected
+                assert negotiate_content_type(accept) == expected
 
 
 @given(st.text(alphabet='*/;,q=. "\\aj0159', max_size=60))
-def test_whatever_is_asked_for_has_an_answer_or_none(accept: str) -> None:
-    assert acceptable(accept) in (V1, ANY_RELEASE, JSON, None)
+def test_any_accept_header_gives_a_produced_type_or_none(accept: str) -> None:
+    assert negotiate_content_type(accept) in (V1, ANY_RELEASE, JSON, None)
 
 
 @given(st.permutations([f"{V1};q=.3", f"{JSON};q=.9", "application/*;q=.2", "*;q=.1", "text/html"]))
-def test_the_order_of_ranges_says_nothing(ranges: list[str]) -> None:
-    assert acceptable(",".join(ranges)) == JSON
+def test_order_of_ranges_is_irrelevant(ranges: list[str]) -> None:
+    assert negotiate_content_type(",".join(ranges)) == JSON

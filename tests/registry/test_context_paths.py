@@ -1,4 +1,4 @@
-"""Calls in a context, on the wire."""
+"""Rewriting of paths and queries below `/contexts/{context}`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.registry.api.app import in_context
+from headrace.registry.api.app import without_context_prefix
 from support.cases import all_cases
 
 
-def test_paths_and_queries() -> None:
+def test_context_prefix_becomes_a_qualified_subject() -> None:
     with all_cases() as case:
         for path, query, expected in [
             ("/contexts/.c/subjects/a%2Fb/versions", "", ("/subjects/%3A.c%3Aa%2Fb/versions", "")),
@@ -29,7 +29,7 @@ def test_paths_and_queries() -> None:
             ("/contexts/.c/subjects", "limit=", ("/subjects", "subjectPrefix=%3A.c%3A&limit=")),
             ("/contexts/.c/config", "", ("/config/%3A.c%3A", "")),
             ("/contexts/./config/a", "", ("/config/a", "")),
-            # Not calls in a context.
+            # Requests without a context prefix, or with an invalid one.
             ("/contexts", "", ("/contexts", "")),
             ("/contexts/.c", "", ("/contexts/.c", "")),
             ("/subjects/contexts/versions", "", ("/subjects/contexts/versions", "")),
@@ -39,11 +39,11 @@ def test_paths_and_queries() -> None:
             ("", "", ("", "")),
         ]:
             with case((path, query, expected)):
-                assert in_context(path, query) == expected
+                assert without_context_prefix(path, query) == expected
 
 
 @given(st.text(st.sampled_from("/:.%*cs"), max_size=20), st.text(st.sampled_from("=&%:.a"), max_size=10))
-def test_no_path_is_too_odd(rest: str, query: str) -> None:
-    path, rewritten = in_context(f"/contexts/.c/{rest}", query)
+def test_any_path_below_a_context_can_be_rewritten(rest: str, query: str) -> None:
+    path, rewritten = without_context_prefix(f"/contexts/.c/{rest}", query)
     assert path.startswith("/")
     assert isinstance(parse_qsl(rewritten), list)

@@ -1,11 +1,18 @@
-"""Metadata: layers, the version number in it, reserved names, and when a request finds a version."""
+"""Metadata: merging of layers, the version property, reserved fields, and matching of requests."""
 
 from __future__ import annotations
 
 import pytest
 
 from headrace.registry.domain import Metadata
-from headrace.registry.metadata import finds, has_properties, merged_metadata, numbered, reserved_fields, version_number
+from headrace.registry.metadata import (
+    has_properties,
+    merged_metadata,
+    reserved_fields,
+    satisfies_request,
+    version_property,
+    with_version_property,
+)
 from headrace.registry.rules import RuleSet
 from support.cases import all_cases
 
@@ -15,7 +22,7 @@ X_NUMBERED = Metadata.of({"x": "1", "confluent:version": "3"})
 RULES = RuleSet.of({"domainRules": [{"name": "a", "type": "CEL"}]})
 
 
-def test_a_stronger_layer_wins_key_by_key_and_sensitive_names_add_up():
+def test_stronger_layer_overrides_keys_and_sensitive_names_are_united():
     default = Metadata.of({"a": "d", "b": "d"}, {"p": ["1", "2"], "q": ["1"]}, ["a"])
     specific = Metadata.of({"b": "s", "c": "s"}, {"p": ["3"]}, ["c"])
     override = Metadata.of({"c": "o"})
@@ -36,18 +43,18 @@ def test_a_stronger_layer_wins_key_by_key_and_sensitive_names_add_up():
         (X_NUMBERED, False, Metadata.of({"x": "1", "confluent:version": "7"})),
     ],
 )
-def test_the_version_number_is_kept_true_where_it_is_and_added_where_wanted(metadata, wanted, expected):
-    assert numbered(metadata, 7, wanted=wanted) == expected
+def test_version_property_is_updated_or_added_if_wanted(metadata, wanted, expected):
+    assert with_version_property(metadata, 7, wanted=wanted) == expected
 
 
-def test_version_numbers_as_clients_write_them():
+def test_version_property_accepts_numbers_only():
     with all_cases() as case:
         for text, number in [("3", 3), ("-1", -1), ("", None), ("x", None), ("9" * 5000, None)]:
             with case((text, number)):
-                assert version_number(Metadata.of({"confluent:version": text})) == number
+                assert version_property(Metadata.of({"confluent:version": text})) == number
 
 
-def test_what_a_request_finds():
+def test_request_matches_equal_metadata_and_rules():
     with all_cases() as case:
         for wanted, stored, found in [
             ((None, None), (None, None), True),
@@ -56,15 +63,15 @@ def test_what_a_request_finds():
             ((X, None), (None, None), False),
             # None and empty metadata have different ids.
             ((Metadata(), None), (None, None), False),
-            # The number of the stored version does not count where the request has none, nor does its absence.
+            # The stored version property is ignored if the request has none.
             ((X, None), (X_NUMBERED, None), True),
             ((None, None), (NUMBERED, None), True),
             ((None, None), (X_NUMBERED, None), False),
-            # The request's number does not count where the version has none, if it is true.
+            # The version property of the request is ignored if the stored version has none and the number is right.
             ((X_NUMBERED, None), (X, None), True),
             ((NUMBERED, None), (None, None), True),
             ((Metadata.of({"confluent:version": "2"}), None), (None, None), False),
-            # With a number on both sides it counts.
+            # Version properties on both sides must be equal.
             ((X_NUMBERED, None), (X_NUMBERED, None), True),
             ((X_NUMBERED, None), (Metadata.of({"x": "1", "confluent:version": "4"}), None), False),
             ((None, RULES), (None, RULES), True),
@@ -72,10 +79,10 @@ def test_what_a_request_finds():
             ((None, None), (None, RULES), False),
         ]:
             with case((wanted, stored, found)):
-                assert finds(wanted, stored, 3) is found
+                assert satisfies_request(wanted, stored, 3) is found
 
 
-def test_reserved_names():
+def test_reserved_fields_are_split_at_commas():
     with all_cases() as case:
         for text, names in [("a", ("a",)), (" b , a,,b ", ("b", "a")), ("", ()), (None, ())]:
             with case((text, names)):
@@ -83,7 +90,7 @@ def test_reserved_names():
                 assert reserved_fields(None) == ()
 
 
-def test_metadata_is_searched_by_properties():
+def test_has_properties_requires_all_values():
     assert has_properties(X_NUMBERED, {"x": "1"})
     assert has_properties(X, {})
     assert not has_properties(X, {"x": "2"})

@@ -1,4 +1,4 @@
-"""Counters that processes share, what Prometheus reads of them, and lines of the access log."""
+"""Shared counters, the Prometheus page and the access log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.registry.access.rights import UNLIMITED
+from headrace.registry.access.permissions import ALL_PERMISSIONS
 from headrace.registry.access.users import Principal
 from headrace.registry.operation.access_log import AccessLog
-from headrace.registry.operation.metrics import MetricsPage, RequestMetrics, new_counts
-from headrace.registry.operation.observer import Operation
+from headrace.registry.operation.metrics import MetricsPage, RequestMetrics, RequestRecorder, new_counts
 from headrace.registry.operation.shared_counts import OTHER, ROWS_MAX, SharedCounts
 
 FORK = multiprocessing.get_context("fork")
 
 
 def add(counts: SharedCounts, label: str, amount: int = 1) -> None:
-    counts.numbers()[counts.place(label)] += amount
+    counts.numbers()[counts.row_offset(label)] += amount
 
 
 def in_another_process(work: Any, *arguments: Any) -> None:
@@ -46,14 +45,14 @@ def counts() -> Iterator[SharedCounts]:
     made.close()
 
 
-def test_sums_go_over_processes_and_outlive_them(counts: SharedCounts) -> None:
+def test_totals_include_ended_processes(counts: SharedCounts) -> None:
     counts.claim()
     add(counts, "a")
     for _ in range(5):
-        # More processes than slots, one after the other: each takes over where one ended.
+        # More processes than slots, one after another: each claims the slot of an ended one.
         in_another_process(claim_and_add, counts, 10)
     assert counts.totals() == {"a": (51, 0)}
-    assert counts.live() == 1
+    assert counts.process_count() == 1
 
 
 def hold(counts: SharedCounts, ready: Any) -> None:
@@ -63,31 +62,31 @@ def hold(counts: SharedCounts, ready: Any) -> None:
     signal.pause()
 
 
-def test_a_killed_process_gives_its_slot_back(counts: SharedCounts) -> None:
+def test_killed_process_frees_its_slot(counts: SharedCounts) -> None:
     ready = FORK.Event()
     process = FORK.Process(target=hold, args=(counts, ready))
     process.start()
     assert ready.wait(60)
     counts.claim()
-    assert counts.live() == 2
+    assert counts.process_count() == 2
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert counts.live() == 1
+    assert counts.process_count() == 1
     assert counts.totals() == {"a": (1, 0)}
 
 
-def claim_in_vain(counts: SharedCounts) -> None:
+def fail_to_claim(counts: SharedCounts) -> None:
     assert not counts.claim()
 
 
-def test_without_a_free_slot_there_is_no_counting() -> None:
+def test_claim_fails_without_a_free_slot() -> None:
     counts = SharedCounts(1, columns=1)
     counts.claim()
-    in_another_process(claim_in_vain, counts)
+    in_another_process(fail_to_claim, counts)
 
 
-def test_labels_beyond_the_bounds_share_a_row(counts: SharedCounts) -> None:
+def test_labels_beyond_the_limits_share_a_row(counts: SharedCounts) -> None:
     counts.claim()
     for number in range(ROWS_MAX + 50):
         add(counts, f"label {number}")
@@ -99,7 +98,7 @@ def test_labels_beyond_the_bounds_share_a_row(counts: SharedCounts) -> None:
 
 
 def samples(page: MetricsPage, accept: str = "text/plain") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = page.page(accept, {"subjects": 3, "deleted_versions": 2})[0].decode()
+    text = page.render(accept, {"subjects": 3, "deleted_versions": 2})[0].decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -107,7 +106,7 @@ def samples(page: MetricsPage, accept: str = "text/plain") -> dict[tuple[str, tu
     }
 
 
-def test_the_page_for_prometheus() -> None:
+def test_prometheus_page_has_requests_durations_and_totals() -> None:
     counts = new_counts(1)
     counts.claim()
     metrics = RequestMetrics(counts)
@@ -141,15 +140,15 @@ def test_the_page_for_prometheus() -> None:
     assert found["headrace_registry_info", (("version", "1.2"),)] == 1
 
 
-def test_the_page_in_openmetrics() -> None:
+def test_page_in_openmetrics_format() -> None:
     counts = new_counts(1)
-    body, content_type = MetricsPage(counts, "1").page("application/openmetrics-text; version=1.0.0", None)
+    body, content_type = MetricsPage(counts, "1").render("application/openmetrics-text; version=1.0.0", None)
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
     assert b"headrace_registry_database_up 0.0" in body
 
 
-def test_words_of_clients_do_not_become_labels() -> None:
+def test_unknown_methods_do_not_become_labels() -> None:
     counts = new_counts(1)
     counts.claim()
     metrics = RequestMetrics(counts)
@@ -169,12 +168,12 @@ def scope(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_line_of_the_access_log(tmp_path: Path) -> None:
+def test_access_log_line_has_all_keys_and_no_credentials(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = AccessLog(str(path), now_ms=lambda: 1_767_323_045_678)
-    operation = Operation(None, log)
-    operation.answered(scope(), "/x", 200, 17, 0.0012345, Principal("alice", UNLIMITED), cached=True)
-    operation.answered(scope(client=None, raw_path=b"/\xff" * 9999), "/x", 401, 0, 0.1, None, cached=False)
+    recorder = RequestRecorder(None, log)
+    recorder.record(scope(), "/x", 200, 17, 0.0012345, Principal("alice", ALL_PERMISSIONS), cached=True)
+    recorder.record(scope(client=None, raw_path=b"/\xff" * 9999), "/x", 401, 0, 0.1, None, cached=False)
     log.close()
     first, second = (json.loads(line) for line in path.read_text().splitlines())
     assert first == {
@@ -194,11 +193,11 @@ def test_a_line_of_the_access_log(tmp_path: Path) -> None:
     assert (second["client"], second["user"], len(second["path"])) == ("", "", 1000)
 
 
-def test_a_line_has_each_key_once_and_no_text_without_end(tmp_path: Path) -> None:
+def test_access_log_line_has_unique_keys_and_truncated_texts(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = AccessLog(str(path))
     headers = [(name, value) for name in (b"user-agent", b"x-request-id") for value in (b"a", b'b","user":"root')]
-    Operation(None, log).answered(scope(method="M" * 9999, headers=headers), "", 405, 0, 0.1, None, cached=False)
+    RequestRecorder(None, log).record(scope(method="M" * 9999, headers=headers), "", 405, 0, 0.1, None, cached=False)
     log.close()
     pairs = json.loads(path.read_text(), object_pairs_hook=list)
     assert len(dict(pairs)) == len(pairs)
@@ -206,7 +205,7 @@ def test_a_line_has_each_key_once_and_no_text_without_end(tmp_path: Path) -> Non
     assert (dict(pairs)["agent"], dict(pairs)["user"]) == ('b","user":"root', "")
 
 
-def test_the_access_log_follows_rotation(tmp_path: Path) -> None:
+def test_access_log_reopens_a_rotated_file(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     now = 0.0
     log = AccessLog(str(path), clock=lambda: now)
@@ -219,7 +218,7 @@ def test_the_access_log_follows_rotation(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "access.log.1").read_text())["status"] == 200
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_access_log_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "logs"
     directory.mkdir()
     now = 0.0

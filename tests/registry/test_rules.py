@@ -1,4 +1,4 @@
-"""Rule sets as values: validation, layers, and their part in a schema's identity."""
+"""Rule sets: validation, merging of layers, and the bytes for the schema guid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rule(name: str | None, mode: str = "WRITE", **more: object) -> dict[str, obj
     return {"name": name, "kind": "CONDITION", "mode": mode, "type": "CEL", **more}
 
 
-def test_what_is_wrong_with_a_rule_set_is_named():
+def test_invalid_rule_set_names_the_mistake():
     with all_cases() as case:
         for values, message in [
             ({"domainRules": [rule("a"), rule("a")]}, "Found rule with duplicate name 'a'"),
@@ -46,7 +46,7 @@ def test_what_is_wrong_with_a_rule_set_is_named():
                 assert str(raised.value) == message
 
 
-def test_valid_rule_sets():
+def test_valid_rule_sets_are_accepted():
     with all_cases() as case:
         for values in [
             {},
@@ -59,7 +59,7 @@ def test_valid_rule_sets():
                 check_rule_set(RuleSet.of(values))
 
 
-def test_a_rule_is_written_in_the_api_s_order_without_what_it_does_not_say():
+def test_rule_to_json_has_the_api_s_order_and_no_empty_values():
     values = {
         "disabled": True,
         "onFailure": "DLQ",
@@ -86,7 +86,7 @@ def test_a_rule_is_written_in_the_api_s_order_without_what_it_does_not_say():
     }
 
 
-def test_a_rule_set_comes_back_from_what_it_is_written_as():
+def test_rule_set_to_json_round_trips():
     values = {
         "migrationRules": [rule("m", "UPDOWN")],
         "domainRules": [rule("d")],
@@ -99,7 +99,7 @@ def test_a_rule_set_comes_back_from_what_it_is_written_as():
     assert RuleSet.of({"domainRules": None}).to_json() == {}
 
 
-def test_rules_of_a_stronger_layer_replace_those_of_the_same_name_in_the_same_list():
+def test_stronger_layer_replaces_rules_of_the_same_name_and_list():
     default = RuleSet.of({"domainRules": [rule("a", doc="default"), rule("b", doc="default")], "enableAt": "1"})
     specific = RuleSet.of({"domainRules": [rule("c", doc="specific"), rule("a", doc="specific")]})
     override = RuleSet.of({"migrationRules": [rule("b", "UPGRADE")], "enableAt": "2"})
@@ -116,18 +116,18 @@ def test_rules_of_a_stronger_layer_replace_those_of_the_same_name_in_the_same_li
     assert merged_rules(None, specific, None) is specific
 
 
-def test_rules_are_removed_by_name_from_every_list():
+def test_rules_without_removes_names_from_every_list():
     rules = RuleSet.of({"domainRules": [rule("a"), rule("b")], "encodingRules": [rule("c")]})
     assert rules_without(rules, ["a", "c", "x"]) == RuleSet.of({"domainRules": [rule("b")]})
 
 
-def test_a_rule_set_is_known_by_the_types_of_its_rules():
+def test_has_type_finds_rules_by_type():
     rules = RuleSet.of({"encodingRules": [rule("c", type="ENCRYPT")]})
     assert rules.has_type("ENCRYPT")
     assert not rules.has_type("CEL")
 
 
-def test_the_bytes_that_identify_rules():
+def test_hashed_bytes_of_rules_have_a_fixed_order():
     # Name, doc, kind, mode, type, tags, params, expr, onSuccess, onFailure, then 1 if disabled; list after list.
     first = Rule("n", "d", RuleKind.CONDITION, RuleMode.READ, "T", ("a", "b"), (("k", "v"),), "x", "s", "f", True)
     rules = RuleSet((Rule("m", type="U"),), (first,))

@@ -1,4 +1,4 @@
-"""Tags in a schema's text: found, added and removed."""
+"""Tags in the text of a schema: search, addition and removal."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FOUND = [
 ]
 
 
-def test_tagged_entities_stand_in_the_schema_s_order():
+def test_tagged_entities_follow_the_order_of_the_schema():
     assert tagged_entities(parse_schema(ORDER)) == FOUND
     assert tagged_entities(parse_schema('"string"')) == []
 
 
-def test_tags_of_referenced_types_are_found():
+def test_tagged_entities_include_referenced_types():
     line = '{"type":"record","name":"n.L","fields":[{"name":"a","type":"int","confluent:tags":["T"]}]}'
     user = parse_schema('{"type":"array","items":"n.L"}', references=[parse_schema(line)])
     assert tagged_entities(user) == [TaggedEntity("n.L.a", FIELD, ("T",))]
@@ -53,36 +53,36 @@ def test_tags_of_referenced_types_are_found():
     ("tags", "found"),
     [(["*"], FOUND), (["ID"], FOUND[1:2]), (["SKU", "A"], [FOUND[0], FOUND[2]]), (["x"], []), ([], [])],
 )
-def test_entities_are_chosen_by_tag(tags, found):
+def test_entities_with_filters_by_tag(tags, found):
     assert entities_with(parse_schema(ORDER), tags) == found
 
 
 @pytest.mark.parametrize(
     ("add", "remove", "found"),
     [
-        # New tags come after those that are there; each stands once.
+        # New tags are appended; each tag occurs once.
         ([TaggedEntity("shop.Order.id", FIELD, ("B", "PII"))], [], {"shop.Order.id": ("PII", "ID", "B")}),
         ([], [TaggedEntity("shop.Order.id", FIELD, ("PII", "x"))], {"shop.Order.id": ("ID",)}),
-        # What is added and removed at once is gone.
+        # A tag that is added and removed is removed.
         ([TaggedEntity("shop.Line", RECORD, ("B",))], [TaggedEntity("shop.Line", RECORD, ("B",))], {"shop.Line": None}),
-        # The last tag takes the property with it.
+        # Removing the last tag removes the property.
         ([], [TaggedEntity("shop.Order", RECORD, ("A",))], {"shop.Order": None}),
-        # A path without a namespace fits any; a nested record has the namespace of its parent or its own.
+        # A path without namespace matches any; a nested record has the namespace of its parent or its own.
         ([TaggedEntity("Person.name", FIELD, ("N",))], [], {"hr.Person.name": ("N",)}),
         ([TaggedEntity("hr.Person", RECORD, ("P",))], [], {"hr.Person": ("P",)}),
         ([TaggedEntity("shop.Line.of", FIELD, ("O",))], [], {"shop.Line.of": ("O",)}),
-        # A property that is no list of tags is replaced.
+        # A property that is not a list is replaced.
         ([TaggedEntity("shop.Order.first", FIELD, ("F",))], [], {"shop.Order.first": ("F",)}),
     ],
 )
-def test_changing_tags(add, remove, found):
+def test_with_tags_adds_and_removes_tags(add, remove, found):
     changed = {item.path: item.tags for item in tagged_entities(parse_schema(with_tags(TEXT, add, remove)))}
     assert {path: changed.get(path) for path in found} == found
     untouched = {item.path: item.tags for item in FOUND if item.path not in found}
     assert {path: changed.get(path) for path in untouched} == untouched
 
 
-def test_an_unknown_path_is_named():
+def test_unknown_path_raises_unknown_entity():
     with all_cases() as case:
         for path, kind in [
             ("shop.Order.nothing", FIELD),
@@ -99,13 +99,13 @@ def test_an_unknown_path_is_named():
                 assert known_entities(TEXT, [TaggedEntity(path, kind, ("T",)), FOUND[0]]) == FOUND[:1]
 
 
-def test_properties_that_look_like_types_are_not_entered():
+def test_properties_that_resemble_types_are_ignored():
     text = json.dumps({"type": "enum", "name": "E", "symbols": [], "items": {"fields": []}, "fields": [1]})
     with pytest.raises(UnknownEntity):
         with_tags(text, [TaggedEntity("R", RECORD, ("T",))], [])
 
 
-def test_the_outermost_of_several_is_meant_by_a_path_without_a_namespace():
+def test_path_without_namespace_means_the_outermost_record():
     text = canonical_text(
         parse_schema(
             '{"type":"record","name":"a.R","fields":[{"name":"x","type":{"type":"record","name":"b.R","fields":['

@@ -1,4 +1,4 @@
-"""Bearer tokens: which are believed, and what their bearers may do."""
+"""Bearer tokens and client certificates: verification, roles and permissions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.needs import NO_CREDENTIALS, WRONG_CREDENTIALS, WRONG_TOKEN
 from headrace.registry.access.passwords import Cost, PasswordHash
-from headrace.registry.access.rights import Right, Target
-from headrace.registry.access.tokens import KEYS_AGE_S, LEEWAY_S, REFRESH_S, TokenKeys, TokenRefused, TokenRules, Tokens
+from headrace.registry.access.permissions import Permission, Target
+from headrace.registry.access.required_permissions import NO_CREDENTIALS, WRONG_CREDENTIALS, WRONG_TOKEN
+from headrace.registry.access.tokens import (
+    KEYS_AGE_S,
+    LEEWAY_S,
+    REFRESH_S,
+    TokenKeys,
+    TokenRejected,
+    TokenRules,
+    TokenVerifier,
+)
 from headrace.registry.access.users import Principal, UsersFileInvalid, parse_users, user_line
 from headrace.registry.errors import TokenKeysUnusable
 from support.cases import all_cases
@@ -24,7 +32,7 @@ from support.golden import case_lines, golden
 
 ISSUER, AUDIENCE = "https://id.example.com/", "registry"
 NOW = time.time()
-LIFE_S = 86_400  # no test runs so late after this file was read that a token is over by then
+LIFE_S = 86_400  # long enough that no token expires while the tests run
 RULES = TokenRules(ISSUER, AUDIENCE)
 KEYS: dict[str, Any] = {
     "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
@@ -44,10 +52,10 @@ def key_set(**keys: Any) -> str:
 
 
 def token(algorithm: str = "ES256", key: Any = None, header: dict[str, Any] | None = None, **claims: Any) -> str:
-    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": NOW + LIFE_S, "sub": "shop", "roles": ["team"], **claims}
-    said = {name: value for name, value in said.items() if value is not None}
-    named = {"kid": algorithm} if header is None else header
-    return jwt.encode(said, KEYS[algorithm] if key is None else key, algorithm=algorithm, headers=named)
+    all_claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": NOW + LIFE_S, "sub": "shop", "roles": ["team"], **claims}
+    all_claims = {name: value for name, value in all_claims.items() if value is not None}
+    headers = {"kid": algorithm} if header is None else header
+    return jwt.encode(all_claims, KEYS[algorithm] if key is None else key, algorithm=algorithm, headers=headers)
 
 
 @pytest.fixture
@@ -58,23 +66,23 @@ def keys_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tokens(keys_file: Path) -> Tokens:
-    return Tokens(TokenKeys(str(keys_file)), RULES)
+def tokens(keys_file: Path) -> TokenVerifier:
+    return TokenVerifier(TokenKeys(str(keys_file)), RULES)
 
 
 @pytest.mark.parametrize("algorithm", KEYS)
-def test_a_token_of_the_issuer_is_believed(tokens: Tokens, algorithm: str) -> None:
-    found = tokens.bearer(token(algorithm, aud=["other", AUDIENCE]))
+def test_token_of_the_issuer_is_accepted(tokens: TokenVerifier, algorithm: str) -> None:
+    found = tokens.verify(token(algorithm, aud=["other", AUDIENCE]))
     assert (found.name, found.roles, found.expires_s) == ("shop", ("team",), NOW + LIFE_S + LEEWAY_S)
 
 
-def test_a_token_that_names_no_key_means_the_only_one(tmp_path: Path) -> None:
+def test_token_without_key_id_uses_the_only_key(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set(ES256=KEYS["ES256"]))
-    assert Tokens(TokenKeys(str(path)), RULES).bearer(token(header={})).name == "shop"
+    assert TokenVerifier(TokenKeys(str(path)), RULES).verify(token(header={})).name == "shop"
     path.write_text(key_set(ES256=KEYS["ES256"], EdDSA=KEYS["EdDSA"]))
-    with pytest.raises(TokenRefused) as refused:
-        Tokens(TokenKeys(str(path)), RULES).bearer(token(header={}))
+    with pytest.raises(TokenRejected) as refused:
+        TokenVerifier(TokenKeys(str(path)), RULES).verify(token(header={}))
     assert refused.value.__cause__ is None
 
 
@@ -84,8 +92,8 @@ def unsigned() -> str:
     return ".".join([*encoded, ""])
 
 
-def test_others_are_refused(tokens: Tokens) -> None:
-    # A public key as the secret of a signature that whoever knows it could make.
+def test_invalid_tokens_are_rejected(tokens: TokenVerifier) -> None:
+    # Signed with a public key as the shared secret, which any client could do.
     by_public_key = jwt.encode({"sub": "x"}, "x" * 32, algorithm="HS256", headers={"kid": "RS256"})
     cases: dict[str, tuple[str, type[Exception] | None]] = {
         "other key": (token(key=OTHER_KEY), jwt.InvalidSignatureError),
@@ -110,26 +118,26 @@ def test_others_are_refused(tokens: Tokens) -> None:
     with all_cases() as case:
         for name, (made, cause) in cases.items():
             with case(name):
-                with pytest.raises(TokenRefused) as refused:
-                    tokens.bearer(made)
+                with pytest.raises(TokenRejected) as refused:
+                    tokens.verify(made)
                 found = refused.value.__cause__
                 assert found is None if cause is None else isinstance(found, cause)
 
 
-def test_shared_secrets_are_no_keys(tmp_path: Path) -> None:
+def test_symmetric_keys_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     secret = {"kty": "oct", "kid": "s", "k": base64.urlsafe_b64encode(b"x" * 32).decode(), "alg": "HS256"}
     path.write_text(json.dumps({"keys": [secret]}))
     with pytest.raises(TokenKeysUnusable, match=str(path)):
         TokenKeys(str(path))
     path.write_text(json.dumps({"keys": [secret, public("ES256", KEYS["ES256"], "ES256")]}))
-    tokens = Tokens(TokenKeys(str(path)), RULES)
-    with pytest.raises(TokenRefused):
-        tokens.bearer(token("HS256", key=b"x" * 32, header={"kid": "s"}))
+    tokens = TokenVerifier(TokenKeys(str(path)), RULES)
+    with pytest.raises(TokenRejected):
+        tokens.verify(token("HS256", key=b"x" * 32, header={"kid": "s"}))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"keys": 1}', '{"keys": []}', "keys"])
-def test_a_file_without_keys_is_refused_at_once(tmp_path: Path, text: str) -> None:
+def test_key_file_without_keys_raises_token_keys_unusable(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
     with pytest.raises(TokenKeysUnusable, match=str(path)):
@@ -138,26 +146,26 @@ def test_a_file_without_keys_is_refused_at_once(tmp_path: Path, text: str) -> No
         TokenKeys(str(tmp_path / "missing"))
 
 
-def test_a_new_key_is_looked_for_but_not_for_every_token(keys_file: Path) -> None:
+def test_keys_are_reloaded_for_unknown_ids_but_not_for_every_token(keys_file: Path) -> None:
     now = 0.0
     keys_file.write_text(key_set(ES256=KEYS["ES256"]))
-    tokens = Tokens(TokenKeys(str(keys_file), clock=lambda: now), RULES)
+    tokens = TokenVerifier(TokenKeys(str(keys_file), clock=lambda: now), RULES)
     keys_file.write_text(key_set(EdDSA=KEYS["EdDSA"]))
-    with pytest.raises(TokenRefused):
-        tokens.bearer(token("EdDSA"))
-    tokens.bearer(token())
+    with pytest.raises(TokenRejected):
+        tokens.verify(token("EdDSA"))
+    tokens.verify(token())
     now = REFRESH_S
-    tokens.bearer(token("EdDSA"))
-    with pytest.raises(TokenRefused):
-        tokens.bearer(token())
-    # What cannot be read leaves the keys that there are, and one that was withdrawn serves for an hour at most.
+    tokens.verify(token("EdDSA"))
+    with pytest.raises(TokenRejected):
+        tokens.verify(token())
+    # An unreadable key set leaves the previous keys in use. A withdrawn key is accepted for an hour at most.
     keys_file.write_text("")
     now = REFRESH_S + KEYS_AGE_S
-    tokens.bearer(token("EdDSA"))
+    tokens.verify(token("EdDSA"))
     keys_file.write_text(key_set(ES256=KEYS["ES256"]))
     now += KEYS_AGE_S
-    with pytest.raises(TokenRefused):
-        tokens.bearer(token("EdDSA"))
+    with pytest.raises(TokenRejected):
+        tokens.verify(token("EdDSA"))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +179,12 @@ def test_a_new_key_is_looked_for_but_not_for_every_token(keys_file: Path) -> Non
         ("nothing.there", 1, ()),
     ],
 )
-def test_where_roles_stand(keys_file: Path, claim: str, value: Any, roles: tuple[str, ...]) -> None:
-    tokens = Tokens(TokenKeys(str(keys_file)), TokenRules(ISSUER, AUDIENCE, roles_claim=claim))
+def test_roles_are_read_from_the_configured_claim(
+    keys_file: Path, claim: str, value: Any, roles: tuple[str, ...]
+) -> None:
+    tokens = TokenVerifier(TokenKeys(str(keys_file)), TokenRules(ISSUER, AUDIENCE, roles_claim=claim))
     more = value if claim == "realm_access.roles" else {claim: value}
-    assert tokens.bearer(token(**{"roles": None, **more})).roles == roles
+    assert tokens.verify(token(**{"roles": None, **more})).roles == roles
 
 
 USERS = "\n".join(
@@ -192,82 +202,82 @@ USERS = "\n".join(
 
 
 @pytest.fixture
-def users(tmp_path: Path, tokens: Tokens) -> UsersFile:
+def users(tmp_path: Path, tokens: TokenVerifier) -> UsersFile:
     (tmp_path / "users").write_text(USERS)
     return UsersFile(tmp_path / "users", tokens=tokens, now_s=lambda: NOW)
 
 
-def may(principal: object, right: Right, subject: str) -> bool:
+def may(principal: object, permission: Permission, subject: str) -> bool:
     assert isinstance(principal, Principal), principal
-    return principal.rights.allow(right, Target.of_subject(subject))
+    return principal.permissions.allow(permission, Target.of_subject(subject))
 
 
-def test_a_bearer_has_the_rights_of_its_roles_and_of_its_name(users: UsersFile) -> None:
+def test_token_has_the_permissions_of_its_roles_and_its_user(users: UsersFile) -> None:
     header = f"Bearer {token()}"
-    assert users.recall(header) is None
+    assert users.cached_principal(header) is None
     found = users.authenticate(header)
-    assert users.recall(header) is found
-    assert may(found, Right.WRITE, "team.a")
-    assert may(found, Right.WRITE, "shop.a")
-    assert may(found, Right.READ, "other")
-    assert not may(found, Right.WRITE, "other")
-    stranger = users.authenticate(f"bearer {token(sub='stranger')}")
-    assert may(stranger, Right.WRITE, "team.a")
-    # Of the file alone is what every user of the file may do.
-    assert not may(stranger, Right.READ, "other")
-    nobody = users.authenticate(f"Bearer {token(sub='stranger', roles=['nothing'])}")
-    assert isinstance(nobody, Principal)
-    assert nobody.rights.granted == ()
+    assert users.cached_principal(header) is found
+    assert may(found, Permission.WRITE, "team.a")
+    assert may(found, Permission.WRITE, "shop.a")
+    assert may(found, Permission.READ, "other")
+    assert not may(found, Permission.WRITE, "other")
+    not_in_file = users.authenticate(f"bearer {token(sub='guest')}")
+    assert may(not_in_file, Permission.WRITE, "team.a")
+    # `grant *` applies to users of the file only.
+    assert not may(not_in_file, Permission.READ, "other")
+    without_roles = users.authenticate(f"Bearer {token(sub='guest', roles=['nothing'])}")
+    assert isinstance(without_roles, Principal)
+    assert without_roles.permissions.grants == ()
 
 
-def test_a_token_ends_when_it_says_so(tmp_path: Path, tokens: Tokens) -> None:
+def test_cached_token_expires(tmp_path: Path, tokens: TokenVerifier) -> None:
     now = NOW
     (tmp_path / "users").write_text(USERS)
     users = UsersFile(tmp_path / "users", tokens=tokens, now_s=lambda: now)
     header = f"Bearer {token()}"
     users.authenticate(header)
     now = NOW + LIFE_S + LEEWAY_S + 1
-    assert users.recall(header) is None
+    assert users.cached_principal(header) is None
     assert users.authenticate(f"Bearer {token(exp=NOW - LEEWAY_S - 60)}") is WRONG_TOKEN
 
 
-def test_a_role_that_lost_its_grant_has_lost_it(tmp_path: Path, tokens: Tokens) -> None:
+def test_removed_grant_of_a_role_takes_effect(tmp_path: Path, tokens: TokenVerifier) -> None:
     now = 0.0
     path = tmp_path / "users"
     path.write_text(USERS)
     users = UsersFile(path, clock=lambda: now, tokens=tokens)
     header = f"Bearer {token()}"
-    assert may(users.authenticate(header), Right.WRITE, "team.a")
+    assert may(users.authenticate(header), Permission.WRITE, "team.a")
     path.write_text(USERS.replace("grant @team write team.*", ""))
     now = 10.0
-    assert not may(users.authenticate(header), Right.WRITE, "team.a")
+    assert not may(users.authenticate(header), Permission.WRITE, "team.a")
 
 
-def test_tokens_are_nobody_s_without_keys(tmp_path: Path) -> None:
+def test_tokens_are_rejected_without_configured_keys(tmp_path: Path) -> None:
     (tmp_path / "users").write_text(USERS)
     users = UsersFile(tmp_path / "users")
     assert users.authenticate(f"Bearer {token()}") is WRONG_CREDENTIALS
-    assert not users.takes_tokens
+    assert not users.accepts_tokens
 
 
-def test_a_certificate_stands_for_its_user_unless_somebody_else_is_named(users: UsersFile) -> None:
+def test_certificate_authenticates_its_user_unless_there_is_a_header(users: UsersFile) -> None:
     subject = "CN=shop,O=The Shop"
-    assert users.recall(None, subject) is users.authenticate(None, "", subject)
-    assert may(users.recall(None, subject), Right.WRITE, "shop.a")
-    assert users.recall(None, "CN=shop") is users.recall(None)
+    assert users.cached_principal(None, subject) is users.authenticate(None, "", subject)
+    assert may(users.cached_principal(None, subject), Permission.WRITE, "shop.a")
+    assert users.cached_principal(None, "CN=shop") is users.cached_principal(None)
     header = "Basic " + base64.b64encode(b"ops:open").decode()
-    assert may(users.authenticate(header, "", subject), Right.ADMIN, "other")
+    assert may(users.authenticate(header, "", subject), Permission.ADMIN, "other")
     assert users.authenticate("Basic x", "", subject) is WRONG_CREDENTIALS
 
 
-def test_a_user_without_a_password_has_none_that_is_right(users: UsersFile) -> None:
+def test_user_without_hash_has_no_valid_password(users: UsersFile) -> None:
     for password in ("", "-", "shop"):
         header = "Basic " + base64.b64encode(f"shop:{password}".encode()).decode()
         assert users.authenticate(header) is WRONG_CREDENTIALS
     assert users.authenticate(None) is not NO_CREDENTIALS
 
 
-def test_errors_of_roles_and_certificates_in_a_users_file_name_the_line() -> None:
+def test_users_file_errors_about_roles_and_certificates_name_the_line() -> None:
     texts = {
         "role as a user": "user @team -",
         "certificate of no user": "certificate nobody CN=a",

@@ -1,1 +1,1 @@
-"""The OpenAPI 3.1 document of the API, made of the tables that say what there is."""
+"""OpenAPI 3.1 document of the API, generated from the tables of operations, payloads and entities."""

@@ -1,4 +1,4 @@
-"""JSON schemas of what calls take and answer: bodies from the classes that read them, entities from their tables."""
+"""JSON schemas of bodies: requests from the marshmallow payloads, responses from the tables of entities."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ ENTITY_KEYS: Final[Mapping[str, Json]] = {
     "metadata": ref("Metadata"),
     "references": _list(ref("Reference")),
     "ruleSet": ref("RuleSet"),
-    "schema": {"type": "string", "description": "Avro, as JSON in a text"},
+    "schema": {"type": "string", "description": "the Avro schema as JSON text"},
     "schemaTags": _list(ref("Tags")),
     "schemaType": {"type": "string", "const": SCHEMA_TYPE},
     "subject": TEXT,
-    "ts": {"type": "integer", "format": "int64", "description": "when it was registered, milliseconds since 1970"},
+    "ts": {"type": "integer", "format": "int64", "description": "time of registration, milliseconds since 1970"},
     "version": VERSION_NUMBER,
 }
-"""What each key of an entity holds."""
+"""JSON schema of each key of an entity."""
 
 
 def _entity(keys: Mapping[str, Any], required: tuple[str, ...]) -> Json:
@@ -69,9 +69,9 @@ BODIES: Final[Mapping[str, type[Schema]]] = {
     "TagChange": payloads.TagChangePayload,
     "ConfigChange": payloads.ConfigPayload,
     "ModeChange": payloads.ModePayload,
-    "FollowQuestion": payloads.FollowPayload,
+    "ReplicationRequest": payloads.ReplicationPayload,
 }
-"""What requests are read with."""
+"""Request bodies and the payload class that parses each."""
 
 _FIELD_TYPES: Final[tuple[tuple[type[fields.Field[Any]], Json], ...]] = (
     (fields.Boolean, FLAG),
@@ -93,13 +93,13 @@ EXAMPLES: Final[Mapping[str, list[Any]]] = {
     ],
     "ConfigChange": [{"compatibility": "FULL_TRANSITIVE"}],
     "ModeChange": [{"mode": "READONLY"}],
-    "FollowQuestion": [{"seen": "", "subjects": ["orders-value"], "ids": {".": [1, 2]}}],
+    "ReplicationRequest": [{"seen": "", "subjects": ["orders-value"], "ids": {".": [1, 2]}}],
 }
-"""Bodies as people write them."""
+"""Example request bodies for the document."""
 
 
 def _body(payload: type[Schema]) -> Json:
-    """A body; keys that it does not name are ignored, so there may be others."""
+    """The JSON schema of a request body. It allows other keys, because the server ignores them."""
     found = payload()
     properties = {field.data_key or name: _field(field) for name, field in found.fields.items()}
     required = [field.data_key or name for name, field in found.fields.items() if field.required]
@@ -137,7 +137,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Empty": _object(),
     "Status": _object(("status",), status=TEXT),
     "Document": {"type": "object"},
-    "Told": {"type": "object", "description": "Its `format` grows with releases that change it."},
+    "ReplicationResponse": {"type": "object", "description": "Releases that change it increase its `format`."},
     "ClusterId": {"type": "object"},
     "ServerVersion": _object(("version", "commitId"), version=TEXT, commitId=TEXT),
     "Deployment": {"type": "object"},
@@ -145,7 +145,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Ids": _list(ID),
     "Versions": _list(INTEGER),
     "VersionNumber": VERSION_NUMBER,
-    "SchemaText": {"description": "Avro, as JSON"},
+    "SchemaText": {"description": "the Avro schema as JSON"},
     "Version": _entity(entities.VERSION_KEYS, ("version", "id", "schema")),
     "ListedVersions": _list(ref("ListedVersion")),
     "ListedVersion": _entity(entities.LISTED_KEYS, ("version", "id", "schema")),
@@ -162,7 +162,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Mode": _object(mode={"type": "string", "enum": [mode.value for mode in Mode]}),
     **{name: _body(payload) for name, payload in BODIES.items()},
 }
-"""By name."""
+"""JSON schemas by name."""
 
 PARAMETER_KINDS: Final[Mapping[str, Json]] = {
     "flag": {"type": "boolean", "default": False},
@@ -172,7 +172,7 @@ PARAMETER_KINDS: Final[Mapping[str, Json]] = {
 }
 
 PATH_PARAMETERS: Final[Mapping[str, tuple[Json, str]]] = {
-    "subject": (SUBJECT, "a subject, percent-encoded; `:.context:name` in another context than the default one"),
+    "subject": (SUBJECT, "a subject, percent-encoded; `:.context:name` outside of the default context"),
     "version": (
         {"anyOf": [{**INTEGER, "minimum": 1, "maximum": VERSION_MAX}, {"enum": ["latest", "-1"]}]},
         "a number, or `latest`",
@@ -181,7 +181,7 @@ PATH_PARAMETERS: Final[Mapping[str, tuple[Json, str]]] = {
     "guid": ({"type": "string", "format": "uuid"}, "the guid of a schema"),
     "context": (
         {**NAME, "pattern": r"^[^:\u0000-\u001f\u007f-\u009f]+$", "examples": [".eu"]},
-        "a context; its dot may be left out",
+        "a context, with or without its dot",
     ),
 }
-"""Parameters in paths: what they are, in JSON schema and in words."""
+"""JSON schema and description of each path parameter."""

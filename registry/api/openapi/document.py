@@ -1,4 +1,4 @@
-"""Puts the document together."""
+"""/openapi.json: the document and its view."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.registry.access.needs import About, need_of
-from headrace.registry.api.answers import PRODUCED
+from flask import Blueprint, Response
+
+from headrace.registry.access.required_permissions import ResourceKind, required_permission
 from headrace.registry.api.openapi.components import EXAMPLES, PARAMETER_KINDS, PATH_PARAMETERS, SCHEMAS, Json, ref
 from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operation
 from headrace.registry.api.payloads import CONSUMED
+from headrace.registry.api.responses import PRODUCED, to_json
+from headrace.registry.api.services import services
+
+blueprint = Blueprint("openapi", __name__)
 
 OPENAPI: Final = "3.1.0"
 DESCRIPTION: Final = (
-    "Schemas of Avro messages by id and by subject, with checks that new ones fit the old. The API is that of the "
-    "Confluent Schema Registry. Every call of a subject, a schema, a configuration or a mode can also be made below "
-    "`/contexts/{context}`, and then is meant in that context."
+    "Schemas of Avro messages by id and by subject, with compatibility checks of new versions. The API is that of the "
+    "Confluent Schema Registry. Every request for a subject, a schema, a configuration or a mode also exists below "
+    "`/contexts/{context}`, where it applies to that context."
 )
 ERROR_TEXTS: Final[Mapping[int, str]] = {
     400: "the request is malformed",
     40401: "subject not found",
     40402: "version not found",
     40403: "schema not found",
-    40404: "the subject is deleted softly already",
-    40405: "the subject was not deleted softly first",
-    40406: "the version is deleted softly already",
-    40407: "the version was not deleted softly first",
-    40408: "the subject has no configuration of its own",
-    40409: "the subject has no mode of its own",
+    40404: "the subject is already soft-deleted",
+    40405: "the subject must be soft-deleted first",
+    40406: "the version is already soft-deleted",
+    40407: "the version must be soft-deleted first",
+    40408: "no configuration is set for the subject",
+    40409: "no mode is set for the subject",
     40901: "the schema is incompatible with an earlier one",
     42201: "the schema is invalid",
     42202: "the version is invalid",
@@ -45,37 +50,43 @@ ERROR_TEXTS: Final[Mapping[int, str]] = {
     42211: "the context is not empty",
     50001: "the database failed",
 }
-"""Error codes that are certain calls' own, in words."""
+"""Descriptions of the error codes that only some operations return."""
 
 ALWAYS: Final = {
     401: "40101: credentials are missing or wrong",
-    403: "40301: the user has no right to this",
-    404: "there is no such path",
-    406: "no content type that is accepted can be answered",
-    429: "too many passwords to check at once",
-    431: "the headers that say which content types are wanted are too long",
+    403: "40301: the user lacks the required permission",
+    404: "the path does not exist",
+    406: "the server produces none of the accepted content types",
+    429: "too many password checks at once",
+    431: "the headers that the response depends on are too long",
     500: "the registry failed",
     503: "too many requests at once",
 }
-"""What every call may be answered with, by status."""
+"""Errors of every operation, by status."""
 
 WITH_BODY: Final = {
     400: "the body is malformed",
     408: "the body did not arrive in time",
-    409: "others changed the same again and again",
+    409: "concurrent changes conflicted repeatedly",
     413: "the body is too large",
-    415: "the body is of no content type that is read",
+    415: "the content type is not supported",
     422: "the body is empty",
 }
-"""And those with a body besides."""
+"""Additional errors of operations with a request body."""
 
 ERROR_HEADERS: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PATH_PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
+@blueprint.get("/openapi.json")
+def openapi() -> Response:
+    # Not cached: clients rarely request the document twice.
+    return Response(to_json(document(services().version)), headers={"Content-Type": "application/json"})
+
+
 def document(version: str) -> Json:
-    """The document of a registry of this version."""
+    """The document for a registry of this version."""
     paths: dict[str, Json] = defaultdict(dict)
     for operation in OPERATIONS:
         paths[operation.path][operation.method.lower()] = _operation(operation)
@@ -91,7 +102,7 @@ def document(version: str) -> Json:
             {"url": "/"},
             {"url": "/contexts/{context}", "variables": {"context": {"default": "."}}},
         ],
-        # Where there are no users, nobody needs credentials.
+        # A registry without a users file requires no credentials.
         "security": [{}, {"basic": []}],
         "paths": dict(paths),
         "components": {
@@ -104,7 +115,7 @@ def document(version: str) -> Json:
 
 
 def _operation(operation: Operation) -> Json:
-    need = need_of(operation.method, operation.path)
+    required = required_permission(operation.method, operation.path)
     found: Json = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -114,11 +125,11 @@ def _operation(operation: Operation) -> Json:
         ],
         "responses": _responses(operation),
     }
-    if need.about is About.NOTHING:
+    if required.resource is ResourceKind.PUBLIC_INFO:
         found["security"] = [{}]
     else:
-        more = f", `admin` with `{need.raised_by}`" if need.raised_by else ""
-        found["description"] = f"Users need the right `{need.right}`{more}."
+        more = f", or `admin` with `{required.admin_parameter}`" if required.admin_parameter else ""
+        found["description"] = f"Requires the permission `{required.permission}`{more}."
     if operation.body:
         content = {
             "schema": ref(operation.body),
@@ -155,12 +166,12 @@ def _error(text: str) -> Json:
 
 
 def _success(operation: Operation) -> Json:
-    if operation.answers == "Nothing":
+    if operation.result == "Nothing":
         return {"204": {"description": http.HTTPStatus.NO_CONTENT.phrase}}
-    if operation.answers == "Metrics":
+    if operation.result == "Metrics":
         return {"200": {"description": operation.summary, "content": {PROMETHEUS_TYPE: {"schema": {"type": "string"}}}}}
-    content = {"application/json": {"schema": ref("Document")}} if operation.answers == "Document" else None
-    return {"200": {"description": operation.summary, "content": content or _json(ref(operation.answers))}}
+    content = {"application/json": {"schema": ref("Document")}} if operation.result == "Document" else None
+    return {"200": {"description": operation.summary, "content": content or _json(ref(operation.result))}}
 
 
 def _json(schema: Json) -> Json:

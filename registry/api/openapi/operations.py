@@ -1,4 +1,4 @@
-"""Every call of the API: what it takes, what it answers, and which errors are its own."""
+"""Table of all operations of the API: parameters, bodies, results and specific errors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 class Operation:
     """One method of one route.
 
-    `answers` names a row of `components.SCHEMAS` or of `RESULTS`; `body` one of `components.BODIES`. Errors that any
-    call may end with are not among `errors`.
+    `result` names a row of `components.SCHEMAS`, or is "Nothing" or "Metrics". `body` names a row of
+    `components.BODIES`. `errors` omits the errors that every operation may return.
     """
 
     method: str
     path: str
     name: str
     summary: str
-    answers: str
+    result: str
     query: tuple[str, ...] = ()
     body: str = ""
     errors: tuple[int, ...] = ()
@@ -33,32 +33,32 @@ class QueryParameter:
 
 
 QUERY: Final = {
-    "aliases": QueryParameter("flag", "also the subjects that wanted ones are aliases of, and who has which aliases"),
-    "contextPrefix": QueryParameter("text", "only contexts whose name begins so"),
-    "defaultToGlobal": QueryParameter("flag", "what holds, also where it is set for a context or for all"),
-    "deleted": QueryParameter("flag", "also what is deleted softly"),
-    "deletedAsNegative": QueryParameter("flag", "all versions, those deleted softly as negative numbers"),
-    "deletedOnly": QueryParameter("flag", "only what is deleted softly; wins over `deleted`"),
-    "deleted_only": QueryParameter("flag", "another name of `deletedOnly`"),
-    "fetchMaxId": QueryParameter("flag", "also the highest id of the context"),
-    "findTags": QueryParameter("texts", "tags to be looked for in the schema; `*` is any"),
-    "find_tags": QueryParameter("texts", "another name of `findTags`"),
-    "force": QueryParameter("flag", "do it although a check would refuse it"),
-    "format": QueryParameter("text", "`resolved` writes out the types that the schema refers to; others are ignored"),
+    "aliases": QueryParameter("flag", "also list the subjects that listed aliases refer to, and the aliases of each"),
+    "contextPrefix": QueryParameter("text", "only contexts that begin with this text"),
+    "defaultToGlobal": QueryParameter("flag", "return the effective value, inherited from the context or globally"),
+    "deleted": QueryParameter("flag", "include soft-deleted versions"),
+    "deletedAsNegative": QueryParameter("flag", "all versions, with soft-deleted ones as negative numbers"),
+    "deletedOnly": QueryParameter("flag", "only soft-deleted versions; overrides `deleted`"),
+    "deleted_only": QueryParameter("flag", "alias of `deletedOnly`"),
+    "fetchMaxId": QueryParameter("flag", "also return the highest id of the context"),
+    "findTags": QueryParameter("texts", "return the records and fields with these tags; `*` is any tag"),
+    "find_tags": QueryParameter("texts", "alias of `findTags`"),
+    "force": QueryParameter("flag", "skip the checks that would reject the request"),
+    "format": QueryParameter("text", "`resolved` includes the referenced types in the schema; others are ignored"),
     "key": QueryParameter("texts", "a metadata property; the n-th `value` belongs to the n-th `key`"),
     "latestOnly": QueryParameter("flag", "only the newest version of each subject"),
-    "limit": QueryParameter("integer", "the most that is answered; 0 or less is no limit"),
+    "limit": QueryParameter("integer", "maximum number of items; 0 or less means no limit"),
     "normalize": QueryParameter("flag", "compare and store schemas in their normalized form"),
-    "offset": QueryParameter("integer", "how many to leave out"),
-    "permanent": QueryParameter("flag", "delete for good what is deleted softly"),
-    "recursive": QueryParameter("flag", "also the modes of the subjects in the context"),
-    "referenceFormat": QueryParameter("text", "`qualified` names the context of each referenced subject"),
-    "reference_format": QueryParameter("text", "another name of `referenceFormat`"),
+    "offset": QueryParameter("integer", "number of items to skip"),
+    "permanent": QueryParameter("flag", "delete permanently; requires a soft deletion first"),
+    "recursive": QueryParameter("flag", "also remove the modes of the subjects in the context"),
+    "referenceFormat": QueryParameter("text", "`qualified` includes the context in the name of referenced subjects"),
+    "reference_format": QueryParameter("text", "alias of `referenceFormat`"),
     "ruleType": QueryParameter("text", "only schemas with a rule of this type"),
-    "subject": QueryParameter("text", "a subject, whose context the id is of"),
-    "subjectPrefix": QueryParameter("text", "only subjects that begin so; `:*:` looks in every context"),
-    "value": QueryParameter("texts", "what the property must be"),
-    "verbose": QueryParameter("flag", "say what is not compatible"),
+    "subject": QueryParameter("text", "a subject in the context of the id"),
+    "subjectPrefix": QueryParameter("text", "only subjects that begin with this text; `:*:` means every context"),
+    "value": QueryParameter("texts", "the required value of the property"),
+    "verbose": QueryParameter("flag", "also return the incompatibilities"),
 }
 """Query parameters by name."""
 
@@ -71,25 +71,25 @@ _SUBJECT = "/subjects/{subject}"
 _OF_VERSION = "/subjects/{subject}/versions/{version}"
 
 OPERATIONS: Final = (
-    Operation("GET", "/", "root", "Nothing; shows that a registry is there", "Empty"),
-    Operation("POST", "/", "postRoot", "Nothing", "Empty"),
-    Operation("GET", "/healthz", "alive", "Whether the process answers", "Status"),
-    Operation("GET", "/readyz", "ready", "Whether the database answers too", "Status", errors=(50001,)),
+    Operation("GET", "/", "root", "Empty object; shows that a registry is running", "Empty"),
+    Operation("POST", "/", "postRoot", "Empty object", "Empty"),
+    Operation("GET", "/healthz", "alive", "Liveness of the process", "Status"),
+    Operation("GET", "/readyz", "ready", "Readiness, including the database", "Status", errors=(50001,)),
     Operation("GET", "/metrics", "metrics", "Counts and durations of requests, for Prometheus", "Metrics"),
     Operation("GET", "/openapi.json", "openapi", "This document", "Document"),
-    Operation("GET", "/v1/metadata/id", "clusterId", "Of which cluster the registry is", "ClusterId"),
-    Operation("GET", "/v1/metadata/version", "version", "The registry's own version", "ServerVersion"),
-    Operation("GET", "/v1/metadata/deployment", "deployment", "How the registry is deployed", "Deployment"),
+    Operation("GET", "/v1/metadata/id", "clusterId", "Id of the registry's cluster", "ClusterId"),
+    Operation("GET", "/v1/metadata/version", "version", "Version of the registry software", "ServerVersion"),
+    Operation("GET", "/v1/metadata/deployment", "deployment", "Attributes of the deployment", "Deployment"),
     Operation(
         "POST",
-        "/follow",
-        "follow",
-        "What another registry, that holds the same as this one, has not seen yet; of `headrace registry follow` alone",
-        "Told",
-        body="FollowQuestion",
+        "/replication",
+        "replicate",
+        "Changes that a replica has not copied yet; for `headrace registry replicate` only",
+        "ReplicationResponse",
+        body="ReplicationRequest",
     ),
     Operation("GET", "/contexts", "listContexts", "Contexts", "Names", ("contextPrefix", *_PAGE)),
-    Operation("GET", "/contexts/{context}", "contextRoot", "Nothing; the root of a context", "Empty", errors=(400,)),
+    Operation("GET", "/contexts/{context}", "contextRoot", "Empty object of a context", "Empty", errors=(400,)),
     Operation(
         "DELETE", "/contexts/{context}", "deleteContext", "Deletes an empty context", "Nothing", errors=(400, 42211)
     ),
@@ -115,7 +115,7 @@ OPERATIONS: Final = (
         "DELETE",
         _SUBJECT,
         "deleteSubject",
-        "Deletes a subject; answers which versions",
+        "Deletes a subject; returns its versions",
         "Versions",
         ("permanent",),
         errors=(40404, 40405, 42205, 42206, *_NAMED),
@@ -124,7 +124,7 @@ OPERATIONS: Final = (
         "GET",
         f"{_SUBJECT}/metadata",
         "latestWithMetadata",
-        "The newest version with certain metadata",
+        "The newest version with given metadata properties",
         "Version",
         ("key", "value", "deleted", *_FORM),
         errors=(40403, *_NAMED),
@@ -142,7 +142,7 @@ OPERATIONS: Final = (
         "POST",
         f"{_SUBJECT}/versions",
         "register",
-        "Registers a schema, or finds it there",
+        "Registers a schema, or returns its existing version",
         "Registered",
         ("normalize", "force", *_FORM),
         "SchemaRequest",
@@ -161,7 +161,7 @@ OPERATIONS: Final = (
         "DELETE",
         _OF_VERSION,
         "deleteVersion",
-        "Deletes a version; answers its number",
+        "Deletes a version; returns its number",
         "VersionNumber",
         ("permanent",),
         errors=(40406, 40407, 42205, 42206, *_VERSION),
@@ -170,7 +170,7 @@ OPERATIONS: Final = (
         "GET",
         f"{_OF_VERSION}/schema",
         "getVersionText",
-        "The schema of a version alone",
+        "Only the schema of a version",
         "SchemaText",
         ("deleted", *_FORM),
         errors=_VERSION,
@@ -188,7 +188,7 @@ OPERATIONS: Final = (
         "POST",
         f"{_OF_VERSION}/tags",
         "changeTags",
-        "Registers a version again with other tags, metadata and rules",
+        "Registers a new version with changed tags, metadata and rules",
         "Registered",
         _FORM,
         "TagChange",
@@ -198,7 +198,7 @@ OPERATIONS: Final = (
         "POST",
         "/compatibility/subjects/{subject}/versions",
         "checkSubject",
-        "Whether a schema may follow those of a subject",
+        "Whether a schema is compatible with the versions of a subject",
         "Compatibility",
         ("normalize", "verbose"),
         "SchemaRequest",
@@ -218,11 +218,11 @@ OPERATIONS: Final = (
         "GET",
         "/schemas",
         "listSchemas",
-        "Versions of all subjects with their schemas, a thousand at most",
+        "Versions of all subjects with their schemas, at most 1,000",
         "ListedVersions",
         ("subjectPrefix", "deleted", "latestOnly", "ruleType", "aliases", *_PAGE),
     ),
-    Operation("GET", "/schemas/types", "listTypes", "The kinds of schemas", "Names"),
+    Operation("GET", "/schemas/types", "listTypes", "Supported schema types", "Names"),
     Operation(
         "GET",
         "/schemas/ids/{id}",
@@ -236,7 +236,7 @@ OPERATIONS: Final = (
         "GET",
         "/schemas/ids/{id}/schema",
         "getSchemaText",
-        "A schema by its id, alone",
+        "Only the text of a schema by its id",
         "SchemaText",
         ("subject", *_FORM),
         errors=(40403,),
@@ -263,7 +263,7 @@ OPERATIONS: Final = (
         "GET",
         "/schemas/guids/{guid}",
         "getSchemaByGuid",
-        "A schema by its guid, from whichever context",
+        "A schema by its guid, from any context",
         "Schema",
         _FORM,
         errors=(40403,),
@@ -286,7 +286,7 @@ OPERATIONS: Final = (
         body="ConfigChange",
         errors=(42203, 42205, 42208),
     ),
-    Operation("DELETE", "/config", "deleteConfig", "Removes it; answers what it was", "Config", errors=(42205,)),
+    Operation("DELETE", "/config", "deleteConfig", "Removes it; returns its last value", "Config", errors=(42205,)),
     Operation(
         "GET",
         "/config/{subject}",
@@ -309,7 +309,7 @@ OPERATIONS: Final = (
         "DELETE",
         "/config/{subject}",
         "deleteSubjectConfig",
-        "Removes it; answers what it was",
+        "Removes it; returns its last value",
         "Config",
         errors=(42205, *_NAMED),
     ),
@@ -328,7 +328,7 @@ OPERATIONS: Final = (
         "DELETE",
         "/mode",
         "deleteMode",
-        "Removes it; answers what it was",
+        "Removes it; returns its last value",
         "Mode",
         ("recursive",),
         errors=(40401, 42205),
@@ -356,7 +356,7 @@ OPERATIONS: Final = (
         "DELETE",
         "/mode/{subject}",
         "deleteSubjectMode",
-        "Removes it; answers what it was",
+        "Removes it; returns its last value",
         "Mode",
         ("recursive",),
         errors=(42205, *_NAMED),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from headrace.registry import errors
 from headrace.registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
 from headrace.registry.client.access import parse_servers
-from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
+from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, ApiCall, Transport
 from support.cases import all_cases
 from support.certificates import Authority
 from support.logs import logged
@@ -214,7 +214,7 @@ def test_the_next_server_is_asked_at_once_and_kept_to(serve: Any, nobody: str, c
     asking = Transport(parse_servers([nobody, busy.url, well.url]), sleep=waits.append)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert asking.answer(Call.of("GET", "/subjects")).status == 200
+            assert asking.send(ApiCall.of("GET", "/subjects")).status == 200
     assert (waits, len(busy.asked), len(well.asked)) == ([], 1, 3)
     failed = [logged(caplog, "registry.client.transport", url) for url in (nobody, busy.url)]
     assert [record for records in failed for record in records] == caplog.records and len(caplog.records) == 2
@@ -225,10 +225,10 @@ def test_the_preferred_server_is_asked_again_after_a_while(serve: Any) -> None:
     first, second = serve([(503, "busy"), (200, [])]), serve([(200, [])])
     asking = Transport(parse_servers([first.url, second.url]), sleep=lambda _: None, clock=lambda: now[0])
     for expected in [(1, 1), (1, 2)]:
-        asking.answer(Call.of("GET", "/subjects"))
+        asking.send(ApiCall.of("GET", "/subjects"))
         assert (len(first.asked), len(second.asked)) == expected
     now[0] += 31
-    asking.answer(Call.of("GET", "/subjects"))
+    asking.send(ApiCall.of("GET", "/subjects"))
     assert (len(first.asked), len(second.asked)) == (2, 2)
 
 
@@ -236,8 +236,8 @@ def test_pauses_grow_and_follow_the_server(serve: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(transport, "PAUSE_MAX_S", PAUSE_MAX_S)
     waits: list[float] = []
     server = serve([(503, "busy", {"Retry-After": text}) for text in ("1", "soon", "86400")] + [(200, [])])
-    asking = Transport(parse_servers(server.url), sleep=waits.append, chance=lambda: 0.5)
-    assert asking.answer(Call.of("GET", "/subjects")).status == 200
+    asking = Transport(parse_servers(server.url), sleep=waits.append, random_fraction=lambda: 0.5)
+    assert asking.send(ApiCall.of("GET", "/subjects")).status == 200
     assert waits == [1.0, PAUSE_FIRST_S, PAUSE_MAX_S]
 
 
@@ -245,7 +245,7 @@ def test_every_server_that_failed_is_named(serve: Any, nobody: str) -> None:
     server = serve([BREAK_OFF])
     asking = Transport(parse_servers([nobody, server.url]), sleep=lambda _: None)
     with pytest.raises(errors.RegistryUnavailable) as caught:
-        asking.answer(Call.of("GET", "/subjects"))
+        asking.send(ApiCall.of("GET", "/subjects"))
     assert f"{nobody}: Connection refused" in str(caught.value)
     assert f"{server.url}: Remote end closed" in str(caught.value)
 
@@ -255,7 +255,7 @@ def test_a_server_that_stays_silent_is_asked_three_times() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         asking = Transport(parse_servers(url), timeout_s=0.05)
         with pytest.raises(errors.RegistryUnavailable) as unavailable:
-            asking.answer(Call.of("GET", "/subjects"))
+            asking.send(ApiCall.of("GET", "/subjects"))
         assert is_caused_by(unavailable.value, TimeoutError)
         silent.setblocking(False)
         with contextlib.ExitStack() as accepted, pytest.raises(BlockingIOError):
@@ -435,7 +435,7 @@ def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         asking = Transport(parse_servers(url), timeout_s=0.05)
         with pytest.raises(errors.RegistryUnavailable) as unavailable:
-            asking.answer(Call.of("DELETE", "/subjects/s"))
+            asking.send(ApiCall.of("DELETE", "/subjects/s"))
         assert is_caused_by(unavailable.value, TimeoutError)
         dripping.result()
 

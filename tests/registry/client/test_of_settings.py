@@ -1,4 +1,4 @@
-"""How the settings become a client of the registry."""
+"""The registry client from settings: servers, credentials, and protection of credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def auths(**keys: str) -> list[Any]:
     return [server.auth for server in registry_client(settings(**keys))._transport.servers]
 
 
-def test_servers_and_credentials() -> None:
+def test_settings_give_servers_and_credentials() -> None:
     assert registry_client(settings()).url == URL
     assert registry_client(Settings()).url == "http://127.0.0.1:8081"
     assert auths() == [None, None]
@@ -35,7 +35,7 @@ def test_servers_and_credentials() -> None:
     assert auths(client_token="sesame") == [BearerAuth("sesame")] * 2
 
 
-def test_a_token_file_is_read_each_time(tmp_path: Path) -> None:
+def test_token_file_is_read_for_each_request(tmp_path: Path) -> None:
     path = tmp_path / "token"
     auth = auths(client_token_file=str(path))[0]
     for token in ("one", "two"):
@@ -59,13 +59,13 @@ def test_a_token_file_is_read_each_time(tmp_path: Path) -> None:
         ({"client_token": "open sesame"}, r"registry\.client_token"),
     ],
 )
-def test_what_cannot_be_sent_is_named(keys: dict[str, str], named: str) -> None:
+def test_invalid_credentials_name_the_setting(keys: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named) as caught:
         registry_client(settings(**keys))
     assert "sesame" not in str(caught.value)
 
 
-def test_tls_files_are_looked_at_first() -> None:
+def test_tls_files_are_checked_when_the_client_is_created() -> None:
     with pytest.raises(RegistryUnavailable, match=r"missing\.pem"):
         registry_client(settings(url="https://127.0.0.1:1", client_ca="missing.pem"))
 
@@ -73,7 +73,7 @@ def test_tls_files_are_looked_at_first() -> None:
 def of_directory(
     directory: Path, text: str, environment: dict[str, str], *, config: Path | None = None, home: Path | None = None
 ) -> Settings:
-    """The settings of a checkout with such a file, in an environment with these keys of `registry`."""
+    """Settings from a headrace.toml in a working directory, with these `registry` keys in the environment."""
     (directory / "headrace.toml").write_text(f"[registry]\n{text}\n")
     variables = {f"HEADRACE__REGISTRY__{key.upper()}": value for key, value in environment.items()}
     return load_settings(working_dir=directory, environment=variables, config=config, home=home)
@@ -99,7 +99,7 @@ PASSWORD = {"client_user": "ci", "client_password": "sesame"}
         ('url = "http://127.0.0.1:1"', PASSWORD),
     ],
 )
-def test_a_checkout_does_not_say_who_gets_the_credentials(
+def test_working_directory_settings_cannot_redirect_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, environment: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,14 +122,14 @@ def test_a_checkout_does_not_say_who_gets_the_credentials(
         ('client_user = "ci"\nclient_password = "own"', {"url": "https://good.example"}),
     ],
 )
-def test_credentials_go_where_their_source_says(
+def test_credentials_are_sent_to_a_server_from_a_trusted_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, environment: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "evil" not in registry_client(of_directory(tmp_path, text, environment)).url
 
 
-def test_who_names_the_settings_file_answers_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicitly_named_settings_file_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "headrace.toml"
     text = 'url = "https://good.example"'

@@ -24,7 +24,7 @@ class ReferenceRegistry:
         page_max: of a list of schemas; what asks for more gets this many.
         pages: some implementations send all, whatever page is asked for.
         tells_contexts: some send all contexts, whatever prefix is asked for.
-        keeps_rules: the community edition drops rule sets.
+        stores_rules: the community edition drops rule sets.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class ReferenceRegistry:
         page_max: int = 1000,
         pages: bool = True,
         tells_contexts: bool = True,
-        keeps_rules: bool = True,
+        stores_rules: bool = True,
     ) -> None:
         self.url = "http://reference"
         self.release = release
         self.page_max = page_max
         self.pages = pages
         self.tells_contexts = tells_contexts
-        self.keeps_rules = keeps_rules
+        self.stores_rules = stores_rules
         self.stored: dict[tuple[str, int], JsonObject] = {}
         self.configs: dict[str, JsonObject] = {}
         self.modes: dict[str, str] = {}
@@ -98,7 +98,7 @@ class ReferenceRegistry:
             "schema": body["schema"],
             "references": body.get("references") or [],
             "metadata": body.get("metadata") or {},
-            "ruleSet": (body.get("ruleSet") or {}) if self.keeps_rules else {},
+            "ruleSet": (body.get("ruleSet") or {}) if self.stores_rules else {},
         }
         for reference in content["references"]:
             if (_referenced(subject, reference["subject"]), reference["version"]) not in self.stored:

@@ -9,11 +9,11 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from headrace.registry.api.answer_cache import BYTES_MAX
+from headrace.registry.api.response_cache import BYTES_MAX
 from headrace.registry.api.app import create_app
-from headrace.registry.api.front import Front
+from headrace.registry.api.asgi_front import AsgiFront
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.looks import looks_at
+from headrace.registry.storage.revision_check import open_revision_reader
 from support.registry.registry_calls import CONTENT_TYPE, Answer, Registry
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class RegistryBehindFront(Registry):
         self._database = Database(database_url, lease_s=LEASE_S)
         application = create_app(self._database, **options)
         users = options.get("users")
-        self._front = Front(
+        self._front = AsgiFront(
             application,
-            looks_at(database_url),
+            open_revision_reader(database_url),
             request_bytes_max=1 << 20,
             authenticator=users,
             observer=self.observed,

@@ -1,4 +1,4 @@
-"""The front alone: what becomes of those who wait when the server ends."""
+"""Requests that wait in the ASGI front when the server shuts down."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from headrace.registry.api.front import Front
-from headrace.registry.storage.looks import Look
+from headrace.registry.api.asgi_front import AsgiFront
+from headrace.registry.storage.revision_check import Revisions
 
 
-class NoLooks:
-    async def look(self, subject_ids: Iterable[int]) -> Look:
-        raise AssertionError("nothing is kept here")
+class UnusedRevisionReader:
+    async def read(self, subject_ids: Iterable[int]) -> Revisions:
+        raise AssertionError("no response is cached in this test")
 
     async def close(self) -> None:
         pass
 
 
-def test_a_check_that_waits_for_its_turn_at_the_end_is_told_to_come_back(caplog: pytest.LogCaptureFixture) -> None:
-    is_in, may_go = threading.Event(), threading.Event()
+def test_queued_check_gets_503_at_shutdown(caplog: pytest.LogCaptureFixture) -> None:
+    is_running, may_finish = threading.Event(), threading.Event()
 
     def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        is_in.set()
-        assert may_go.wait(30)
+        is_running.set()
+        assert may_finish.wait(30)
         start_response("200 OK", [])
         return [b"{}"]
 
-    front = Front(application, NoLooks(), request_bytes_max=1000)
+    front = AsgiFront(application, UnusedRevisionReader(), request_bytes_max=1000)
     scope = {
         "type": "http",
         "method": "POST",
@@ -44,32 +44,32 @@ def test_a_check_that_waits_for_its_turn_at_the_end_is_told_to_come_back(caplog:
         "server": ("127.0.0.1", 2),
     }
 
-    async def asked() -> int:
-        answer: list[Any] = []
+    async def send_request() -> int:
+        messages: list[Any] = []
 
         async def receive() -> Any:
             return {"type": "http.request", "body": b"{}", "more_body": False}
 
         async def send(message: Any) -> None:
-            answer.append(message)
+            messages.append(message)
 
         await front(scope, receive, send)
-        return int(answer[0]["status"])
+        return int(messages[0]["status"])
 
     async def test() -> None:
-        first = asyncio.create_task(asked())
-        await asyncio.to_thread(is_in.wait, 30)
-        second = asyncio.create_task(asked())  # of the same client, which has one place
-        orders: asyncio.Queue[Any] = asyncio.Queue()
+        first = asyncio.create_task(send_request())
+        await asyncio.to_thread(is_running.wait, 30)
+        second = asyncio.create_task(send_request())  # of the same client, which may run one check at a time
+        lifespan: asyncio.Queue[Any] = asyncio.Queue()
 
         async def nothing(_: Any) -> None:
             pass
 
-        end = asyncio.create_task(front({"type": "lifespan"}, orders.get, nothing))
-        await orders.put({"type": "lifespan.shutdown"})
+        end = asyncio.create_task(front({"type": "lifespan"}, lifespan.get, nothing))
+        await lifespan.put({"type": "lifespan.shutdown"})
         while not front._is_ending:
             await asyncio.sleep(0)
-        may_go.set()
+        may_finish.set()
         assert await first == 200
         assert await second == 503
         await end

@@ -1,4 +1,4 @@
-"""Users, rights and decisions, without a server."""
+"""Password hashes, subject patterns, the users file, authorization and authentication, without a server."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from headrace.registry.access.authenticator import (
     CHECKS_MAX,
     CHECKS_WAITING_MAX,
     UsersFile,
+    _FairSemaphore,
     _network,
-    _Turns,
 )
-from headrace.registry.access.needs import (
-    ADMIN_EVERYWHERE,
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.permissions import Permission, Permissions, SubjectPattern, Target
+from headrace.registry.access.required_permissions import (
+    ADMIN_ALL_CONTEXTS,
     NO_CREDENTIALS,
     TOO_BUSY,
     WRONG_CREDENTIALS,
-    About,
-    decide,
-    need_of,
+    ResourceKind,
+    authorize,
+    required_permission,
     route_label,
 )
-from headrace.registry.access.passwords import Cost, PasswordHash
-from headrace.registry.access.rights import Right, Rights, SubjectPattern, Target
 from headrace.registry.access.users import Principal, UsersFileInvalid, parse_users, user_line
 from headrace.registry.errors import UsersFileUnusable
 from headrace.registry.names import scope_name
@@ -63,7 +63,7 @@ RFC_VECTOR = (
 )
 
 
-def test_the_hash_is_scrypt() -> None:
+def test_password_hash_matches_the_rfc_7914_vector() -> None:
     salt, digest = (
         base64.b64encode(part).decode().rstrip("=") for part in (b"SodiumChloride", bytes.fromhex(RFC_VECTOR))
     )
@@ -73,14 +73,14 @@ def test_the_hash_is_scrypt() -> None:
 
 
 @given(st.text(max_size=50), st.binary(min_size=1, max_size=32))
-def test_a_hash_reads_back_and_knows_its_password(password: str, salt: bytes) -> None:
+def test_password_hash_round_trips_and_matches_its_password(password: str, salt: bytes) -> None:
     hashed = PasswordHash.of(password, salt, QUICK)
     assert PasswordHash.parse(str(hashed)) == hashed
     assert hashed.matches(password)
     assert not hashed.matches(password + "x")
 
 
-def test_other_texts_are_no_hashes() -> None:
+def test_malformed_hash_is_rejected_and_not_repeated() -> None:
     with all_cases() as case:
         for text in [
             "",
@@ -99,7 +99,7 @@ def test_other_texts_are_no_hashes() -> None:
                 assert not text or text not in str(caught.value)
 
 
-def test_hashes_are_not_shown() -> None:
+def test_repr_hides_hashes() -> None:
     hashed = PasswordHash.of("secret", SALT, QUICK)
     policy = parse_users(f"user a {hashed}")
     assert base64.b64encode(hashed.digest).decode().rstrip("=") not in repr(policy) + repr(hashed)
@@ -137,14 +137,14 @@ PATTERNS = [
 ]
 
 
-def test_patterns() -> None:
+def test_subject_patterns_match_names_and_contexts() -> None:
     with all_cases() as case:
         for pattern, subject, matches in PATTERNS:
             with case((pattern, subject, matches)):
                 assert SubjectPattern.parse(pattern).covers(Target.of_subject(subject)) is matches
 
 
-def test_the_whole_of_a_context_needs_a_pattern_for_the_whole() -> None:
+def test_context_scope_is_covered_by_patterns_of_the_whole_context_only() -> None:
     with all_cases() as case:
         for pattern, scope, covered in [
             ("*", ":.:", True),
@@ -163,14 +163,14 @@ def test_the_whole_of_a_context_needs_a_pattern_for_the_whole() -> None:
                 assert SubjectPattern.parse(pattern).covers(Target.of_scope(scope_name(scope))) is covered
 
 
-def test_what_is_no_pattern() -> None:
+def test_empty_pattern_and_wildcard_in_context_are_rejected() -> None:
     with all_cases() as case:
         for text in ["", ":.e*u:a"]:
             with case(text), pytest.raises(ValueError):
                 SubjectPattern.parse(text)
 
 
-def test_many_stars_over_a_long_subject_are_quick() -> None:
+def test_pattern_with_many_stars_is_fast_on_a_long_subject() -> None:
     assert not SubjectPattern.parse("*a" * 50 + "*b").covers(Target.of_subject("a" * 100_000))
 
 
@@ -187,19 +187,23 @@ POLICY = parse_users(
 )
 
 
-def test_a_users_file() -> None:
-    alice, bob = POLICY.principals["alice"].rights, POLICY.principals["bob"].rights
-    assert alice.allow(Right.WRITE, Target.of_subject("orders-value"))
-    assert not alice.allow(Right.ADMIN, Target.of_subject("orders-value"))
-    assert alice.allow(Right.ADMIN, Target.of_subject(":.sandbox:x"))
-    assert alice.allow(Right.READ, Target.of_subject("shared-#1-a"))
-    assert bob.allow(Right.READ, Target.of_subject("shared-#1-a"))
-    assert not bob.allow(Right.READ, Target.of_subject("public-a"))
-    assert POLICY.anonymous.rights.allow(Right.READ, Target.of_subject("public-a"))
-    assert (alice.somewhere, bob.somewhere, bob.everywhere) == (Right.ADMIN, Right.READ, None)
+def test_users_file_grants_permissions() -> None:
+    alice, bob = POLICY.principals["alice"].permissions, POLICY.principals["bob"].permissions
+    assert alice.allow(Permission.WRITE, Target.of_subject("orders-value"))
+    assert not alice.allow(Permission.ADMIN, Target.of_subject("orders-value"))
+    assert alice.allow(Permission.ADMIN, Target.of_subject(":.sandbox:x"))
+    assert alice.allow(Permission.READ, Target.of_subject("shared-#1-a"))
+    assert bob.allow(Permission.READ, Target.of_subject("shared-#1-a"))
+    assert not bob.allow(Permission.READ, Target.of_subject("public-a"))
+    assert POLICY.anonymous.permissions.allow(Permission.READ, Target.of_subject("public-a"))
+    assert (alice.highest_anywhere, bob.highest_anywhere, bob.highest_everywhere) == (
+        Permission.ADMIN,
+        Permission.READ,
+        None,
+    )
 
 
-def test_errors_of_a_users_file_name_the_line_without_repeating_a_hash() -> None:
+def test_users_file_errors_name_the_line_and_hide_hashes() -> None:
     texts = {
         "unknown keyword": "usr a b",
         "no hash": "\nuser a",
@@ -224,7 +228,7 @@ def test_errors_of_a_users_file_name_the_line_without_repeating_a_hash() -> None
     assert found == golden("messages/registry_users_file.txt", found)
 
 
-def test_equal_rights_have_equal_keys() -> None:
+def test_equal_permissions_have_equal_keys() -> None:
     policy = parse_users(
         "\n".join([line(name, name) for name in "abc"] + ["grant a read x", "grant b read x", "grant c read y"])
     )
@@ -232,38 +236,43 @@ def test_equal_rights_have_equal_keys() -> None:
     assert a == b != c
 
 
-def principal(name: str, *rows: tuple[Right, str]) -> Principal:
-    return Principal(name, Rights(tuple((right, SubjectPattern.parse(text)) for right, text in rows)))
+def principal(name: str, *rows: tuple[Permission, str]) -> Principal:
+    return Principal(name, Permissions(tuple((permission, SubjectPattern.parse(text)) for permission, text in rows)))
 
 
-def test_a_refusal_asks_for_credentials_only_when_there_were_none() -> None:
+def test_denial_is_401_without_credentials_and_403_with_them() -> None:
     orders = Target.of_subject("orders")
-    assert decide(principal(""), Right.READ, About.SUBJECT, orders) is NO_CREDENTIALS
-    refused = decide(principal("bob", (Right.READ, "*")), Right.WRITE, About.SUBJECT, orders)
-    assert refused is not None
-    assert (refused.status, refused.error_code) == (403, 40301)
-    assert refused.message == "User:bob is denied operation Write on subject orders"
-    assert decide(principal("bob", (Right.WRITE, "*")), Right.WRITE, About.SUBJECT, orders) is None
+    assert authorize(principal(""), Permission.READ, ResourceKind.SUBJECT, orders) is NO_CREDENTIALS
+    denial = authorize(principal("bob", (Permission.READ, "*")), Permission.WRITE, ResourceKind.SUBJECT, orders)
+    assert denial is not None
+    assert (denial.status, denial.error_code) == (403, 40301)
+    assert denial.message == "User:bob is denied operation Write on subject orders"
+    assert authorize(principal("bob", (Permission.WRITE, "*")), Permission.WRITE, ResourceKind.SUBJECT, orders) is None
 
 
-def test_lists_need_any_right() -> None:
-    assert decide(principal("bob", (Right.READ, "b-*")), Right.READ, About.ANYTHING, None) is None
-    assert decide(principal("bob"), Right.READ, About.ANYTHING, None) is not None
-    assert decide(principal(""), Right.READ, About.NOTHING, None) is None
+def test_lists_require_a_permission_on_any_subject() -> None:
+    assert (
+        authorize(principal("bob", (Permission.READ, "b-*")), Permission.READ, ResourceKind.ANY_SUBJECT, None) is None
+    )
+    assert authorize(principal("bob"), Permission.READ, ResourceKind.ANY_SUBJECT, None) is not None
+    assert authorize(principal(""), Permission.READ, ResourceKind.PUBLIC_INFO, None) is None
 
 
-def test_what_names_no_target_needs_the_right_on_everything() -> None:
-    assert decide(principal("bob", (Right.ADMIN, ":.eu:*")), Right.ADMIN, About.CONTEXT, None) is not None
-    assert decide(principal("bob", (Right.ADMIN, "*")), Right.ADMIN, About.CONTEXT, None) is None
+def test_request_without_target_requires_the_permission_on_everything() -> None:
+    assert (
+        authorize(principal("bob", (Permission.ADMIN, ":.eu:*")), Permission.ADMIN, ResourceKind.CONTEXT, None)
+        is not None
+    )
+    assert authorize(principal("bob", (Permission.ADMIN, "*")), Permission.ADMIN, ResourceKind.CONTEXT, None) is None
 
 
-def test_routes_are_found_by_their_rule() -> None:
+def test_required_permission_is_found_by_route_label() -> None:
     rule = "/subjects/<subject:subject>/versions/<segment:version>"
     assert route_label(rule) == "/subjects/{subject}/versions/{version}"
     assert route_label("/schemas/ids/<number:schema_id>") == "/schemas/ids/{id}"
-    assert need_of("HEAD", "/subjects") is need_of("GET", "/subjects")
-    assert need_of("DELETE", "/contexts/{context}").about is About.CONTEXT
-    assert need_of("PATCH", "/subjects") is ADMIN_EVERYWHERE
+    assert required_permission("HEAD", "/subjects") is required_permission("GET", "/subjects")
+    assert required_permission("DELETE", "/contexts/{context}").resource is ResourceKind.CONTEXT
+    assert required_permission("PATCH", "/subjects") is ADMIN_ALL_CONTEXTS
 
 
 class Clock:
@@ -287,7 +296,7 @@ def users_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Passwords whose hash was computed."""
+    """Passwords that were hashed."""
     found: list[str] = []
     matches = PasswordHash.matches
 
@@ -304,36 +313,36 @@ def users(users_path: Path, clock: Clock) -> UsersFile:
     return UsersFile(users_path, clock)
 
 
-def test_a_password_is_computed_once(users: UsersFile, computed: list[str]) -> None:
+def test_accepted_password_is_hashed_once(users: UsersFile, computed: list[str]) -> None:
     header = basic("alice", "wonder")
-    assert users.recall(header) is None
+    assert users.cached_principal(header) is None
     found = users.authenticate(header)
     assert isinstance(found, Principal)
     assert found.name == "alice"
-    assert users.recall(header) is found
+    assert users.cached_principal(header) is found
     assert users.authenticate(header) is found
     assert computed == ["wonder"]
 
 
-def test_a_wrong_password_is_forgotten_after_a_while(users: UsersFile, computed: list[str], clock: Clock) -> None:
+def test_rejected_password_is_cached_for_some_seconds(users: UsersFile, computed: list[str], clock: Clock) -> None:
     for header in (basic("alice", "x"), basic("nobody", "wonder")):
         assert users.authenticate(header) is WRONG_CREDENTIALS
-        assert users.recall(header) is None
+        assert users.cached_principal(header) is None
         assert users.authenticate(header) is WRONG_CREDENTIALS
-    assert computed == ["x", "wonder"]  # an unknown user costs the same
+    assert computed == ["x", "wonder"]  # an unknown user costs one hash too
     clock.now += 11
     assert users.authenticate(basic("alice", "x")) is WRONG_CREDENTIALS
     assert computed == ["x", "wonder", "x"]
 
 
-def test_whoever_it_is_the_same_costs_are_computed(
+def test_every_check_computes_one_hash_of_each_cost(
     users_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs: list[Cost] = []
     matches = PasswordHash.matches
     monkeypatch.setattr(PasswordHash, "matches", lambda self, text: costs.append(self.cost) or matches(self, text))
-    dear = PasswordHash.of("builder", b"salt", Cost(5, 1, 2))
-    users_path.write_text(f"{line('alice', 'wonder')}\n{user_line('bob', dear)}\n")
+    expensive = PasswordHash.of("builder", b"salt", Cost(5, 1, 2))
+    users_path.write_text(f"{line('alice', 'wonder')}\n{user_line('bob', expensive)}\n")
     users = UsersFile(users_path, clock)
     computed: list[list[Cost]] = []
     for header in (basic("alice", "wonder"), basic("alice", "x"), basic("bob", "builder"), basic("nobody", "x")):
@@ -342,12 +351,12 @@ def test_whoever_it_is_the_same_costs_are_computed(
         costs.clear()
     assert len(set(computed[0])) == 2
     assert computed == [computed[0]] * 4
-    assert [users.recall(basic(*known)) is not None for known in (("alice", "wonder"), ("bob", "builder"))] == [
-        True
-    ] * 2
+    assert [
+        users.cached_principal(basic(*known)) is not None for known in (("alice", "wonder"), ("bob", "builder"))
+    ] == [True] * 2
 
 
-def test_malformed_headers_are_refused_without_a_hash(users: UsersFile, computed: list[str]) -> None:
+def test_malformed_headers_are_rejected_without_hashing(users: UsersFile, computed: list[str]) -> None:
     with all_cases() as case:
         for header in [
             "",
@@ -365,17 +374,17 @@ def test_malformed_headers_are_refused_without_a_hash(users: UsersFile, computed
                 assert computed == []
 
 
-def test_the_scheme_may_be_in_any_case(users: UsersFile) -> None:
+def test_scheme_is_case_insensitive(users: UsersFile) -> None:
     assert isinstance(users.authenticate(basic("alice", "wonder").replace("Basic", "bAsIc")), Principal)
 
 
-def test_without_a_header_one_is_anonymous(users: UsersFile) -> None:
-    found = users.recall(None)
+def test_client_without_header_is_anonymous(users: UsersFile) -> None:
+    found = users.cached_principal(None)
     assert isinstance(found, Principal)
-    assert (found.name, found.rights.somewhere) == ("", None)
+    assert (found.name, found.permissions.highest_anywhere) == ("", None)
 
 
-def test_a_changed_file_counts_after_a_second(users: UsersFile, users_path: Path, clock: Clock) -> None:
+def test_changed_users_file_is_reloaded_within_a_second(users: UsersFile, users_path: Path, clock: Clock) -> None:
     header = basic("alice", "wonder")
     users.authenticate(header)
     users_path.write_text(line("bob", "builder"))
@@ -384,16 +393,16 @@ def test_a_changed_file_counts_after_a_second(users: UsersFile, users_path: Path
     assert isinstance(users.authenticate(basic("bob", "builder")), Principal)
 
 
-def test_a_change_of_rights_needs_no_new_computation_and_one_of_the_password_does(
+def test_reload_keeps_accepted_passwords_unless_the_hash_changed(
     users: UsersFile, users_path: Path, clock: Clock, computed: list[str]
 ) -> None:
     header = basic("alice", "wonder")
     users.authenticate(header)
     users_path.write_text(f"{line('alice', 'wonder')}\ngrant alice read x\n# changed")
     clock.now += 1.1
-    found = users.recall(header)
+    found = users.cached_principal(header)
     assert found is not None
-    assert found.rights.somewhere is Right.READ
+    assert found.permissions.highest_anywhere is Permission.READ
     assert computed == ["wonder"]
     users_path.write_text(f"{line('alice', 'other')}\ngrant alice read x\n")
     clock.now += 1.1
@@ -401,7 +410,7 @@ def test_a_change_of_rights_needs_no_new_computation_and_one_of_the_password_doe
 
 
 @pytest.mark.parametrize("content", [None, b"grant x read *", b"\xff"])
-def test_a_file_that_breaks_later_changes_nothing_and_is_logged_once(
+def test_broken_users_file_leaves_the_policy_and_is_logged_once(
     users: UsersFile, users_path: Path, clock: Clock, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     if content is None:
@@ -415,7 +424,7 @@ def test_a_file_that_breaks_later_changes_nothing_and_is_logged_once(
 
 
 @pytest.mark.parametrize("content", [None, b"grant x read *", b"\xff"])
-def test_a_file_that_is_broken_at_the_start_is_an_error(tmp_path: Path, content: bytes | None) -> None:
+def test_broken_users_file_at_the_start_raises_users_file_unusable(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "users"
     if content is not None:
         path.write_bytes(content)
@@ -423,80 +432,80 @@ def test_a_file_that_is_broken_at_the_start_is_an_error(tmp_path: Path, content:
         UsersFile(path)
 
 
-def test_clients_that_start_together_share_one_computation(users: UsersFile, computed: list[str]) -> None:
-    answers: list[object] = []
+def test_concurrent_requests_with_one_password_share_one_hash(users: UsersFile, computed: list[str]) -> None:
+    results: list[object] = []
     header = basic("alice", "wonder")
-    threads = [threading.Thread(target=lambda: answers.append(users.authenticate(header))) for _ in range(20)]
+    threads = [threading.Thread(target=lambda: results.append(users.authenticate(header))) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(map(id, answers))) == 1
+    assert len(set(map(id, results))) == 1
     assert computed == ["wonder"]
 
 
 @pytest.fixture
-def taken(users: UsersFile) -> Iterator[list[None]]:
-    """All turns are somebody else's for as long as the list is not cleared."""
-    held: list[None] = [None for _ in range(CHECKS_MAX) if users._turns.take(0)]
+def busy_checks(users: UsersFile) -> Iterator[list[None]]:
+    """Occupies all concurrent checks, one per item of the list."""
+    held: list[None] = [None for _ in range(CHECKS_MAX) if users._checks.acquire(0)]
     yield held
     for _ in held:
-        users._turns.give_back()
+        users._checks.release()
 
 
-def test_who_waits_too_long_for_a_turn_is_told_so(
-    users: UsersFile, taken: list[None], monkeypatch: pytest.MonkeyPatch
+def test_check_that_waits_too_long_is_denied_with_429(
+    users: UsersFile, busy_checks: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
     found = users.authenticate(basic("nobody", "wonder"))
     assert not isinstance(found, Principal)
     assert found.status == 429
-    assert users._turns._waiting == deque()
+    assert users._checks._waiting == deque()
 
 
-def test_only_so_many_wait_for_a_turn(users: UsersFile, taken: list[None]) -> None:
+def test_number_of_waiting_checks_is_limited(users: UsersFile, busy_checks: list[None]) -> None:
     header = basic("alice", "wonder")
     with ThreadPoolExecutor(CHECKS_WAITING_MAX) as threads:
         waiting = [threads.submit(users.authenticate, basic(f"n{n}", "")) for n in range(CHECKS_WAITING_MAX)]
-        while len(users._turns._waiting) < CHECKS_WAITING_MAX:
+        while len(users._checks._waiting) < CHECKS_WAITING_MAX:
             time.sleep(0.001)
         assert users.authenticate(header) is TOO_BUSY
-        while taken:
-            taken.pop()
-            users._turns.give_back()
+        while busy_checks:
+            busy_checks.pop()
+            users._checks.release()
         assert {one.result() for one in waiting} <= {WRONG_CREDENTIALS, TOO_BUSY}
     assert isinstance(users.authenticate(header), Principal)
 
 
-def test_turns_go_to_who_has_waited_longest() -> None:
-    turns, order = _Turns(1, 20), list[int]()
-    assert turns.take(0)
-    given_back = threading.Event()
+def test_fair_semaphore_serves_threads_in_order_of_arrival() -> None:
+    semaphore, order = _FairSemaphore(1, 20), list[int]()
+    assert semaphore.acquire(0)
+    may_release = threading.Event()
 
     def wait(number: int) -> None:
-        assert turns.take(60)
+        assert semaphore.acquire(60)
         order.append(number)
-        assert given_back.wait(60)
-        turns.give_back()
+        assert may_release.wait(60)
+        semaphore.release()
 
     with ThreadPoolExecutor(20) as threads:
         for number in range(20):
             threads.submit(wait, number)
-            while len(turns._waiting) <= number:
+            while len(semaphore._waiting) <= number:
                 time.sleep(0.001)
-        assert not turns.take(0), "nobody else waits"
-        turns.give_back()
-        # It is already the first one's that waits, whether or not that has noticed.
-        assert not turns.take(0)
-        given_back.set()
+        assert not semaphore.acquire(0), "the queue is full"
+        semaphore.release()
+        # The first waiting thread owns the semaphore now, even before it runs.
+        assert not semaphore.acquire(0)
+        may_release.set()
     assert order == list(range(20))
-    assert turns.take(0)
-    assert not turns.take(0)
+    assert semaphore.acquire(0)
+    assert not semaphore.acquire(0)
 
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Passwords whose check does not end for as long as they are in the set."""
+    """Passwords whose check blocks until they are removed from the set."""
     found: set[str] = set()
     matches = PasswordHash.matches
 
@@ -510,13 +519,13 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     found.clear()
 
 
-def settle(users: UsersFile) -> None:
-    """Until nothing is checked any more that was put off."""
-    while users._checks_put_off:
+def wait_for_background_checks(users: UsersFile) -> None:
+    """Waits until no background check is pending."""
+    while users._has_background_thread:
         time.sleep(0.001)
 
 
-def test_what_is_put_off_tells_no_names(users: UsersFile, blocked: set[str]) -> None:
+def test_background_checks_do_not_reveal_user_names(users: UsersFile, blocked: set[str]) -> None:
     assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
     blocked.add("slow")
     with ThreadPoolExecutor(1) as threads:
@@ -526,19 +535,19 @@ def test_what_is_put_off_tells_no_names(users: UsersFile, blocked: set[str]) -> 
         for _ in range(3):
             for name in ("alice", "nobody"):
                 assert users.authenticate(basic(name, "other"), "bad") is TOO_BUSY
-                settle(users)
-        # From an address that has guessed nothing it is checked, whatever has been found out meanwhile.
+                wait_for_background_checks(users)
+        # Requests from other addresses are checked, regardless of the background check of the same credentials.
         assert users.authenticate(basic("nobody", "other"), "good") is WRONG_CREDENTIALS
-        assert users.recall(basic("alice", "wonder")) is None
+        assert users.cached_principal(basic("alice", "wonder")) is None
         assert users.authenticate(basic("alice", "wonder"), "bad") is TOO_BUSY
-        settle(users)
+        wait_for_background_checks(users)
         assert isinstance(users.authenticate(basic("alice", "wonder"), "bad"), Principal)
         blocked.clear()
         assert slow.result() is WRONG_CREDENTIALS
     assert users._guesses == 0
 
 
-def test_unknown_names_take_no_place_of_a_known_one(users: UsersFile, blocked: set[str]) -> None:
+def test_unknown_names_do_not_displace_the_check_of_a_user(users: UsersFile, blocked: set[str]) -> None:
     assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
     blocked |= {"slow", "0"}
     with ThreadPoolExecutor(1) as threads:
@@ -549,43 +558,43 @@ def test_unknown_names_take_no_place_of_a_known_one(users: UsersFile, blocked: s
             assert users.authenticate(basic(f"nobody {number}", str(number)), "bad") is TOO_BUSY
         assert users.authenticate(basic("alice", "wonder"), "bad") is TOO_BUSY
         assert users.authenticate(basic("alice", "later"), "bad") is TOO_BUSY
-        assert set(users._put_off) <= {"", "alice"}
+        assert set(users._background_checks) <= {"", "alice"}
         blocked.remove("0")
-        settle(users)
-        assert users.recall(basic("alice", "wonder")) is not None
+        wait_for_background_checks(users)
+        assert users.cached_principal(basic("alice", "wonder")) is not None
         blocked.clear()
         slow.result()
 
 
-def test_a_check_that_fails_is_not_the_last_one(
-    users: UsersFile, taken: list[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_background_checks_continue_after_a_failure(
+    users: UsersFile, busy_checks: list[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
     header = basic("alice", "wonder")
     with monkeypatch.context() as broken:
         broken.setattr(PasswordHash, "matches", lambda *_: 1 // 0)
         assert users.authenticate(header) is TOO_BUSY
-        settle(users)
+        wait_for_background_checks(users)
     assert len(logged(caplog, "registry.access.authenticator")) == len(caplog.records) == 1
     assert users.authenticate(header) is TOO_BUSY
-    settle(users)
-    assert isinstance(users.recall(header), Principal)
+    wait_for_background_checks(users)
+    assert isinstance(users.cached_principal(header), Principal)
 
 
-def test_many_guesses_at_once_have_one_turn_after_the_first(users: UsersFile, blocked: set[str]) -> None:
+def test_concurrent_guesses_of_an_address_are_denied_after_the_first(users: UsersFile, blocked: set[str]) -> None:
     blocked |= {"guess 0", "guess 1"}
     with ThreadPoolExecutor(CHECKS_MAX + CHECKS_WAITING_MAX) as threads:
         guesses = [
             threads.submit(users.authenticate, basic("alice", f"guess {n}"), "bad")
             for n in range(CHECKS_MAX + CHECKS_WAITING_MAX)
         ]
-        while len(users._turns._waiting) < CHECKS_WAITING_MAX:
+        while len(users._checks._waiting) < CHECKS_WAITING_MAX:
             time.sleep(0.001)
         blocked.clear()
-    answers = [guess.result() for guess in guesses]
-    assert answers[:CHECKS_MAX] == [WRONG_CREDENTIALS] * CHECKS_MAX
-    assert set(answers[CHECKS_MAX:]) == {TOO_BUSY}
-    settle(users)
+    results = [guess.result() for guess in guesses]
+    assert results[:CHECKS_MAX] == [WRONG_CREDENTIALS] * CHECKS_MAX
+    assert set(results[CHECKS_MAX:]) == {TOO_BUSY}
+    wait_for_background_checks(users)
 
 
 GUESSERS = 30
@@ -602,7 +611,7 @@ GUESSERS = 30
     ],
     ids=["one address", "many", "the same", "many and the same", "one network"],
 )
-def test_guessers_keep_nobody_else_out(
+def test_guessing_does_not_lock_out_a_user(
     users: UsersFile,
     users_path: Path,
     clock: Clock,
@@ -611,7 +620,7 @@ def test_guessers_keep_nobody_else_out(
     names: list[str],
     own: str,
 ) -> None:
-    """They go on while it is tried: whoever has not guessed is let in at once, others when they come again."""
+    """During continuous guessing, a user of another address is accepted at once, one of the same address on retry."""
     users_path.write_text("\n".join(line(name, "wonder") for name in ("alice", "bob")))
     clock.now += 1.1
     header = basic("alice", "wonder")
@@ -624,17 +633,17 @@ def test_guessers_keep_nobody_else_out(
         while not ends.is_set():
             tried = next(tries)
             name, password = names[tried % len(names)], f"guess {number} {tried}"
-            answer = users.authenticate(basic(name, password), addresses[(number + GUESSERS * tried) % len(addresses)])
-            assert answer in (WRONG_CREDENTIALS, TOO_BUSY)
+            result = users.authenticate(basic(name, password), addresses[(number + GUESSERS * tried) % len(addresses)])
+            assert result in (WRONG_CREDENTIALS, TOO_BUSY)
         return next(tries)
 
     for address in addresses[:GUESSERS] + addresses[-1:]:
         assert users.authenticate(basic(names[0], "guess"), address) in (WRONG_CREDENTIALS, TOO_BUSY)
-        users._state.wrong.clear()
+        users._state.rejected.clear()
     with ThreadPoolExecutor(GUESSERS) as threads:
         guessers = [threads.submit(guess, number) for number in range(GUESSERS)]
         try:
-            while len(users._state.wrong) < 10:
+            while len(users._state.rejected) < 10:
                 time.sleep(0.001)
             found = users.authenticate(header, own)
             if own in addresses:
@@ -648,7 +657,7 @@ def test_guessers_keep_nobody_else_out(
             ends.set()
         assert sum(guesser.result() for guesser in guessers) > GUESSERS
     assert isinstance(found, Principal)
-    settle(users)
+    wait_for_background_checks(users)
 
 
 @pytest.mark.parametrize(
@@ -664,12 +673,12 @@ def test_guessers_keep_nobody_else_out(
         ("unix:", "unix:"),
     ],
 )
-def test_who_guesses_is_known_by_what_cannot_be_chosen(address: str, network: str) -> None:
+def test_network_identifies_the_sender_of_a_guess(address: str, network: str) -> None:
     assert _network(address) == network
 
 
-def test_who_goes_on_guessing_is_not_forgotten_for_others(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_that_guesses_again_stays_in_memory(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator_module, "GUESSERS_MAX", 2)
     for number, address in enumerate(["a", "b", "a", "c"]):
         users.authenticate(basic("alice", f"guess {number}"), address)
-    assert list(users._wrong_of) == ["a", "c"]
+    assert list(users._wrong_at) == ["a", "c"]

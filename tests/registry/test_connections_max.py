@@ -6,7 +6,7 @@ import pytest
 
 from headrace.registry.api.server import CONNECTIONS_MAX, OTHER_FILES, connections_max
 
-WANTED = CONNECTIONS_MAX + OTHER_FILES
+REQUIRED = CONNECTIONS_MAX + OTHER_FILES
 UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -14,15 +14,15 @@ UNLIMITED = resource.RLIM_INFINITY
     ("limits", "connections", "raised_to"),
     [
         ((UNLIMITED, UNLIMITED), CONNECTIONS_MAX, None),
-        ((WANTED, WANTED), CONNECTIONS_MAX, None),
-        ((1024, UNLIMITED), CONNECTIONS_MAX, (WANTED, UNLIMITED)),
-        ((1024, 20_000), CONNECTIONS_MAX, (WANTED, 20_000)),
+        ((REQUIRED, REQUIRED), CONNECTIONS_MAX, None),
+        ((1024, UNLIMITED), CONNECTIONS_MAX, (REQUIRED, UNLIMITED)),
+        ((1024, 20_000), CONNECTIONS_MAX, (REQUIRED, 20_000)),
         ((1024, 2048), 2048 - OTHER_FILES, (2048, 2048)),
         ((1024, 1024), 1024 - OTHER_FILES, None),
         ((64, 64), 1, None),
     ],
 )
-def test_connections_leave_files_for_the_rest(
+def test_connections_max_respects_the_limit_of_open_files(
     monkeypatch: pytest.MonkeyPatch,
     limits: tuple[int, int],
     connections: int,
@@ -35,7 +35,7 @@ def test_connections_leave_files_for_the_rest(
     assert raised == ([] if raised_to is None else [raised_to])
 
 
-def test_a_limit_that_cannot_be_raised_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_max_uses_the_current_limit_if_it_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ValueError("current limit exceeds maximum limit")
 

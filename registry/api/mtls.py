@@ -1,7 +1,7 @@
-"""A port of its own for clients that show a certificate, since granian does not tell whose one was.
+"""A separate port for clients with certificates (mutual TLS), because granian does not report client certificates.
 
-Every worker answers there too, in its event loop and by the same front; the certificate's subject goes along in the
-scope of each request.
+Every worker also listens on this port, in the same event loop and with the same ASGI front. The certificate's subject
+is added to the scope of each request.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SHORT_NAMES: Final[Mapping[str, str]] = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
-"""OpenSSL's names of attributes, as RFC 4514 writes them; the others stay as they are."""
+"""RFC 4514 names of OpenSSL's attributes; other attributes keep OpenSSL's name."""
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class CertifiedPort:
-    """Where clients show certificates, and PEM files: the server's own with its key, and whose are believed."""
+class MtlsListener:
+    """Address of the port, and PEM files: the server's certificate and key, and the trusted authorities."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ class CertifiedPort:
         return context
 
     async def listen(self, application: Application) -> asyncio.Server:
-        """Answers by an ASGI application until it is closed; other processes of this user may listen there too."""
+        """Serves an ASGI application until the server is closed; other processes of this user may share the port."""
         config = Config(
             application,
             http="h11",
@@ -90,20 +90,20 @@ class CertifiedPort:
 
 
 class _Protocol(H11Protocol):
-    """One connection, whose client has shown a certificate of one of the authorities."""
+    """A connection whose client has a certificate of a trusted authority."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        subject, answer = subject_text(transport.get_extra_info("peercert")["subject"]), self.app
+        subject, application = subject_text(transport.get_extra_info("peercert")["subject"]), self.app
 
-        async def as_certified(scope: Any, receive: Any, send: Any) -> None:
-            await answer({**scope, CERTIFICATE_KEY: subject}, receive, send)
+        async def with_subject(scope: Any, receive: Any, send: Any) -> None:
+            await application({**scope, CERTIFICATE_KEY: subject}, receive, send)
 
-        self.app = as_certified
+        self.app = with_subject
 
 
 def subject_text(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """A certificate's subject as RFC 4514 writes it, the last part first: `CN=shop,O=Example`."""
+    """A certificate subject in the notation of RFC 4514, last part first: `CN=shop,O=Example`."""
     return ",".join(
         "+".join(f"{SHORT_NAMES.get(name, name)}={_escaped(value)}" for name, value in part)
         for part in reversed(subject)

@@ -1,4 +1,4 @@
-"""What somebody may do with which subjects."""
+"""Permissions of principals on subjects."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import unquote
 
-from headrace.registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, EVERYWHERE, is_whole_context, split_subject
+from headrace.registry.names import (
+    ALL_CONTEXTS_SCOPE,
+    DEFAULT_CONTEXT,
+    EVERY_CONTEXT_PREFIX,
+    is_context_scope,
+    split_subject,
+)
 
 WILDCARD: Final = "*"
 
 
-class Right(IntEnum):
-    """Each includes those before it."""
+class Permission(IntEnum):
+    """Each permission includes the preceding ones."""
 
     READ = 1
-    """Schemas, versions, configuration and mode; asking whether a schema is there or would be compatible."""
+    """Reads schemas, versions, configuration and mode; looks up schemas and checks compatibility."""
     WRITE = 2
-    """Registering, and deleting what can be brought back."""
+    """Registers schemas and soft-deletes versions."""
     ADMIN = 3
-    """Deleting for good, and changing configuration and mode."""
+    """Deletes permanently, and changes configuration and mode."""
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -30,25 +36,25 @@ class Right(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about: a subject, all of a context (`name` None), or everything (`context` None too)."""
+    """The resource of a request: a subject, a context (`name` None), or everything (`context` None too)."""
 
     context: str | None = None
     name: str | None = None
 
     @classmethod
     def of_subject(cls, subject: str) -> Target:
-        """A subject by its qualified name."""
+        """Target for a qualified subject name."""
         return cls(*split_subject(subject))
 
     @classmethod
     def of_scope(cls, scope: str | None) -> Target:
-        """What a configuration or a mode is set for, as `registry.names.scope_name` gives it."""
+        """Target for the scope of a configuration or mode, as `registry.names.scope_name` returns it."""
         if scope is None:
             return cls(DEFAULT_CONTEXT)
-        if scope == EVERYWHERE:
+        if scope == ALL_CONTEXTS_SCOPE:
             return cls()
         context, name = split_subject(scope)
-        return cls(context, None if is_whole_context(scope) else name)
+        return cls(context, None if is_context_scope(scope) else name)
 
     def __str__(self) -> str:
         if self.context is None:
@@ -60,10 +66,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SubjectPattern:
-    """Subjects by name; `*` stands for any text, and `%2A` for a star, `%20` for a blank, `%25` for a percent sign.
+    """A pattern of subject names. `*` matches any text; `%2A` is a star, `%20` a blank, `%25` a percent sign.
 
-    `*` alone is every subject of every context. Else a pattern speaks of the default context, unless it begins with
-    a context as subjects do (`:.context:orders-*`) or with `:*:`, which is every context.
+    `*` alone matches every subject of every context. Other patterns apply to the default context unless they begin
+    with a context (`:.context:orders-*`) or with `:*:`, which means every context.
     """
 
     text: str
@@ -75,7 +81,7 @@ class SubjectPattern:
     def parse(cls, text: str) -> SubjectPattern:
         """
         Raises:
-            ValueError: it is empty or its context has a star.
+            ValueError: the pattern is empty or its context has a star.
         """
         if not text:
             raise ValueError("the pattern is empty")
@@ -92,18 +98,18 @@ class SubjectPattern:
         return cls(text, context, tuple(unquote(piece) for piece in name.split(WILDCARD)))
 
     @property
-    def is_whole(self) -> bool:
-        """Whether every subject of its contexts matches."""
+    def matches_every_subject(self) -> bool:
+        """Whether the pattern matches every subject of its contexts."""
         return len(self.pieces) > 1 and not any(self.pieces)
 
     def covers(self, target: Target) -> bool:
-        """Whether all of the target matches."""
+        """Whether the pattern matches the whole target."""
         if self.context is not None and self.context != target.context:
             return False
-        return self.is_whole or (target.name is not None and self._matches(target.name))
+        return self.matches_every_subject or (target.name is not None and self._matches(target.name))
 
     def _matches(self, name: str) -> bool:
-        # Not a regular expression: some stars over a long subject would make that slow.
+        # A regular expression with several stars would be slow on a long subject.
         first, *rest = self.pieces
         if not rest:
             return name == first
@@ -120,30 +126,30 @@ class SubjectPattern:
 
 
 @dataclass(frozen=True)
-class Rights:
-    """Everything that somebody was granted. Not slotted, so that what follows from it is computed once."""
+class Permissions:
+    """The grants of a principal. The class has no slots because its derived values are cached properties."""
 
-    granted: tuple[tuple[Right, SubjectPattern], ...] = ()
+    grants: tuple[tuple[Permission, SubjectPattern], ...] = ()
 
-    def allow(self, right: Right, target: Target) -> bool:
-        return any(given >= right and pattern.covers(target) for given, pattern in self.granted)
-
-    @cached_property
-    def somewhere(self) -> Right | None:
-        """The most that they may do anywhere; None is nothing at all."""
-        return max((right for right, _ in self.granted), default=None)
+    def allow(self, permission: Permission, target: Target) -> bool:
+        return any(given >= permission and pattern.covers(target) for given, pattern in self.grants)
 
     @cached_property
-    def everywhere(self) -> Right | None:
-        """What they may do with everything."""
-        return next((right for right in reversed(Right) if self.allow(right, Target())), None)
+    def highest_anywhere(self) -> Permission | None:
+        """The highest permission on any subject; None without a grant."""
+        return max((permission for permission, _ in self.grants), default=None)
+
+    @cached_property
+    def highest_everywhere(self) -> Permission | None:
+        """The highest permission that applies to every subject; None if no grant does."""
+        return next((permission for permission in reversed(Permission) if self.allow(permission, Target())), None)
 
     @cached_property
     def key(self) -> str:
-        """Equal for equal rights, whoever has them: what is kept of answers goes by it."""
-        rows = sorted(f"{right} {pattern.text}" for right, pattern in self.granted)
+        """Equal for equal grants, whatever the user. Part of the key of cached responses."""
+        rows = sorted(f"{permission} {pattern.text}" for permission, pattern in self.grants)
         return hashlib.blake2b("\n".join(rows).encode(), digest_size=12).hexdigest()
 
 
-UNLIMITED: Final = Rights(((Right.ADMIN, SubjectPattern.parse(WILDCARD)),))
-"""What everybody has in a registry without users."""
+ALL_PERMISSIONS: Final = Permissions(((Permission.ADMIN, SubjectPattern.parse(WILDCARD)),))
+"""The permissions of every client in a registry without a users file."""

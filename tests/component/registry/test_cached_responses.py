@@ -1,0 +1,347 @@
+"""Answers that are given again: by which requests, and that no change is ever missed, whichever process makes it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from headrace.registry.api import wsgi_call
+from headrace.registry.api.asgi_front import KEY_HEADERS
+from support.cases import all_cases
+from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+from support.registry.registry_front import RegistryBehindFront
+
+FRONTS = 2
+
+
+@pytest.fixture
+def fronts(database_url: str) -> Iterator[tuple[RegistryBehindFront, ...]]:
+    """Several on one database, as worker processes are; the last one keeps nothing."""
+    made = tuple(RegistryBehindFront(database_url, keeps=number < FRONTS) for number in range(FRONTS + 1))
+    yield made
+    for front in made:
+        front.close()
+
+
+@pytest.fixture
+def front(fronts: tuple[RegistryBehindFront, ...]) -> RegistryBehindFront:
+    return fronts[0]
+
+
+@pytest.fixture(scope="module")
+def filled(registry_database_url: str) -> Iterator[RegistryBehindFront]:
+    front = RegistryBehindFront(registry_database_url)
+    front.registered("a", USER_1)
+    front.registered(":.c:a", USER_1)
+    yield front
+    front.close()
+
+
+def is_kept(front: RegistryBehindFront, method: str, path: str, body: Any = None, **headers: str) -> bool:
+    """Whether a request is answered without the application when it comes again, with the same answer."""
+    first = front.call(method, path, body, headers)
+    again = front.call(method, path, body, headers)
+    assert (again.status, again.text, again.headers) == (first.status, first.text, first.headers)
+    return front.observed.cached[-1]
+
+
+KEPT = [
+    ("GET", "/schemas/ids/1", None),
+    ("GET", "/schemas/ids/1?fetchMaxId=false&subject=a", None),
+    ("GET", "/schemas/ids/1/schema", None),
+    ("GET", "/subjects", None),
+    ("GET", "/subjects?deleted=true&subjectPrefix=:.c:", None),
+    ("GET", "/subjects/a/versions", None),
+    ("GET", "/subjects/a/versions/1", None),
+    ("GET", "/subjects/a/versions/latest", None),
+    ("GET", "/subjects/a/versions/-1/schema", None),
+    ("GET", "/contexts/.c/subjects/a/versions/1", None),
+    ("POST", "/subjects/a", {"schema": USER_1}),
+    ("POST", "/subjects/a/versions", {"schema": USER_1}),
+    ("POST", "/compatibility/subjects/a/versions/latest?verbose=true", {"schema": USER_2}),
+    ("GET", "/config", None),
+    ("GET", "/mode", None),
+]
+NOT_KEPT = [
+    # They grow with the registration of anything.
+    ("GET", "/contexts", None),
+    ("GET", "/schemas", None),
+    ("GET", "/schemas/ids/1/versions", None),
+    ("GET", "/schemas/ids/1?fetchMaxId=true", None),
+    ("GET", "/subjects/a/versions/1/referencedby", None),
+    # They are about the process.
+    ("GET", "/readyz", None),
+    ("GET", "/schemas/types", None),
+    # They are refusals, whose cause may pass.
+    ("GET", "/schemas/ids/9", None),
+    ("GET", "/subjects/nothing/versions", None),
+    ("POST", "/subjects/a", {"schema": STRING}),
+    ("GET", "/config/none", None),
+    # They change something.
+    ("PUT", "/config/a", {"compatibility": "NONE"}),
+    ("DELETE", "/subjects/a/versions/7", None),
+]
+
+
+def test_what_is_kept(filled: RegistryBehindFront) -> None:
+    with all_cases() as case:
+        for method, path, body in KEPT:
+            with case((method, path, body)):
+                assert is_kept(filled, method, path, body)
+
+
+def test_what_is_not_kept(filled: RegistryBehindFront) -> None:
+    with all_cases() as case:
+        for method, path, body in NOT_KEPT:
+            with case((method, path, body)):
+                assert not is_kept(filled, method, path, body)
+
+
+def test_a_verdict_for_which_there_was_no_time_is_not_kept(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front.registered("a", USER_1)
+    check = ("POST", "/compatibility/subjects/a/versions", {"schema": USER_2})
+    monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
+    assert not is_kept(front, *check)
+    monkeypatch.undo()
+    assert is_kept(front, *check)
+
+
+def delete(path: str) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.delete(path)
+
+
+def put(path: str, body: Any) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.put(path, body)
+
+
+def register(subject: str, text: str) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.register(subject, text)
+
+
+def refer(subject: str) -> Callable[[Registry], Answer]:
+    references = [{"name": "F", "subject": "b", "version": 1}]
+    return lambda registry: registry.register(subject, '{"type":"array","items":"F"}', references=references)
+
+
+def bring(subject: str, version: int) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.register(subject, STRING, version=version, id=70 + version)
+
+
+FIXED = '{"type":"fixed","name":"F","size":4}'
+HARD = "?permanent=true"
+CHANGES: list[tuple[str, list[Callable[[Registry], Answer]]]] = [
+    ("soft delete of a version", [delete("/subjects/a/versions/1")]),
+    ("permanent delete of a version", [delete("/subjects/a/versions/2"), delete(f"/subjects/a/versions/2{HARD}")]),
+    ("delete of a subject", [delete("/subjects/a"), delete(f"/subjects/a{HARD}")]),
+    ("number given again", [delete("/subjects/a"), delete(f"/subjects/a{HARD}"), register("a", STRING)]),
+    ("a new version", [put("/config/a", {"compatibility": "NONE"}), register("a", STRING)]),
+    ("revival", [delete("/subjects/a"), register("b", USER_1), register("a", USER_1)]),
+    ("a new subject", [register("b", USER_1), register(":.c:b", STRING)]),
+    ("a subject again", [delete("/subjects/a"), register("a", STRING)]),
+    ("a subject again, with references", [register("b", FIXED), delete("/subjects/a"), refer("a")]),
+    (
+        "a subject again, by an import",
+        [delete("/subjects/a"), put("/mode/a?force=true", {"mode": "IMPORT"}), bring("a", 9)],
+    ),
+    ("level", [put("/config/a", {"compatibility": "FULL"})]),
+    ("level of all", [put("/config", {"compatibility": "NONE"})]),
+    ("mode", [put("/mode/a", {"mode": "READONLY"})]),
+    ("alias", [register("other", STRING), put("/config/a", {"alias": "other"})]),
+    ("default metadata", [put("/config/a", {"defaultMetadata": {"properties": {"owner": "x"}}})]),
+]
+QUESTIONS = [
+    ("GET", "/schemas/ids/1", None),
+    ("GET", "/schemas/ids/2", None),
+    ("GET", "/schemas/ids/1?subject=a", None),
+    ("GET", "/subjects", None),
+    ("GET", "/subjects?deleted=true", None),
+    ("GET", "/subjects?deletedOnly=true&subjectPrefix=a", None),
+    ("GET", "/subjects/a/versions", None),
+    ("GET", "/subjects/a/versions?deleted=true", None),
+    ("GET", "/subjects/a/versions/1", None),
+    ("GET", "/subjects/a/versions/1?deleted=true", None),
+    ("GET", "/subjects/a/versions/2", None),
+    ("GET", "/subjects/a/versions/latest", None),
+    ("POST", "/subjects/a", {"schema": USER_1}),
+    ("POST", "/subjects/a?deleted=true", {"schema": USER_2}),
+    ("POST", "/compatibility/subjects/a/versions", {"schema": STRING}),
+    ("GET", "/config/a?defaultToGlobal=true", None),
+    ("GET", "/mode/a?defaultToGlobal=true", None),
+]
+
+
+@pytest.mark.parametrize("changes", [row[1] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_no_change_is_missed(fronts: tuple[RegistryBehindFront, ...], changes: list[Any]) -> None:
+    """After each step, made by one process, every process answers as the one that has kept nothing."""
+    for text in (USER_1, USER_2):
+        fronts[0].registered("a", text)
+    *keepers, truth = fronts
+    for step in [None, *changes]:
+        if step is not None:
+            changed = step(keepers[0])
+            assert changed.status == 200, changed.text
+        for question in QUESTIONS * 2:
+            # Those that have answered before are asked first, and at once.
+            found = [front.call(*question) for front in reversed(keepers)]
+            expected = truth.call(*question)
+            assert [(answer.status, answer.text) for answer in found] == [(expected.status, expected.text)] * FRONTS
+    assert all(any(front.observed.cached) for front in keepers)
+    assert not any(truth.observed.cached)
+
+
+def test_what_a_request_says_of_its_answer_is_heeded(front: RegistryBehindFront) -> None:
+    path = f"/schemas/ids/{front.registered('a', STRING)}"
+    for accepted in ("application/json", "application/vnd.schemaregistry+json", CONTENT_TYPE):
+        for _ in range(2):
+            assert front.get(path, Accept=accepted).headers["Content-Type"] == accepted
+    assert front.get(path, Accept="text/html").status == 406
+    known = {"schema": STRING}
+    assert is_kept(front, "POST", "/subjects/a", known)
+    assert front.call("POST", "/subjects/a", known, {"Content-Type": "text/plain"}).status == 415
+    assert front.call("POST", "/subjects/a", {"schema": USER_1}).status == 404
+    assert front.call("GET", "/subjects/a", known).status == 405
+
+
+def test_configuration_that_is_so_already_ends_nothing(front: RegistryBehindFront) -> None:
+    """kafkajs sets the level before each registration."""
+    path = f"/schemas/ids/{front.registered('a', STRING)}"
+    for level, is_new in (("FULL", True), ("FULL", False), ("full", False), ("NONE", True)):
+        front.get(path)
+        assert front.put("/config/a", {"compatibility": level}).status == 200
+        front.get(path)
+        assert front.observed.cached[-1] != is_new
+
+
+class ReadEnviron(dict[str, Any]):
+    """Notes which headers are looked at."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def test_no_other_header_decides_an_answer(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+
+    def call_and_note(application: Any, environ: dict[str, Any]) -> Any:
+        noted = ReadEnviron(environ)
+        answer = wsgi_call.call(application, noted)
+        seen.update(key for key in noted.read if key.startswith("HTTP_") or key == "CONTENT_TYPE")
+        return answer
+
+    monkeypatch.setattr("headrace.registry.api.asgi_front.call", call_and_note)
+    front.registered("a", USER_1)
+    front.registered(":.c:a", USER_1)
+    for method, path, body in KEPT:
+        front.call(method, path, body)
+    known = {"HTTP_" + name.decode().upper().replace("-", "_") for name in KEY_HEADERS} | {"CONTENT_TYPE"}
+    # The host is part of no answer, since there are no redirects and no links; the last two are the server's own.
+    others = {"HTTP_AUTHORIZATION", "HTTP_HOST", "HTTP_CONNECTION", "HTTP_TRANSFER_ENCODING"}
+    assert seen - others <= known
+    assert seen & known
+
+
+def test_a_head_is_answered_as_its_get_without_the_body(front: RegistryBehindFront) -> None:
+    path = f"/schemas/ids/{front.registered('a', STRING)}"
+    assert not is_kept(front, "HEAD", path)
+    whole = front.get(path)
+    head = front.call("HEAD", path)
+    assert front.observed.cached[-1]
+    assert (head.status, head.headers, head.text) == (200, whole.headers, "")
+
+
+def test_routes_are_told_for_kept_answers_too(front: RegistryBehindFront) -> None:
+    front.registered("a", STRING)
+    front.observed.routes.clear()
+    for path in ("/subjects/a/versions", "/subjects/a/versions", "/nowhere", "/schemas/ids/x"):
+        front.get(path)
+    known = "/subjects/<subject:subject>/versions"
+    assert front.observed.routes == [known, known, "", ""]
+
+
+def test_nobody_answers_what_has_been_deleted(fronts: tuple[RegistryBehindFront, ...]) -> None:
+    """Requests that begin after a deletion was answered never see what it deleted, while others are answered fast."""
+    stop = threading.Event()
+    gone: dict[int, float] = {}
+    wrong: list[int] = []
+    answered = [0]
+    ids = list(range(1, 13))
+    for number in ids:
+        assert fronts[0].registered(f"s{number}", f'{{"type":"fixed","name":"F{number}","size":4}}') == number
+
+    def read(front: RegistryBehindFront) -> None:
+        while not stop.is_set():
+            for schema_id in ids:
+                gone_at, began = gone.get(schema_id), time.monotonic()
+                status = front.get(f"/schemas/ids/{schema_id}").status
+                answered[0] += 1
+                if gone_at is not None and gone_at < began and status != 404:
+                    wrong.append(schema_id)
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read, front) for front in fronts[:FRONTS] * 2]
+        for schema_id in ids:
+            front = fronts[schema_id % FRONTS]
+            for query in ("", HARD):
+                assert front.delete(f"/subjects/s{schema_id}{query}").status == 200
+            gone[schema_id] = time.monotonic()
+        stop.set()
+        for reader in readers:
+            reader.result(60)
+    assert wrong == []
+    assert answered[0] > len(ids)
+    assert any(fronts[0].observed.cached)
+    assert any(fronts[1].observed.cached)
+
+
+def test_a_subject_is_read_as_it_was_written(fronts: tuple[RegistryBehindFront, ...]) -> None:
+    """Whoever registers a version finds it as the latest in every process, at once."""
+    fronts[0].put("/config", {"compatibility": "NONE"})
+    for number in range(1, 30):
+        writer, reader = fronts[number % 2], fronts[(number + 1) % 2]
+        writer.registered("a", f'{{"type":"fixed","name":"F","size":{number}}}')
+        assert reader.get("/subjects/a/versions/latest").json["version"] == number
+        assert reader.get("/subjects/a/versions").json == list(range(1, number + 1))
+        assert reader.get("/subjects/a/versions").status == 200
+        assert reader.observed.cached[-1]
+
+
+def test_an_answer_carries_the_id_of_its_own_request(filled: RegistryBehindFront) -> None:
+    for request_id in ("first", "second", "third"):
+        answer = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": request_id})
+        assert {name.lower(): value for name, value in answer.headers.items()}["x-request-id"] == request_id
+    assert filled.observed.cached[-1]
+    without = filled.call("GET", "/schemas/ids/1")
+    assert "x-request-id" not in {name.lower() for name in without.headers}
+    long = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": "x" * 201})
+    assert "x-request-id" not in {name.lower() for name in long.headers}
+
+
+def test_who_comes_after_the_end_is_told_to_come_back(
+    front: RegistryBehindFront, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema_id = front.registered("a", STRING)
+    assert is_kept(front, "GET", f"/schemas/ids/{schema_id}")
+    front.end()
+    for method, path, body in (
+        ("GET", f"/schemas/ids/{schema_id}", None),
+        ("GET", "/subjects/a/versions/latest", None),
+        ("POST", "/subjects/a/versions", {"schema": USER_1}),
+    ):
+        assert front.call(method, path, body).problem == (503, 503, "HTTP 503 Service Unavailable")
+    assert not caplog.records
