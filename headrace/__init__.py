@@ -2,9 +2,8 @@
 
     from headrace import Consumer, Producer, RegistryClient
 
-What an application may rely on is `__all__`, which docs/clients.md and docs/registry-clients.md describe; everything
-below this package may change with any release. The names are imported when they are used, so that `import headrace`
-needs no library.
+`__all__` is the public API; docs/clients.md and docs/registry-clients.md describe it. All other modules may change in
+any release. Names are imported on first use, so that `import headrace` needs no library.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.audit.producer_counter import ProducerCounter, Taking
+    from headrace.audit.producer_counter import ProducerCounter, RowSelection
     from headrace.clients.aio import AsyncConsumer, AsyncProducer
     from headrace.clients.consumer import Consumer
     from headrace.clients.errors import (
@@ -73,6 +72,7 @@ __all__ = [
     "RegistryError",
     "RegistrySettings",
     "RegistryUnavailable",
+    "RowSelection",
     "SchemaNotFound",
     "SchemaRefused",
     "SchemaUnavailable",
@@ -82,7 +82,6 @@ __all__ = [
     "SourceUnavailable",
     "StoreError",
     "SubjectNotFound",
-    "Taking",
     "Tls",
     "UndecodableMessage",
     "ValueRefused",
@@ -90,8 +89,8 @@ __all__ = [
     "load_settings",
 ]
 
-_HOMES = {
-    "headrace.audit.producer_counter": ("ProducerCounter", "Taking"),
+_NAMES_BY_MODULE = {
+    "headrace.audit.producer_counter": ("ProducerCounter", "RowSelection"),
     "headrace.clients.aio": ("AsyncConsumer", "AsyncProducer"),
     "headrace.clients.consumer": ("Consumer",),
     "headrace.clients.errors": (
@@ -126,13 +125,13 @@ _HOMES = {
     ),
     "headrace.settings": ("KafkaSettings", "RegistrySettings", "Settings", "SettingsError", "load_settings"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -1,5 +1,5 @@
-"""Whole runs, and what applications import: the packages wired together.
+"""Whole runs: wires the other packages together.
 
-`clients` has producer and consumer; `up` starts everything on one machine, `load` wires a run of the loader, `sql` asks
-the tables, `demo` shows all of it; `metastore_server` and `sql_server` are parts of `up`.
+`load` wires a load or a rewrite, `up` runs all servers and loads of one machine, `sql` runs queries over the tables,
+and `demo` runs the whole pipeline. `metastore_server` and `sql_server` are processes of `up`.
 """

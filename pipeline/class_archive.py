@@ -1,8 +1,8 @@
-"""Makes the archive of Spark's classes, see `hive_ddl.executors.class_archive`: in half a minute, once.
+"""Creates the archive of Spark's classes, see `hive_ddl.executors.class_archive`. It takes half a minute, once.
 
-A JVM does on a metastore of its own what the metastore, SQL and loads do as they start, and writes down at its end
-which classes it had. Run as `python -m headrace.pipeline.class_archive`; `make setup` does, and `headrace up` in the
-background. Where it cannot be made, it is not tried again, and everything works as without it.
+A JVM runs the start of the metastore, of SQL and of loads on a temporary metastore, and writes its loaded classes to
+the archive when it exits. `make setup` runs `python -m headrace.pipeline.class_archive`, and `headrace up` runs it in
+the background. A failure is not retried; without the archive everything works, but starts more slowly.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from headrace.settings.log_format import configure_logging
 
 logger = logging.getLogger(__name__)
 
-DISK_BYTES_MIN = 1024**3  # free beforehand; the archive takes 200 MB
-WRITE_TIMEOUT_S = 300.0  # of the archive, at the JVM's end: 10 s of work
+DISK_BYTES_MIN = 1024**3  # required free space; the archive takes 200 MB
+WRITE_TIMEOUT_S = 300.0  # for writing the archive at the JVM's exit, which takes 10 s
 NICENESS = 19
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what takes the JVM and the scratch away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the JVM and the temporary directory are removed
     configure_logging()
     os.nice(NICENESS)
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-classes-") as scratch:
             ensure_java(Path(scratch))
-            make_archive(Path(scratch))
+            create_archive(Path(scratch))
     except (HiveDdlError, JavaNotFoundError, OSError) as error:
-        print(f"headrace: no archive of classes was made: {error}", file=sys.stderr)
+        print(f"headrace: the class archive was not created: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def is_wanted() -> bool:
-    """Whether there is no archive and it can be made; what failed once is not tried again."""
+def is_needed() -> bool:
+    """Returns whether the archive is missing and can be created. An earlier failure is not retried."""
     try:
         key = archive_key()
         directory = next(one for one in key.parents if one.exists())
@@ -57,32 +57,32 @@ def is_wanted() -> bool:
         return False
 
 
-def make_archive(scratch: Path) -> None:
-    """Makes the archive where it is wanted and nobody else is making it, in place of those that fit no longer.
+def create_archive(scratch: Path) -> None:
+    """Creates the archive if it is missing and no other process is creating it, and deletes outdated archives.
 
     Raises:
-        HiveDdlError, OSError: it cannot be made.
+        HiveDdlError, OSError: it cannot be created.
     """
     key = archive_key()
-    if not is_wanted():
+    if not is_needed():
         return
     key.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(key.parent / "classes.lock") as is_alone:
-        if not is_alone:
+    with _lock(key.parent / "classes.lock") as is_locked:
+        if not is_locked:
             return
-        made = key.with_name(f"{key.name}.new")
-        made.unlink(missing_ok=True)
-        _run_jvm(scratch, made)
-        if not made.is_file():
+        new_archive = key.with_name(f"{key.name}.new")
+        new_archive.unlink(missing_ok=True)
+        _run_jvm(scratch, new_archive)
+        if not new_archive.is_file():
             _failed(key).touch()
-            raise OSError(f"Java wrote none; it is not tried again while {_failed(key)} is there")
-        with made.open("rb") as file:
+            raise OSError(f"Java wrote no archive; to retry, delete {_failed(key)}")
+        with new_archive.open("rb") as file:
             os.fsync(file.fileno())
         for other in key.parent.glob(f"{PREFIX}*"):
-            if other != made:
+            if other != new_archive:
                 other.unlink()
-        path = archive_name(key, made.stat().st_size)
-        made.replace(path)
+        path = archive_name(key, new_archive.stat().st_size)
+        new_archive.replace(path)
         logger.info("class_archive_made path=%s", path)
 
 
@@ -105,7 +105,7 @@ def _run_jvm(scratch: Path, archive: Path) -> None:
         _load_metastore_classes(session)
         session.stop()
         assert process.stdin is not None
-        process.stdin.close()  # the JVM ends, and writes the archive
+        process.stdin.close()  # the JVM exits and writes the archive
         process.wait(WRITE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         logger.warning("class_archive_not_made reason=timeout")
@@ -121,8 +121,8 @@ def _load_metastore_classes(session: Any) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether no other process is in here."""
+def _lock(path: Path) -> Iterator[bool]:
+    """Yields whether this process holds the lock."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

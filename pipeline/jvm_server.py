@@ -1,7 +1,7 @@
-"""What the servers of `headrace up` share that are a Python process with a JVM.
+"""Shared parts of the servers of `headrace up` that are a Python process with a JVM.
 
-Each prints one ready line. SIGTERM and SIGINT end it with code 0; what it cannot do is one line and code 2, and so is
-the end of its JVM.
+Each prints one ready line. SIGTERM and SIGINT end it with code 0. A failure, such as the end of its JVM, is one line on
+standard error and code 2.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from headrace.settings import Address, Settings, SettingsError, home_directory, 
 from headrace.settings.log_format import configure_logging
 
 POLL_S = 0.1
-OUT_OF_MEMORY_CODES = frozenset({3, 52})  # of a JVM told to end then, and of Spark's own handler
+# exit codes of a JVM with -XX:+ExitOnOutOfMemoryError, and of Spark's own handler
+OUT_OF_MEMORY_CODES = frozenset({3, 52})
 Options = TypeVar("Options")
 
 
 class JvmServerError(Exception):
-    """Why the server cannot serve, in one line."""
+    """The reason why the server cannot serve, in one line."""
 
 
 def run_server(
@@ -34,13 +35,14 @@ def run_server(
     data_dir: Callable[[Options], Path],
     serve: Callable[[Options, threading.Event], None],
 ) -> int:
-    """The exit code of a server's process.
+    """Runs the process of a server and returns its exit code.
 
     Args:
-        parse: of the command line; given the settings, since on a command line the values of `[spark]`, passwords among
-            them, would show in the process list.
-        data_dir: of the options.
-        serve: returns when the event is set.
+        parse: parses the command line, given the settings: as arguments, the values of `[spark]`, including passwords,
+        would
+            be visible in the process list.
+        data_dir: returns the data directory of the options.
+        serve: serves until the event is set.
     """
     try:
         options = parse(load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_directory()))
@@ -63,11 +65,11 @@ def run_server(
 
 
 def jvm_properties(settings: Settings, memory: str = "") -> dict[str, str]:
-    """The Spark properties of the settings, for a JVM that ends when it has not enough memory: one that goes on answers
-    some and not others.
+    """Returns the Spark properties of the settings, for a JVM that exits when it runs out of memory. Without the option
+    it would continue and fail some requests.
 
     Args:
-        memory: that it has; "" is what the properties say.
+        memory: heap size of the JVM; "" takes the value of the properties.
     """
     options = settings.spark.get("driver.extraJavaOptions", "")
     return {
@@ -78,10 +80,10 @@ def jvm_properties(settings: Settings, memory: str = "") -> dict[str, str]:
 
 
 def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: str) -> None:
-    """Returns when `stop` is set.
+    """Waits until `stop` is set.
 
     Raises:
-        JvmServerError: the JVM behind the gateway ended.
+        JvmServerError: the JVM of the gateway ended.
     """
     process = getattr(gateway, "proc", None)
     while not stop.wait(POLL_S):
@@ -90,27 +92,27 @@ def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: s
 
 
 def jvm_end_reason(code: int, memory_key: str, memory: str) -> str:
-    """Why a JVM ended, for the user."""
+    """Describes the exit code of a JVM for the user."""
     if code in OUT_OF_MEMORY_CODES:
-        return f"its JVM had not enough memory with {memory}: give it more with {memory_key}"
+        return f"its JVM ran out of memory with {memory}: increase {memory_key}"
     return f"its JVM ended with code {code}; see logs/spark.log"
 
 
-def free_port(listen: Address, what: str, key: str) -> int:
-    """The port to listen on: the one asked for if it is free, else for port 0 one that the system says is free.
+def free_port(listen: Address, server: str, key: str) -> int:
+    """Returns the port to listen on; for port 0, a free one.
 
-    Starting a JVM takes seconds, so a taken port is found before.
+    The JVM takes seconds to start, so a port in use is detected before.
 
     Raises:
-        JvmServerError: it is taken.
+        JvmServerError: the port is in use.
     """
     try:
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        with socket.socket(family) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((listen.host, listen.port))
-            return int(trial.getsockname()[1])
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((listen.host, listen.port))
+            return int(probe.getsockname()[1])
     except OSError as error:
         raise JvmServerError(
-            f"the {what} cannot listen on {listen}: {error.strerror}; choose another address with {key}"
+            f"the {server} cannot listen on {listen}: {error.strerror}; choose another address with {key}"
         ) from error

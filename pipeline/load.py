@@ -1,4 +1,5 @@
-"""Wires one load: settings in, the loader's ports out. Used by the command and by whoever runs loads in a process."""
+"""Wires a load: builds the loader's ports from the settings. Used by the command and by processes that run several
+loads."""
 
 from __future__ import annotations
 
@@ -64,18 +65,18 @@ logger = logging.getLogger(__name__)
 KAFKA_TIMEOUT_S = 30.0
 SPARK = "spark"
 PRINT = "print"
-"""The executor that only shows the statements."""
+"""The executor that only prints statements."""
 
 
 NO_RUN_LOG = "off"
 
 
 class SparkConnection:
-    """Spark and whoever changes tables, for one load. Reading goes on without the metastore; changing tables does
-    not.
+    """The Spark session and the table executor of one load. Without the metastore, messages are still read, but tables
+    are not changed.
 
     Args:
-        session: of loads that come one after the other; without it one of its own.
+        session: shared by consecutive loads; by default each load has its own.
     """
 
     def __init__(
@@ -86,31 +87,32 @@ class SparkConnection:
         self._executor: Executor | None = PrintingExecutor(output) if settings.hive.executor == PRINT else None
         self._server = _hive_server(settings)
         self._session = session or LoadSession()
-        self._reached: SparkSession | None = None
-        self._down: MetastoreUnavailable | None = None
+        self._session_in_use: SparkSession | None = None
+        self._metastore_error: MetastoreUnavailable | None = None
 
     @property
     def tables_are_open(self) -> bool:
-        return self._reached is not None and self._needs_session
+        return self._session_in_use is not None and self._needs_session
 
     def executor(self) -> Executor:
-        """
+        """Returns the executor that changes tables.
+
         Raises:
-            MetastoreUnavailable: also when it was found to be so earlier in this run.
+            MetastoreUnavailable: it is not available, or was not earlier in this run.
         """
         if self._executor is None:
-            if self._down is not None:
-                raise self._down  # a password that is wrong is tried once, not for each topic
+            if self._metastore_error is not None:
+                raise self._metastore_error  # a wrong password is tried once per run, not once per topic
             try:
                 self._executor = self._open_executor()
             except MetastoreUnavailable as error:
-                self._down = error
+                self._metastore_error = error
                 raise
         return self._executor
 
     @property
     def _needs_session(self) -> bool:
-        """Whether tables are changed through Spark."""
+        """Whether Spark changes the tables."""
         return self._settings.hive.executor == SPARK
 
     def _open_executor(self) -> Executor:
@@ -120,24 +122,24 @@ class SparkConnection:
             return HiveServerExecutor(self._server)
         from headrace.hive_ddl.executors.spark import SparkExecutor
 
-        return SparkExecutor(self._reach())
+        return SparkExecutor(self._metastore_session())
 
     def run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         from headrace.loader.job import run_units, write_units
 
         staging = self._storage.staging
         if isinstance(staging, HadoopStaging):
-            return write_units(self._pool(), units, staging.written)
-        return run_units(self._pool().sparkContext, units)
+            return write_units(self._task_session(), units, staging.written)
+        return run_units(self._task_session().sparkContext, units)
 
     def run_merges(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
         from headrace.loader.job import run_merges
 
         staging = self._storage.staging
         if isinstance(staging, HadoopStaging):
-            # Python tasks cannot read there, and Spark could give them whole files only.
+            # Python tasks cannot read from HDFS and S3, and Spark could give them only whole files.
             return [merge(unit, self._storage.files, staging.sink(unit.run_id)) for unit in units]
-        return run_merges(self._pool().sparkContext, units)
+        return run_merges(self._task_session().sparkContext, units)
 
     def close(self) -> None:
         if self._executor is not None:
@@ -145,24 +147,24 @@ class SparkConnection:
         if not self._session.outlives_load:
             self._session.close()
 
-    def _pool(self) -> SparkSession:
+    def _task_session(self) -> SparkSession:
         if self._needs_session:
             try:
-                return self._reach()
+                return self._metastore_session()
             except MetastoreUnavailable as error:
                 logger.warning("metastore_unavailable error=%s", error)
-        return self._session.any(self._settings)
+        return self._session.any_session(self._settings)
 
-    def _reach(self) -> SparkSession:
-        if self._down is not None:
-            raise self._down
-        if self._reached is None:
+    def _metastore_session(self) -> SparkSession:
+        if self._metastore_error is not None:
+            raise self._metastore_error
+        if self._session_in_use is None:
             try:
-                self._reached = self._session.reached(self._settings)
+                self._session_in_use = self._session.with_metastore(self._settings)
             except MetastoreUnavailable as error:
-                self._down = error
+                self._metastore_error = error
                 raise
-        return self._reached
+        return self._session_in_use
 
 
 def _hive_server(settings: Settings) -> HiveServerAddress | None:
@@ -176,7 +178,7 @@ def _hive_server(settings: Settings) -> HiveServerAddress | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load that is ready to run, and the rewrites beside it."""
+    """The ports and settings of a load, and the ports of rewrites."""
 
     ports: Ports
     settings: RunSettings
@@ -184,13 +186,13 @@ class Load:
 
 
 def commit_log(settings: Settings, *, looks_only: bool = False) -> CommitLog:
-    """The log of the warehouse, not opened.
+    """Returns the commit log of the warehouse, not yet opened.
 
     Args:
         looks_only: see `CommitLog`.
 
     Raises:
-        StorageError: the warehouse has another one.
+        StorageError: the warehouse belongs to another commit log.
     """
     storage = warehouse_storage(settings)
     check_warehouse_and_log(settings, storage, is_dry=True)
@@ -202,7 +204,7 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
 
 
 def run_log_path(settings: Settings) -> Path | None:
-    """Where each load leaves its line, None for nowhere."""
+    """Returns the path of the log of runs, or None if it is off."""
     named = settings.loader.run_log
     if named == NO_RUN_LOG:
         return None
@@ -210,23 +212,25 @@ def run_log_path(settings: Settings) -> Path | None:
 
 
 def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
-    """A command started in another directory, or without its settings, would else read everything again into a
-    warehouse that nobody looks at.
+    """Rejects a load into an empty warehouse if the brokers record an earlier load.
+
+    Otherwise a command that is started in another directory, or without its settings, would load all messages again
+    into a second warehouse.
 
     Raises:
-        EarlierWarehouse: the log is empty, and the brokers know of an earlier load.
-        KafkaError: they cannot be asked.
+        EarlierWarehouse: the log is empty, and the loader's consumer group has offsets.
+        KafkaError: the brokers cannot be reached.
     """
     try:
         log.check_format(writing=False)
         if log.read_state().commit_number:
             return
     except OSError:
-        return  # the warehouse is no directory, or not ours to look at; whoever opens the log says what to do
+        return  # the warehouse is not an accessible directory; opening the log reports the remedy
     with kafka_cluster(settings) as cluster:
         topics = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
     wanted = settings.loader.topics_include, settings.loader.topics_exclude
-    # Another loader may have others of the same brokers.
+    # Another loader may load other topics of the same brokers.
     loaded = sorted(topic for topic in topics - {settings.audit.topic} if is_wanted(topic, *wanted))
     if loaded:
         more = f" and {len(loaded) - 1} more" if len(loaded) > 1 else ""
@@ -239,10 +243,10 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
 
 
 def audit_positions(settings: Settings) -> Mapping[str, Position]:
-    """Up to where the audit has the counts of each topic's commits.
+    """Returns the positions up to which the audit has the counts of each topic's commits.
 
     Raises:
-        StoreUnavailable.
+        StoreUnavailable: the audit store cannot be read.
     """
     path = settings.data_dir / DATABASE_NAME
     if not path.exists():
@@ -262,13 +266,15 @@ def open_load(
     may_begin: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
-    """
+    """Opens the ports of a load and of rewrites; closes Spark, the brokers' and the registry's connections at the end.
+
     Args:
-        only: names of the topics to load, none for all.
+        log: opened, unless `is_dry`.
+        output: stream for the statements of an executor that only prints.
+        is_dry: whether the load will only be planned.
+        only: names of the topics to load; empty for all.
         may_begin: see `RunSettings`.
         session: see `SparkConnection`.
-        log: opened, unless `is_dry` says that the load will only be planned.
-        output: where an executor that only prints writes its statements.
     """
     with ExitStack() as stack:
         storage = warehouse_storage(settings)
@@ -343,11 +349,12 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
 @contextmanager
 def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: bool) -> Iterator[Repair]:
-    """
+    """Opens the comparison and repair of tables.
+
     Args:
-        log: opened, or only read from where nothing is to be changed.
-        output: where an executor that only prints writes its statements.
-        deep: whether to look into the directories too.
+        log: opened; or only read, if nothing will be changed.
+        output: stream for the statements of an executor that only prints.
+        deep: whether to list the directories too.
     """
     storage = warehouse_storage(settings)
     spark = SparkConnection(settings, storage, output)
@@ -358,7 +365,7 @@ def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: boo
 
 
 def run_settings(settings: Settings) -> RunSettings:
-    """The loader's part of the settings, as plain values."""
+    """Converts the loader's settings into its own values."""
     loader = settings.loader
     return RunSettings(
         topics_include=loader.topics_include,
@@ -381,7 +388,7 @@ def run_settings(settings: Settings) -> RunSettings:
 
 
 def topic_policy(loader: LoaderSettings) -> TopicPolicy:
-    """The settings in force for one topic as the loader's own value."""
+    """Converts the settings of one topic into the loader's own value."""
     return TopicPolicy(
         partition_by=loader.partition_by,
         kafka_column=loader.kafka_column,
@@ -400,5 +407,5 @@ def now_ms() -> int:
 
 
 def new_run_id() -> str:
-    """Sorts by time for people; the random half makes it nobody else's."""
+    """Returns a new run id: the time, for sorting, and a random part, for uniqueness."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(8)}"

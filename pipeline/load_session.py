@@ -1,8 +1,8 @@
-"""The Spark of a load: started when it is first needed, ended with the load, or kept for the loads that come after.
+"""The Spark session of a load: started on first use, and closed with the load or reused by the following loads.
 
-A process has one session and one set of settings. What is kept is the JVM with its Spark alone: connections to the
-metastore, and all that is known of tables, are of a load. Whatever makes a session unfit (other settings, the end of
-its JVM, a load that failed) ends the whole process, and another one begins from nothing.
+A process has one session and one set of settings. Only the JVM and Spark are reused; connections to the metastore and
+cached table metadata belong to one load. Anything that invalidates a session (changed settings, the end of its JVM, a
+failed load) ends the process, and its parent starts another one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 
 WORKER_DAEMON_KEY = "python.daemon.module"
 WORKER_DAEMON = "headrace.pipeline.worker_daemon"
-"""A name, since that module is for the workers' process alone."""
+"""A name, since only the process of the workers may import the module."""
 
 
 def may_outlive_load(settings: Settings) -> bool:
-    """Whether a session may idle: on a cluster it would hold executors, and of an embedded metastore it is the owner,
-    which keeps everybody else out. Not when the next load comes after it has been given up."""
+    """Returns whether a session may stay open between loads. On a cluster it would occupy executors; with an embedded
+    metastore it would lock other processes out; and if the interval exceeds the idle timeout, it would be closed before
+    the next load."""
     loader = settings.loader
     return (
         settings.spark["master"].startswith("local")
@@ -37,15 +38,16 @@ def may_outlive_load(settings: Settings) -> bool:
 
 
 class LoadSession:
-    """
+    """Starts, reuses and closes the Spark session.
+
     Args:
-        outlives_load: whether further loads of this process are to have the same one; whoever says so closes it.
+        outlives_load: whether further loads of this process use the session. The caller then closes it.
     """
 
     def __init__(self, *, outlives_load: bool = False) -> None:
         self.outlives_load = outlives_load
         self._session: SparkSession | None = None
-        self._is_reached = False
+        self._has_metastore = False
         self.metastore_uses = 0
 
     @property
@@ -54,15 +56,16 @@ class LoadSession:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can do a load: the metastore was reached when it was opened, and its JVM has not ended."""
+        """Whether the session can run a load: the metastore was available when it was opened, and its JVM runs."""
         process = getattr(self._gateway(), "proc", None)
-        return self._is_reached and process is not None and process.poll() is None
+        return self._has_metastore and process is not None and process.poll() is None
 
-    def reached(self, settings: Settings) -> SparkSession:
-        """The session, on a metastore that answers; for once in a load.
+    def with_metastore(self, settings: Settings) -> SparkSession:
+        """Returns the session, after checking that the metastore is available. Called once per load.
 
         Raises:
-            MetastoreUnavailable, SessionFailed.
+            MetastoreUnavailable: the metastore is not available.
+            SessionFailed: Spark did not start.
         """
         from headrace.hive_ddl.executors.session import check_metastore_reachable, open_session
 
@@ -71,17 +74,17 @@ class LoadSession:
             logger.info("phase_started phase=spark")
             prepare_environment(settings)
             self._session = open_session(**self._arguments(settings, metastore), short_lived=True)
-            self._is_reached = True
+            self._has_metastore = True
         elif metastore is not None:
             check_metastore_reachable(metastore)
         self.metastore_uses += 1
         return self._session
 
-    def any(self, settings: Settings) -> SparkSession:
-        """The session that there is, else one that has not looked for a metastore.
+    def any_session(self, settings: Settings) -> SparkSession:
+        """Returns the open session, or opens one without a metastore.
 
         Raises:
-            SessionFailed.
+            SessionFailed: Spark did not start.
         """
         if self._session is None:
             from headrace.hive_ddl.executors.session import open_session_without_metastore, session_properties
@@ -93,12 +96,12 @@ class LoadSession:
         return self._session
 
     def tidy(self) -> None:
-        """Between loads: gives back what the last one left in the JVM, which looks by itself only when it is full."""
+        """Runs the JVM's garbage collection between loads. Otherwise the JVM collects only when its heap is full."""
         if self._session is None:
             return
         try:
             self._session._jvm.System.gc()
-        except Exception as error:  # py4j raises what it likes when its JVM is gone, which the next load looks for
+        except Exception as error:  # py4j raises various errors when its JVM has ended; the next load checks for that
             logger.debug("session_not_tidied reason=%s", error)
 
     def close(self) -> None:

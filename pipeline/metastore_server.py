@@ -1,8 +1,8 @@
-"""The metastore of `headrace up`: one JVM that has the Derby database open and serves everybody.
+"""The metastore server of `headrace up`: one JVM that opens the Derby database and serves all clients.
 
-Derby serves one JVM, so one JVM has it open and the others ask that one. It speaks the metastore's thrift API through
-Hive's own handler behind a server socket that is bound to the given address (Hive's own service main would listen on
-every interface). Whatever was acknowledged before a crash is there again afterwards: that is Derby's log.
+Derby allows one JVM per database, so all other processes connect to this one. It serves the metastore's Thrift API with
+Hive's own handler on a server socket bound to the given address; the main program of Hive's service would listen on all
+interfaces. Derby's log preserves acknowledged changes across crashes.
 
 Run as `python -m headrace.pipeline.metastore_server --data-dir D --listen 127.0.0.1:0`.
 """
@@ -24,14 +24,14 @@ from headrace.settings import Address, Settings
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 200  # served at once, a thread each; a Spark session holds two to four, idle most of the time
+CONNECTIONS_MAX = 200  # concurrent connections, one thread each; a Spark session has two to four, mostly idle
 CONNECTION_THREADS_MIN = 4
-STOP_GRACE_S = 1  # for calls under way when the server ends; clients that idle would hold it up for ever
+STOP_GRACE_S = 1  # for running calls at shutdown; idle clients would delay it indefinitely
 
 
 @dataclass(frozen=True, slots=True)
 class MetastoreOptions:
-    """`warehouse` is a directory, `memory` a JVM's `-Xmx`; `conf` holds Spark properties."""
+    """`warehouse` is a directory, `memory` a JVM's `-Xmx`, and `conf` has Spark properties."""
 
     data_dir: Path
     listen: Address
@@ -48,15 +48,16 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     """Serves until `stop` is set.
 
     Raises:
-        JvmServerError: the address is taken, or the JVM ended.
-        HiveDdlError: the JVM did not start, or somebody else has the database open.
+        JvmServerError: the address is in use, or the JVM ended.
+        HiveDdlError: the JVM did not start, or another process has the database open.
     """
     from headrace.hive_ddl.executors.derby import wait_for_derby
     from headrace.hive_ddl.executors.metastore import hive_conf_of
     from headrace.hive_ddl.executors.session import METASTORE_DIRECTORY, close_jvm, open_jvm, session_properties
     from headrace.hive_ddl.table import local_location
 
-    wait_for_derby(options.data_dir / METASTORE_DIRECTORY)  # of one just killed, whose JVM has the port as well
+    # a metastore that was just killed holds the database and the port until its JVM ends
+    wait_for_derby(options.data_dir / METASTORE_DIRECTORY)
     free_port(options.listen, "metastore", "hive.listen")
     properties = session_properties(
         app_name="headrace metastore",
@@ -81,7 +82,7 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
 
 @contextlib.contextmanager
 def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
-    """Serves the metastore's thrift API on `listen` while the context is open; yields the address with its port."""
+    """Serves the metastore's Thrift API on `listen` while the context is open. Yields the address with its port."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     from headrace.hive_ddl.executors.jvm_errors import root_cause
@@ -103,7 +104,7 @@ def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
     args.maxWorkerThreads(CONNECTIONS_MAX)
     args.stopTimeoutVal(STOP_GRACE_S)
     server = thrift.server.TThreadPoolServer(args)
-    # The call to serve() returns when the server stops, so it needs a thread, and the JVM gives that a connection.
+    # serve() blocks until the server stops, so it needs a thread, for which py4j opens a separate connection.
     serving = threading.Thread(target=_serve_until_stopped, args=(server,), name="metastore", daemon=True)
     serving.start()
     try:

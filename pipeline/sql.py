@@ -1,14 +1,14 @@
-"""One query over the tables, as rows of text, and as JSON values where these are asked for.
+"""Runs a query over the tables. The result has rows of text, and JSON values on request.
 
-Spark itself turns the values into text: Python's own conversions would pass timestamps through the local time zone
-and lose what its types cannot hold. A value has one form, at the top as within others:
+Spark converts the values to text: Python's conversions would move timestamps into the local time zone and lose values
+outside of its types. A value has the same form at the top level and nested:
 
-    timestamp           2026-01-31 07:20:04.5, in UTC, without trailing zeros of the second; one without zone as it is
+    timestamp           2026-01-31 07:20:04.5, in UTC, without trailing zeros of the second; without zone: unchanged
     date                2026-01-31
-    decimal             its digits as a text, with the scale of its type: 1.50
-    bytes               hexadecimal digits in lower case: 01ff
-    other numbers       a number; what JSON has none for is NaN, Infinity or -Infinity as a text
-    struct, map         an object, with null where there is none; keys of a map are texts in these forms
+    decimal             its digits as text, with the scale of its type: 1.50
+    bytes               lower-case hexadecimal digits: 01ff
+    other numbers       a number; NaN, Infinity and -Infinity are text
+    struct, map         an object, null for NULL; the keys of a map are text in these forms
     array               an array
     interval and so on  Spark's text
 """
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-READING_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
-"""What a query may begin with. A change through SQL would bypass the compare-and-set of the tables, and Spark's own
-`ALTER TABLE` can lock one up for good."""
+QUERY_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+"""The first words of permitted statements. A change through SQL would bypass the compare-and-set of the tables, and
+Spark's own `ALTER TABLE` can lock a table permanently."""
 
 NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
 PLAIN_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "void"})
-"""Which JSON has, as Spark writes it."""
+"""Types whose Spark JSON already has the documented form."""
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
 
-PLACE_TYPE = "struct<partition:int,offset:bigint,timestamp:"
-"""How the type of the column `kafka` begins, in Spark's words."""
+KAFKA_COLUMN_TYPE = "struct<partition:int,offset:bigint,timestamp:"
+"""The start of the type of the column `kafka`, as Spark prints it."""
 
 _LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
 _WRITE_NODE = re.compile(r"(?m)^[\s:+|'-]*(Insert|Create|Merge|Delete|Update|Replace)\w*")
@@ -49,15 +49,13 @@ _POSITION = re.compile(r"line (\d+),? pos (\d+)|\(line (\d+), pos (\d+)\)")
 
 
 class QueryFailed(Exception):
-    """Why there is no answer, in one line."""
+    """The reason why a query failed, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """`types` are Spark's short names of the columns' types; a value is its text, or None for NULL.
-
-    `values` holds the same rows as JSON values, for those who want numbers as numbers; empty unless asked for.
-    """
+    """`types` are Spark's short type names. A value is its text, or None for NULL. `values` has the same rows as JSON
+    values; it is empty unless requested."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -70,10 +68,10 @@ class QueryResult:
 
 
 def check_statement(text: str) -> str:
-    """The query without its closing semicolon.
+    """Returns the query without its final semicolon.
 
     Raises:
-        QueryFailed: there is none, or it does not begin as a query does.
+        QueryFailed: the text is empty, or its first word is not permitted.
     """
     statement = text.strip()
     while statement.endswith(";"):
@@ -85,39 +83,39 @@ def check_statement(text: str) -> str:
         raise QueryFailed("no query given; expected one, such as: headrace sql 'SHOW TABLES'")
     word = re.match(r"\w*", rest)
     first = (word[0] if word and word[0] else rest[0]).upper()
-    if first not in READING_WORDS:
+    if first not in QUERY_WORDS:
         raise QueryFailed(
-            f"only queries are run here: expected a query beginning with {', '.join(READING_WORDS[:-1])} or "
-            f"{READING_WORDS[-1]}, found {first[:40]}"
+            f"only queries are allowed: expected a query beginning with {', '.join(QUERY_WORDS[:-1])} or "
+            f"{QUERY_WORDS[-1]}, found {first[:40]}"
         )
     return statement
 
 
 def run_query(session: SparkSession, statement: str, database: str, *, with_values: bool = False) -> QueryResult:
-    """Runs one query, with tables of `database` known by their bare names.
+    """Runs one query. Table names without a database refer to `database`.
 
     Args:
-        session: on the metastore of the tables.
-        statement: as `check_statement` gives it.
-        database: may be absent.
-        with_values: whether the result's `values` are filled too.
+        session: uses the metastore of the tables.
+        statement: as returned by `check_statement`.
+        database: may not exist.
+        with_values: whether to fill the result's `values`.
 
     Raises:
-        QueryFailed: Spark cannot understand or run it.
+        QueryFailed: Spark cannot parse or run it.
     """
     try:
-        _refuse_writes(session, statement)
+        _reject_writes(session, statement)
         if session.catalog.databaseExists(database):
             session.catalog.setCurrentDatabase(database)
         return _collected(session.sql(statement), with_values)
     except (PySparkException, Py4JError) as error:
         if "PARSE_SYNTAX_ERROR" in str(error) and _ends_before(statement, str(error)):
-            raise QueryFailed("one query at a time: there is more text after a semicolon") from error
+            raise QueryFailed("expected one query, found more text after a semicolon") from error
         raise QueryFailed(error_line(error)) from error
 
 
 def _ends_before(statement: str, failure: str) -> bool:
-    """Whether the place of a syntax error comes right after a semicolon."""
+    """Returns whether the position of a syntax error is right after a semicolon."""
     position = _POSITION.search(failure)
     if position is None:
         return False
@@ -127,13 +125,13 @@ def _ends_before(statement: str, failure: str) -> bool:
 
 
 def error_line(error: PySparkException | Py4JError) -> str:
-    """What Spark says of a failure, in one line and without its stack."""
+    """Returns Spark's error message in one line, without the stack trace."""
     if isinstance(error, Py4JError):
         return root_cause(error)
     origin = getattr(error, "_origin", None)
     text = str(error)
     if origin is not None and error.getCondition() is None:
-        # A failed task: the innermost cause is what happened, the rest is how Spark found out.
+        # In a failed task, the innermost exception is the cause; the outer ones wrap it.
         text = root_cause(Py4JJavaError("", origin))
     position = _POSITION.search(text)
     message = one_line(re.split(r"\s*SQLSTATE: |\n\n?== |;\s*\n'|\n\s+at ", text, maxsplit=1)[0]).rstrip(" ;")
@@ -144,26 +142,26 @@ def error_line(error: PySparkException | Py4JError) -> str:
     return message
 
 
-def _refuse_writes(session: Any, statement: str) -> None:
-    """`WITH … INSERT` begins like a query."""
+def _reject_writes(session: Any, statement: str) -> None:
+    """Rejects statements that write but begin like a query, such as `WITH … INSERT`."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     found = _WRITE_NODE.search(plan.treeString())
     if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):
-        raise QueryFailed(f"only queries are run here, and this statement would {found[1].lower()}")
+        raise QueryFailed(f"only queries are allowed, and this statement would {found[1].lower()}")
 
 
 def _collected(frame: DataFrame, with_values: bool) -> QueryResult:
     from pyspark.sql import functions
 
     names, types = tuple(frame.columns), tuple(field.dataType for field in frame.schema.fields)
-    # Positions, since a query may yield one name twice.
+    # Columns by position, since a query may return the same name twice.
     keys = [f"c{i}" for i in range(len(names))]
     plain = frame.toDF(*keys)
     texts = [_as_text(functions.col(key), kind).alias(f"{key}_text") for key, kind in zip(keys, types, strict=True)]
     if with_values:
         ready = [_json_ready(functions.col(key), kind).alias(key) for key, kind in zip(keys, types, strict=True)]
-        whole = functions.struct(*ready)
-        texts.append(functions.to_json(whole, {"ignoreNullFields": "false"}).alias("whole"))
+        row_document = functions.struct(*ready)
+        texts.append(functions.to_json(row_document, {"ignoreNullFields": "false"}).alias("whole"))
     rows = [tuple(row) for row in plain.select(*texts).collect()] if keys else []
     documents = [json.loads(row[-1]) for row in rows] if with_values else []
     return QueryResult(
@@ -186,7 +184,7 @@ def _as_text(column: Any, kind: DataType) -> Any:
 
 
 def _json_ready(column: Any, kind: DataType) -> Any:
-    """The value with all that JSON has no form of its own for as text, at every depth."""
+    """Converts the values that have no JSON form of their own into text, at every depth."""
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -204,7 +202,7 @@ def _json_ready(column: Any, kind: DataType) -> Any:
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Whether Spark's own JSON has the forms that are wanted, all the way down."""
+    """Returns whether Spark's JSON already has the documented form, at every depth."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
@@ -221,21 +219,23 @@ def _short_name(kind: DataType) -> str:
 
 
 def aligned_rows(result: QueryResult, cell_chars_max: int) -> Sequence[Sequence[str]]:
-    """The rows for people: NULL spelled out, each cell one line and at most so long, and where a row came from as
-    `partition:offset timestamp`."""
-    places = {i for i, kind in enumerate(result.types) if kind.startswith(PLACE_TYPE)}
+    """Formats the rows for a terminal: NULL is spelled out, a cell is one line of limited length, and the column
+    `kafka` is `partition:offset timestamp`."""
+    kafka_columns = {i for i, kind in enumerate(result.types) if kind.startswith(KAFKA_COLUMN_TYPE)}
     return [
         [
-            "NULL" if value is None else _shortened(_placed(value) if i in places else value, cell_chars_max)
+            "NULL"
+            if value is None
+            else _shortened(_format_kafka_column(value) if i in kafka_columns else value, cell_chars_max)
             for i, value in enumerate(row)
         ]
         for row in result.rows
     ]
 
 
-def _placed(text: str) -> str:
-    place = json.loads(text)
-    return f"{place['partition']}:{place['offset']} {place['timestamp'] or ''}".rstrip()
+def _format_kafka_column(text: str) -> str:
+    position = json.loads(text)
+    return f"{position['partition']}:{position['offset']} {position['timestamp'] or ''}".rstrip()
 
 
 def _shortened(text: str, chars_max: int) -> str:

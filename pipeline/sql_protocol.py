@@ -1,5 +1,7 @@
-"""How `headrace sql` asks the SQL of a running `headrace up`: a socket of the file system that only its owner may open,
-one JSON document each way, and one query for each connection. Whoever hangs up takes the question back.
+"""The protocol between `headrace sql` and the SQL server of `headrace up`.
+
+The server listens on a Unix socket that only its owner can open. Each connection carries one query: a JSON document as
+request and one as response. Closing the connection cancels the query.
 """
 
 from __future__ import annotations
@@ -19,58 +21,57 @@ from headrace.pipeline.sql import QueryFailed, QueryResult
 
 QUERY_BYTES_MAX = 1024 * 1024
 READ_BYTES = 1024 * 1024
-NOT_STARTED = b"{}"  # said by one that is about to end, and has not begun with the question
-STARTED = b" "  # said before the answer, when the question's turn comes; JSON reads past it
-START_TIMEOUT_S = 120.0  # of SQL that `headrace up` has just started, again as well
+NOT_STARTED = b"{}"  # response of a server that is about to end and has not started the query
+STARTED = b" "  # sent when the query starts, before the response; JSON allows leading blanks
+START_TIMEOUT_S = 120.0  # for the start or restart of the SQL server by `headrace up`
 POLL_S = 0.2
-PATH_BYTES_MAX = 100  # of a socket's name; the system has room for 107, macOS for 103
+PATH_BYTES_MAX = 100  # length of a socket's path; Linux allows 107, macOS 103
 
 
 class SqlServerUnavailable(Exception):
-    """No SQL listens on the socket."""
+    """No SQL server listens on the socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlRequest:
-    """One query, with the database that bare names of tables are of."""
+    """A query. Table names without a database refer to `database`."""
 
     statement: str
     database: str
     with_values: bool
 
 
-def ask(path: Path, question: SqlRequest, is_up: Callable[[], bool]) -> QueryResult:
-    """The answer.
+def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> QueryResult:
+    """Sends a query to the SQL server of `headrace up` and returns the result.
 
     Args:
-        path: of the socket.
-        is_up: whether the `headrace up` whose socket it is still runs; while it does, SQL that is being started is
-            waited for.
+        path: path of the socket.
+        is_up: whether that `headrace up` still runs; while it does, waits for its SQL server to start.
 
     Raises:
-        SqlServerUnavailable: SQL is not there and does not come.
-        QueryFailed: the query cannot be answered.
+        SqlServerUnavailable: the SQL server does not run and does not start.
+        QueryFailed: the query failed.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
             with _connected(path) as connection:
-                return _ask(connection, question)
+                return _send_on(connection, request)
         except SqlServerUnavailable:
             if not is_up() or time.monotonic() > deadline:
                 raise
             time.sleep(POLL_S)
 
 
-def _ask(connection: socket.socket, question: SqlRequest) -> QueryResult:
-    answer = _answer(connection, json.dumps(dataclasses.asdict(question)).encode())
-    if answer in (b"", NOT_STARTED):
-        raise SqlServerUnavailable("the SQL of `headrace up` has just ended")
+def _send_on(connection: socket.socket, request: SqlRequest) -> QueryResult:
+    response = _exchange(connection, json.dumps(dataclasses.asdict(request)).encode())
+    if response in (b"", NOT_STARTED):
+        raise SqlServerUnavailable("the SQL server of `headrace up` has just ended")
     try:
-        document = json.loads(answer)
-    except ValueError:  # the question's turn came, and no more than that and a part of the answer
+        document = json.loads(response)
+    except ValueError:  # the query had started; the response is incomplete
         raise QueryFailed(
-            "the SQL of `headrace up` ended during the query, and is started again; see logs/sql.log"
+            "the SQL server of `headrace up` ended during the query and restarts; see logs/sql.log"
         ) from None
     if "error" in document:
         raise QueryFailed(document["error"])
@@ -82,25 +83,26 @@ def _ask(connection: socket.socket, question: SqlRequest) -> QueryResult:
     )
 
 
-def _answer(connection: socket.socket, question: bytes) -> bytes:
-    """All that is said, as far as it is said."""
-    answer = b""
+def _exchange(connection: socket.socket, request: bytes) -> bytes:
+    """Returns the response, or its first part if the connection ends early."""
+    response = b""
     with contextlib.suppress(OSError):
-        connection.sendall(question)
+        connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
-        answer = connection.recv(len(STARTED))
-        return answer + read_to_end(connection)
-    return answer
+        response = connection.recv(len(STARTED))
+        return response + read_to_end(connection)
+    return response
 
 
 def read_request(content: bytes) -> SqlRequest:
-    """
+    """Parses a request.
+
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a valid request.
     """
     document: Any = json.loads(content)
     if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(SqlRequest)}:
-        raise ValueError("expected the statement, the database and whether values are wanted")
+        raise ValueError("expected statement, database and with_values")
     return SqlRequest(str(document["statement"]), str(document["database"]), bool(document["with_values"]))
 
 
@@ -113,10 +115,10 @@ def error_bytes(reason: str) -> bytes:
 
 
 def read_to_end(connection: socket.socket, bytes_max: int | None = None) -> bytes:
-    """What the other side says before it has said all.
+    """Reads until the peer closes its side of the connection.
 
     Raises:
-        ValueError: that is more than `bytes_max`.
+        ValueError: there are more than `bytes_max` bytes.
     """
     chunks, size = [], 0
     while chunk := connection.recv(READ_BYTES):
@@ -129,7 +131,8 @@ def read_to_end(connection: socket.socket, bytes_max: int | None = None) -> byte
 
 @contextlib.contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """A listener that the user alone can reach. What another left at the path goes: `up.json` says that it is gone."""
+    """Listens on a socket that only its owner can open. Deletes a leftover socket: `up.json` shows that its process has
+    ended."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
         before = os.umask(0o177)
@@ -155,7 +158,7 @@ def _connected(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """The path, or where it is too long for a socket's name, one through an open descriptor of its directory."""
+    """Yields the path; if it is too long for a socket, a path through an open descriptor of its directory."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return

@@ -1,7 +1,7 @@
-"""Where the settings say that the warehouse and the commit log are, and how they are reached.
+"""Builds the storage of the warehouse and the commit log from the settings.
 
-What is not local is reached through Spark's own JVM, which is started when the first file is looked at. A session that
-is opened later in the process runs in that JVM, so it is started with the session's properties.
+HDFS and S3 are accessed through Spark's JVM, which starts with the first file operation. It is started with the
+properties of the session, because a session opened later in the process runs in the same JVM.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 
 STATE_NAME = f"{LOG_DIRECTORY}/state.json"
-"""In a warehouse whose commit log is elsewhere: where that is."""
+"""Location of the commit log, stored in a warehouse with a separate commit log."""
 
 PYTHON_OF_WORKERS = "pyspark.python"
 
 WAREHOUSE_NAME = "warehouse.json"
-"""In a commit log that is not in its warehouse: where that is."""
+"""Location of the warehouse, stored in a separate commit log."""
 
 
 def warehouse_storage(settings: Settings) -> Storage:
-    """The storage of the settings; nothing is made or looked at yet."""
+    """Returns the configured storage, without any file operation."""
     directory, state = warehouse_location(settings), state_location(settings)
     if isinstance(directory, RemoteDirectory):
         from headrace.loader.storage.hadoop import hadoop_storage
@@ -72,32 +72,40 @@ def _gateway(settings: Settings) -> Any:
 
 
 def check_warehouse_and_log(settings: Settings, storage: Storage, *, is_dry: bool) -> None:
-    """Makes sure that this commit log and this warehouse belong together, where one is not in the other: with another
-    log everything would be loaded a second time into the same tables.
+    """Checks that a separate commit log and the warehouse belong together. With another log, a load would load all
+    messages a second time into the same tables.
 
     Raises:
         StorageError: they do not.
     """
     state, warehouse = state_location(settings), location_of(warehouse_location(settings))
-    wanted = warehouse if state is None else location_of(state)
-    told = _told(storage, STATE_NAME)
+    configured_log = warehouse if state is None else location_of(state)
+    recorded_log = _recorded_location(storage, STATE_NAME)
     if state is None:
-        if told:
-            raise StorageError(f"the commits of the warehouse {warehouse} are in {told}: set loader.state to that")
+        if recorded_log:
+            raise StorageError(f"warehouse {warehouse}: its commit log is {recorded_log}; set loader.state to that")
         return
     if storage.files.length(f"{LOG_DIRECTORY}/format.json") is not None:
-        raise StorageError(f"the warehouse {warehouse} has commits of its own, and loader.state is {wanted}: unset it")
-    if told not in ("", wanted):
-        raise StorageError(f"the commits of the warehouse {warehouse} are in {told}, and loader.state is {wanted}")
-    held = json.loads(storage.commits.read(WAREHOUSE_NAME) or b'""')
-    if held not in ("", warehouse):
-        raise StorageError(f"the commits in {wanted} are of the warehouse {held}, and loader.warehouse is {warehouse}")
+        raise StorageError(
+            f"warehouse {warehouse}: it contains a commit log, but loader.state is {configured_log}; unset loader.state"
+        )
+    if recorded_log not in ("", configured_log):
+        raise StorageError(
+            f"warehouse {warehouse}: its commit log is {recorded_log}, but loader.state is {configured_log}; correct "
+            f"loader.state"
+        )
+    recorded_warehouse = json.loads(storage.commits.read(WAREHOUSE_NAME) or b'""')
+    if recorded_warehouse not in ("", warehouse):
+        raise StorageError(
+            f"commit log {configured_log}: it belongs to the warehouse {recorded_warehouse}, but loader.warehouse is "
+            f"{warehouse}; correct one of them"
+        )
     if not is_dry:
         storage.commits.put_if_absent(WAREHOUSE_NAME, json.dumps(warehouse).encode())
-        storage.files.put(STATE_NAME, json.dumps(wanted).encode())
+        storage.files.put(STATE_NAME, json.dumps(configured_log).encode())
 
 
-def _told(storage: Storage, name: str) -> str:
+def _recorded_location(storage: Storage, name: str) -> str:
     if storage.files.length(name) is None:
         return ""
     with storage.files.open(name) as file:
@@ -105,13 +113,13 @@ def _told(storage: Storage, name: str) -> str:
 
 
 def location_of(directory: Path | RemoteDirectory) -> str:
-    """A directory in Hadoop's spelling."""
+    """Returns a directory as Hadoop writes it."""
     return directory.uri if isinstance(directory, RemoteDirectory) else local_location(directory)
 
 
 def lease_path(settings: Settings) -> Path:
-    """A lock file on this machine: beside the log, since that is what the load works on; for one that is elsewhere, in
-    the data directory, under a name of its own."""
+    """Returns the path of the lock file on this machine: next to a local commit log; for a remote one, in the data
+    directory, with a name derived from its location."""
     directory = state_location(settings) or warehouse_location(settings)
     if isinstance(directory, RemoteDirectory):
         path = settings.data_dir / f"lease-{hashlib.sha256(directory.uri.encode()).hexdigest()[:16]}.json"
@@ -121,20 +129,20 @@ def lease_path(settings: Settings) -> Path:
 
 
 def prepare_environment(settings: Settings) -> None:
-    """What Spark's JVM and its Python workers find in their environment; to be called before it is started."""
+    """Sets the environment of Spark's JVM and its Python workers. Call before the JVM starts."""
     ensure_java(settings.data_dir)
     if PYTHON_OF_WORKERS in settings.spark:
-        # spark-submit reads it and leaves it here for the driver, which is not started by it.
+        # spark-submit applies this property itself; a driver started without spark-submit needs the variable.
         os.environ["PYSPARK_PYTHON"] = settings.spark[PYTHON_OF_WORKERS]
     if settings.spark["master"].startswith("local"):
-        # Else the workers are whatever `python3` the PATH has, which need not be the one that has the libraries.
+        # Otherwise the workers run the first `python3` on the PATH, which may lack the libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # Not in what Spark is told, which it shows to whoever looks at its pages and logs.
+        # In the environment, not in Spark's configuration, which its web pages and logs show.
         os.environ.update(secrets_in_environment(settings))
 
 
 def session_arguments(settings: Settings, metastore_uri: str | None) -> dict[str, Any]:
-    """For `session_properties` and `open_session`."""
+    """Returns the arguments of `session_properties` and `open_session`."""
     return {
         "app_name": "headrace load",
         "master": settings.spark["master"],

@@ -1,4 +1,4 @@
-"""Rows for people, aligned."""
+"""Formats rows as an aligned text table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """The lines of an aligned table, without line ends."""
+    """Returns the lines of the table, without line ends. `right` are the indexes of right-aligned columns."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = []
     for row in (header, ["-" * width for width in widths], *rows):

@@ -1,8 +1,8 @@
-"""Spark's daemon of Python workers, with what the tasks of loads import.
+"""Spark's daemon of Python workers, with the imports of load tasks.
 
-Spark ends a worker that had nothing to do for a minute, and the next load gets a new one, forked from this daemon. Two
-thirds of what a task of a few messages takes in a new worker are its imports, which are done here, once. No import may
-start a thread, since a fork leaves threads behind. Spark runs it as `python -m headrace.pipeline.worker_daemon`.
+Spark ends a worker after a minute without work and forks a new one from this daemon for the next load. The imports take
+two thirds of the time of a small task in a new worker; the daemon does them once. No import may start a thread, since a
+fork does not copy threads. Spark runs it as `python -m headrace.pipeline.worker_daemon`.
 """
 
 from __future__ import annotations

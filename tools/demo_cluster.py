@@ -251,11 +251,11 @@ def main() -> int:
     directory = parser.parse_args().data_dir.resolve()
     try:
         prepare_directory(directory)
-        verdict = run_demo_in(Cluster(directory), find_data(), directory / "logs", sys.stdout)
+        result = run_demo_in(Cluster(directory), find_data(), directory / "logs", sys.stdout)
     except CANNOT_RUN as error:
         print(f"demo-cluster: {error}", file=sys.stderr)
         return 2
-    return 0 if verdict.right else 1
+    return 0 if result.is_correct else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The `headrace` command: one module per subcommand, imported only when it is asked for.
+"""The `headrace` command: one module per subcommand, imported when that subcommand runs.
 
-A subcommand module has `configure(parser)` and `run(args) -> exit code`. Packages are imported inside it, so that
-`headrace compat check` starts without Flask or Spark installed.
+A subcommand module has `configure(parser)` and `run(args) -> exit code`. It imports other packages inside functions, so
+that `headrace compat check` starts without Flask or Spark installed.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from headrace.version import VERSION
 SUBCOMMANDS = {
     "compat": "check schema changes for compatibility",
     "schema": "validate, register, download and lock schema files",
-    "registry": "serve the schema registry; copy what a registry holds",
-    "broker": "serve the bundled Kafka-protocol broker; look at topics, groups and files",
-    "load": "load every topic into its Hive table; plan and status of loads",
-    "files": "which files a topic's rows are in, for readers of paths",
-    "locate": "where the message of one offset is",
+    "registry": "serve the schema registry; export, import and replicate registries",
+    "broker": "serve the bundled Kafka-protocol broker; inspect topics, groups and log files",
+    "load": "load every topic into its Hive table; show plan and status of loads",
+    "files": "list the files of a topic's rows, for programs that read paths",
+    "locate": "find the message of an offset",
     "verify": "compare files with commits and brokers",
-    "backfill": "make files again from what the brokers still hold",
-    "compact": "make few files of many small ones",
-    "expire": "remove days that are older than they are kept",
-    "accept-missing": "accept that published files are gone",
-    "hive": "compare tables with what is loaded, and mend them",
-    "quarantine": "messages that could not be loaded",
-    "offsets": "where every partition goes on, and commits of operators about it",
-    "audit": "prove that nothing was lost or doubled",
+    "backfill": "rewrite files from the messages that the brokers still have",
+    "compact": "merge small files",
+    "expire": "delete days beyond the retention time",
+    "accept-missing": "accept that published files are missing",
+    "hive": "compare Hive tables with the loaded data, and repair them",
+    "quarantine": "list, replay or discard messages that could not be loaded",
+    "offsets": "show and change the next offset of each partition",
+    "audit": "prove that no message was lost or duplicated",
     "sql": "query the tables",
-    "up": "run everything on this machine",
-    "config": "every setting, its value and where it comes from",
-    "doctor": "look at what Headrace needs here, and say what to do",
-    "demo": "a year of flights from producer to Hive table",
-    "completion": "make a shell complete commands and options",
+    "up": "run registry, broker, metastore, SQL and loads on this machine",
+    "config": "show every setting, its value and its source",
+    "doctor": "check this machine and the configured services",
+    "demo": "run the whole pipeline on a year of flights",
+    "completion": "print a completion script for the shell",
 }
 
 GROUPS = {
@@ -61,7 +61,7 @@ GROUPS = {
         "completion",
     ),
 }
-"""How the help lists the subcommands: by what somebody wants to do."""
+"""Groups of subcommands in the help text."""
 
 EXTRAS = {
     "registry": "registry",
@@ -83,23 +83,23 @@ EXTRAS = {
     "doctor": "all",
     "demo": "all",
 }
-"""Which extra brings the libraries of a subcommand."""
+"""The extra that installs the libraries of a subcommand."""
 
 HELP_WORD = "help"
 
 EPILOG = """\
 examples:
-  headrace demo                                             try it: a year of flights, checked
-  headrace up                                               registry, broker, metastore and loads, here
-  headrace compat check schemas/ --against git:origin/main  may this schema change go out?
+  headrace demo                                             try it: a year of flights, with checked results
+  headrace up                                               registry, broker, metastore and loads on this machine
+  headrace compat check schemas/ --against git:origin/main  is this schema change compatible?
 
 exit codes:
-  0  fine
-  1  findings that a person must act on: incompatible, lost, held back
-  2  could not tell: a mistake in the command line or settings, or something did not answer
+  0  success
+  1  findings that need action, such as incompatible schemas, lost or quarantined messages
+  2  failure: an error in the command line or settings, or a service that is not available
 
-Settings come from headrace.toml, HEADRACE__<SECTION>__<KEY> in the environment, and flags, later ones winning.
-`headrace help COMMAND` and `headrace help COMMAND VERB` say more.
+Settings come from headrace.toml, HEADRACE__<SECTION>__<KEY> in the environment, and flags.
+Later sources override earlier ones. `headrace help COMMAND` and `headrace help COMMAND VERB` show details.
 """
 
 LIBRARIES = frozenset(
@@ -131,19 +131,19 @@ LIBRARIES = frozenset(
         "zstandard",
     ]
 )
-"""What the extras bring; a module missing beyond these is a fault of ours."""
+"""The libraries that the extras install. A missing module outside of this list is a bug of Headrace."""
 
 
-CHATTY = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
-"""Libraries that log what they also raise or mend: kafka-python logs each attempt to reach a broker as an error,
-and warns of each pause of its own event loop beyond 0.1 s, which on a busy machine is all the time."""
+LIBRARY_LOG_LEVELS = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
+"""Libraries that log errors which they also raise or recover from. kafka-python logs each attempt to connect to a
+broker as an error, and warns of each pause of its event loop beyond 0.1 s, which is frequent on a busy machine."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code: 0 fine, 1 findings, 2 could not tell."""
+    """Runs a command line and returns its exit code: 0 success, 1 findings, 2 failure."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # closed by the shell, `>&-`
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the end)
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
     _configure_logging()
     try:
         return _run(arguments)
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         try:
             sys.stdout.flush()
-        except OSError:  # what there is to say has been said
+        except OSError:  # the error is already reported
             _drop_output()
         return error.exit_code if isinstance(error, CommandError) else EXIT_FAILED
     except ModuleNotFoundError as error:
@@ -160,17 +160,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if library not in LIBRARIES or extra is None:
             raise
         print(
-            f"headrace: this command needs the library {library!r}, which the extra {extra!r} brings: install that "
-            f"from where Headrace came, as docs/install.md says; in its checkout: pip install '.[{extra}]'",
+            f"headrace: this command needs the library {library!r}, which the extra {extra!r} installs: reinstall "
+            f"Headrace with it, see docs/install.md; in a checkout: pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return EXIT_FAILED
     except BrokenPipeError:
-        # The reader of our output has gone (`headrace … | head`).
+        # The reader of standard output has closed the pipe, as in `headrace … | head`.
         _drop_output()
         return EXIT_OK
     except OSError as error:
-        # Each command names what it expects to fail; what is left is mostly a full disk under standard output.
+        # Commands translate the errors that they expect. The rest is mostly standard output on a full disk.
         _drop_output()
         print(f"headrace: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         return EXIT_FAILED
@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Runs one command line and lets its output out here, where it can be told that there is no place for it."""
+    """Runs a command line and flushes its output here, where a write error can be reported."""
     try:
         parser = _parser(arguments)
         if arguments:
@@ -197,14 +197,15 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written, which else the interpreter would try at its end, and complain."""
+    """Discards buffered output, which the interpreter would otherwise try to write, and report an error, when it "
+    "exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _configure_logging() -> None:
     configure_logging()
-    for chatty, level in CHATTY.items():
-        logging.getLogger(chatty).setLevel(level)
+    for library, level in LIBRARY_LOG_LEVELS.items():
+        logging.getLogger(library).setLevel(level)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -216,15 +217,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"headrace {VERSION}", help="show the version")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="headrace")
-    wanted = _command_word(arguments)
+    command = _command_word(arguments)
     for name, summary in SUBCOMMANDS.items():
-        # Without a help of its own, since the listing by groups has it.
+        # No `help`: the listing by groups shows the summary.
         subparser = subparsers.add_parser(name, description=summary[0].upper() + summary[1:] + ".")
-        if name == wanted:
+        if name == command:
             _configure(subparser, name)
-    helping = subparsers.add_parser(HELP_WORD, description="Says what a command does, as its --help.")
-    helping.add_argument("words", metavar="COMMAND", nargs="*", help="a command, and one of its verbs")
-    helping.set_defaults(run=_help)
+    help_parser = subparsers.add_parser(HELP_WORD, description="Shows the help of a command, as --help does.")
+    help_parser.add_argument("words", metavar="COMMAND", nargs="*", help="a command, and one of its verbs")
+    help_parser.set_defaults(run=_help)
     return parser
 
 
@@ -234,7 +235,7 @@ def _help(args: argparse.Namespace) -> NoReturn:
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of one subcommand, with its verbs."""
+    """Returns the parser of a subcommand, with its verbs."""
     parser = CommandParser(prog=f"headrace {name}")
     _configure(parser, name)
     return parser
@@ -248,7 +249,7 @@ def _configure(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _listing() -> str:
-    """The subcommands by groups."""
+    """Lists the subcommands by groups."""
     width = max(map(len, SUBCOMMANDS))
     groups = (
         "\n".join((f"{title}:", *(f"  {name:{width}}  {SUBCOMMANDS[name]}" for name in names)))

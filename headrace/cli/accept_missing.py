@@ -1,4 +1,4 @@
-"""`headrace accept-missing`: accepts that published files are gone."""
+"""`headrace accept-missing`: removes missing files from the record of a topic."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Takes the files of a topic out of its record that are no longer in the warehouse: removed by hand, or lost "
-        "with a disk. Files that are there stay. What is forgotten is not loaded again: restore the files if you can."
+        "Removes files that are missing in the warehouse from the record of a topic: files deleted outside of "
+        "Headrace, or lost with a disk. Existing files stay. The rows of removed files are not loaded again: restore "
+        "the files if you can."
     )
     parser.epilog = (
         examples("accept-missing orders --dry-run", "accept-missing orders --time-partition dt=2026-01-31/hr=07")
         + EXIT_CODES
     )
-    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are gone")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are missing")
     parser.add_argument(
         "--time-partition", default="", metavar="TIME_PARTITION", help="only this one, such as dt=2026-01-31/hr=07"
     )
-    parser.add_argument("--quarantine", action="store_true", help="of the topic's quarantine instead of its rows")
+    parser.add_argument("--quarantine", action="store_true", help="files of the topic's quarantine instead of its rows")
     add_rewrite_flags(parser)
 
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         }
         if args.time_partition and args.time_partition not in time_partitions:
             raise CommandError(
-                f"--time-partition: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` names them"
+                f"--time-partition: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` lists them"
             )
         report = accept_missing(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
-    return show_report(args, report, "forgotten", "nothing is missing")
+    return show_report(args, report, "removed from the record", "no file is missing")

@@ -1,5 +1,4 @@
-"""`headrace audit`: what every tier counted, compared, the first place to look when numbers differ; and what a person
-has accepted of it."""
+"""`headrace audit`: compares the counts of all tiers, and accepts explained differences."""
 
 from __future__ import annotations
 
@@ -30,27 +29,29 @@ from headrace.cli.command import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.audit.ingest import Ingested
+    from headrace.audit.ingest import IngestResult
     from headrace.audit.store import AuditStore
-    from headrace.audit.verdict import Acceptance, Period, TopicVerdict, WindowVerdict
+    from headrace.audit.verdict import Acceptance, Period, TopicResult, WindowResult
     from headrace.settings import Settings
 
 EPILOG = """
 
 A window is ten minutes of message time. Its verdict:
-  complete  every tier counted the same messages
-  pending   not equal yet, and less than audit.grace since it ended or was last counted
-  uncounted there are more than were sent: a producer that does not count sends here too
-  short     messages are missing           surplus   rows are too many, or messages where all producers count
-  mixed     some are missing, others are too many
-  unknown   a tier that must have counted is silent
-  accepted  a finding that `headrace audit accept` took, with its reason
-  past      a finding that nothing was counted for since longer than audit.findings_ttl
+  complete   all tiers counted the same messages
+  pending    the counts differ, and the window ended or was last counted less than audit.grace ago
+  skipped    fewer messages, by as many offsets as were skipped in the topic
+  untracked  more messages than the producers counted: a producer without counts also sends to the topic
+  missing    messages are missing
+  extra      more rows than messages; or more messages than sent, where all producers count
+  mismatch   the same number of messages with other content: some are missing and others are extra
+  unknown    a tier that should have counted has not
+  accepted   a finding accepted with `headrace audit accept`, with its reason
+  past       a finding without new counts for longer than audit.findings_ttl
 
 exit codes:
-  0  none of the next
-  1  short, surplus or mixed
-  2  could not tell, also when brokers or registry are down: then it compares what it has
+  0  no finding
+  1  missing, extra or mismatch
+  2  failure or unknown; without brokers or registry the report compares the counts that it has
 """
 
 
@@ -59,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     report = verbs.add_parser(
         "report",
         help="compare what producers, log and tables counted",
-        description="Reads the counts that have come since the last report and compares the tiers of every topic.",
+        description="Reads the new counts of the audit topic and compares the tiers of every topic.",
         epilog=examples(
             "audit report",
             "audit report --topic orders --format json",
@@ -72,21 +73,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     report.set_defaults(run=run)
     accept = verbs.add_parser(
         "accept",
-        help="accept findings, with the reason, so that they are none any more",
-        description="Notes that what the report finds in a topic's windows is known, and why; the report shows it with "
-        "the reason and ends 0. It is of what was found: where more goes missing later there is a finding again. The "
-        "notes are kept in audit.db.",
+        help="accept findings, with a reason",
+        description="Marks the findings in a topic's windows as accepted, with the reason. The report shows the "
+        "reason and "
+        "ends with 0. If more messages go missing later, the window is a finding again. Accepted findings are "
+        "stored in audit.db.",
         epilog=examples(
             "audit accept orders --reason 'disk of kafka-2 lost, ticket 4711'",
             "audit accept orders --since '2026-01-31 07:00Z' --until '2026-01-31 08:00Z' --reason 'ticket 4711'",
             "audit accept orders --withdraw",
         ),
     )
-    accept.add_argument("topic", metavar="TOPIC", help="the topic that the findings are of")
-    what = accept.add_mutually_exclusive_group(required=True)
-    what.add_argument("--reason", metavar="TEXT", help="why, which the report shows")
-    what.add_argument("--withdraw", action="store_true", help="make what was accepted a finding again")
-    accept.add_argument("--dry-run", action="store_true", help="show what would be accepted, and change nothing")
+    accept.add_argument("topic", metavar="TOPIC", help="the topic of the findings")
+    action = accept.add_mutually_exclusive_group(required=True)
+    action.add_argument("--reason", metavar="TEXT", help="the reason that the report shows")
+    action.add_argument("--withdraw", action="store_true", help="turn accepted findings into findings again")
+    accept.add_argument("--dry-run", action="store_true", help="show what would be accepted, without storing it")
     _add_flags(accept)
     accept.set_defaults(run=accept_findings)
 
@@ -95,17 +97,20 @@ _AGO = re.compile(r"(\d{1,12})(m|h|d)")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    when = "windows of message time"
+    windows = "windows of message time"
     parser.add_argument(
-        "--since", type=_instant_ms, metavar="TIME", help=f"{when} from TIME on: 2026-01-31, '2026-01-31 07:10Z', or 7d"
+        "--since",
+        type=_instant_ms,
+        metavar="TIME",
+        help=f"{windows} from TIME on: 2026-01-31, '2026-01-31 07:10Z', or 7d",
     )
-    parser.add_argument("--until", type=_instant_ms, metavar="TIME", help=f"{when} that begin before TIME")
+    parser.add_argument("--until", type=_instant_ms, metavar="TIME", help=f"{windows} that begin before TIME")
     add_settings_flags(parser, ("registry.url", "kafka.bootstrap_servers"))
     add_format_flag(parser)
 
 
 def _instant_ms(text: str) -> int:
-    """A day or time (UTC unless it says otherwise), or how long ago, in milliseconds since 1970."""
+    """Parses a day, a time (UTC by default) or an age such as 7d, into milliseconds since 1970."""
     from headrace.settings.values import Duration
 
     if _AGO.fullmatch(text):
@@ -114,7 +119,8 @@ def _instant_ms(text: str) -> int:
         instant = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time; expected a day such as 2026-01-31, a time such as '2026-01-31 07:10Z', or how long "
+            f"{text!r} is not a time; expected a day such as 2026-01-31, a time such as '2026-01-31 07:10Z', or how "
+            f"long "
             "ago, such as 7d"
         ) from error
     return round((instant if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
@@ -122,90 +128,94 @@ def _instant_ms(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.audit.errors import AuditError
-    from headrace.audit.report import as_json, has_findings, worst_state
+    from headrace.audit.report import as_json, has_findings, worst_verdict
     from headrace.audit.store import DATABASE_NAME, AuditStore
-    from headrace.audit.verdict import State
+    from headrace.audit.verdict import AuditVerdict
 
     settings = settings_from(args)
     try:
         with AuditStore(settings.data_dir / DATABASE_NAME) as store:
-            ingested, outage = _bring_up_to_date(store, settings)
-            verdicts = _reconcile(store, settings, args.topic, _period(args))
+            ingested, outage = _ingest_counts(store, settings)
+            results = _reconcile(store, settings, args.topic, _period(args))
     except AuditError as error:
         raise CommandError(str(error)) from error
-    if args.topic is not None and not verdicts:
+    if args.topic is not None and not results:
         raise CommandError(f"no tier has counted the topic {args.topic!r} in this period")
     if args.format == "json":
-        print_json({**as_json(verdicts, ingested.bad), "not_fresh": outage})
+        print_json({**as_json(results, ingested.bad), "not_fresh": outage})
     else:
-        _print_text(verdicts, ingested)
+        _print_text(results, ingested)
     if outage:
-        # Findings too may come of the counts that are missing.
+        # Missing counts may also cause findings.
         raise CommandError(
-            f"this is not fresh, since counts that were published lately are not in it: {outage}; "
-            "ask again when brokers and registry answer"
+            f"the report lacks recent counts: {outage}; repeat it when brokers and registry are available"
         )
-    if has_findings(verdicts):
+    if has_findings(results):
         return EXIT_FINDINGS
-    return EXIT_FAILED if worst_state(verdicts) is State.UNKNOWN else EXIT_OK
+    return EXIT_FAILED if worst_verdict(results) is AuditVerdict.UNKNOWN else EXIT_OK
 
 
 def accept_findings(args: argparse.Namespace) -> int:
-    """Notes the topic's findings as accepted, or takes that back, and shows them."""
+    """Accepts the topic's findings, or withdraws acceptances, and prints them."""
     from headrace.audit.errors import AuditError
     from headrace.audit.store import DATABASE_NAME, AuditStore
 
     settings = settings_from(args)
     try:
         with AuditStore(settings.data_dir / DATABASE_NAME) as store:
-            _, outage = _bring_up_to_date(store, settings)
-            (verdict, *_) = _reconcile(store, settings, args.topic, _period(args)) or (None,)
-            windows = verdict.windows if verdict is not None else ()
+            _, outage = _ingest_counts(store, settings)
+            (result, *_) = _reconcile(store, settings, args.topic, _period(args)) or (None,)
+            windows = result.windows if result is not None else ()
             if args.withdraw:
-                chosen = _withdrawn(store, args.topic, windows)
+                acceptances = _acceptances_to_withdraw(store, args.topic, windows)
                 if not args.dry_run:
-                    store.withdraw(chosen)
+                    store.withdraw(acceptances)
             else:
                 if outage:
-                    raise CommandError(f"what is found now may come of counts that are missing: {outage}")
-                chosen = _accepted(args.topic, windows, args.reason)
+                    raise CommandError(f"findings cannot be accepted while counts may be missing: {outage}")
+                acceptances = _acceptances(args.topic, windows, args.reason)
                 if not args.dry_run:
-                    store.accept(chosen)
+                    store.accept(acceptances)
     except AuditError as error:
         raise CommandError(str(error)) from error
-    _print_accepted(args, chosen)
+    _print_accepted(args, acceptances)
     return EXIT_OK
 
 
-def _accepted(topic: str, windows: Sequence[WindowVerdict], reason: str) -> list[Acceptance]:
-    from headrace.audit.verdict import MAY_END, Acceptance
+def _acceptances(topic: str, windows: Sequence[WindowResult], reason: str) -> list[Acceptance]:
+    from headrace.audit.verdict import EXPIRABLE, Acceptance
 
     if not reason.strip():
-        raise CommandError("the reason is empty; expected why these findings are none")
-    who, now_ms = pwd.getpwuid(os.getuid()).pw_name, time.time_ns() // 1_000_000
+        raise CommandError("--reason is empty; expected an explanation of the findings")
+    user, now_ms = pwd.getpwuid(os.getuid()).pw_name, time.time_ns() // 1_000_000
     return [
-        Acceptance(topic, window.facts.window_start_ms, window.state, window.difference, reason, who, now_ms)
+        Acceptance(topic, window.facts.window_start_ms, window.verdict, window.difference, reason, user, now_ms)
         for window in windows
-        if window.state in MAY_END
+        if window.verdict in EXPIRABLE
     ]
 
 
-def _withdrawn(store: AuditStore, topic: str, windows: Sequence[WindowVerdict]) -> list[Acceptance]:
+def _acceptances_to_withdraw(store: AuditStore, topic: str, windows: Sequence[WindowResult]) -> list[Acceptance]:
     starts = {window.facts.window_start_ms for window in windows}
     return [one for one in store.accepted() if one.topic == topic and one.window_start_ms in starts]
 
 
-def _print_accepted(args: argparse.Namespace, chosen: Sequence[Acceptance]) -> None:
-    from headrace.audit.window import many, window_text
+def _print_accepted(args: argparse.Namespace, acceptances: Sequence[Acceptance]) -> None:
+    from headrace.audit.window import count_text, window_text
 
     if args.format == "json":
-        print_json([{"window": window_text(one.window_start_ms), **dataclasses.asdict(one)} for one in chosen])
+        print_json([{"window": window_text(one.window_start_ms), **dataclasses.asdict(one)} for one in acceptances])
         return
-    rows = [(window_text(one.window_start_ms), one.state.value, f"{one.difference:+,}", one.reason) for one in chosen]
+    rows = [
+        (window_text(one.window_start_ms), one.verdict.value, f"{one.difference:+,}", one.reason) for one in acceptances
+    ]
     if rows:
         print_table(("window", "verdict", "messages", "reason"), rows, right=(2,))
-    what = "findings again" if args.withdraw else "accepted"
-    print(f"{'dry run: would be ' if args.dry_run else ''}{what}: {many(len(chosen), 'window')} of {args.topic}")
+    action = "findings again" if args.withdraw else "accepted"
+    print(
+        f"{'dry run: would be ' if args.dry_run else ''}{action}: {count_text(len(acceptances), 'window')} of "
+        f"{args.topic}"
+    )
 
 
 def _period(args: argparse.Namespace) -> Period:
@@ -214,20 +224,20 @@ def _period(args: argparse.Namespace) -> Period:
     return Period(args.since, args.until)
 
 
-def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, str]:
-    """Adds what came on the audit topic, and what producers that died on this machine left in their spools.
+def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult, str]:
+    """Adds the new messages of the audit topic, and the counts in the spools of dead producers on this machine.
 
-    Also says why the audit topic could not be read, "" when it was.
+    Also returns the reason why the audit topic could not be read, or "".
     """
     from headrace.audit.errors import IngestFailed
-    from headrace.audit.ingest import Ingested, ingest
-    from headrace.audit.spool import left_spools
+    from headrace.audit.ingest import IngestResult, ingest
+    from headrace.audit.spool import leftover_spools
     from headrace.clients.audit_publisher import spool_directories
     from headrace.kafka_wire.of_settings import NotLetIn, client_options
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
 
-    ingested, outage = Ingested(), ""
+    ingested, outage = IngestResult(), ""
     registry = registry_client(settings)
     try:
         ingested = ingest(
@@ -241,16 +251,16 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
     finally:
         registry.close()
     for directory in spool_directories(settings):
-        for spool in left_spools(directory):
-            # The files stay: the next producer publishes them for the other readers of the audit topic.
+        for spool in leftover_spools(directory):
+            # The files stay: the next producer publishes them to the audit topic for its other readers.
             with spool:
                 store.add_rows(spool.rows)
     return ingested, outage
 
 
-def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: Period) -> tuple[TopicVerdict, ...]:
+def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: Period) -> tuple[TopicResult, ...]:
     from headrace.audit.reconcile import reconcile_topics
-    from headrace.audit.verdict import Ruling
+    from headrace.audit.verdict import FindingPolicy
 
     topics = [topic for topic in store.topics() if topic != settings.audit.topic]
     if only is not None:
@@ -258,8 +268,8 @@ def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: 
             raise CommandError(f"no tier has counted the topic {only!r}; counted: {', '.join(topics) or 'none yet'}")
         topics = [only]
     patterns = settings.audit.counted_topics
-    ruling = Ruling(
-        all_count=lambda topic: any(re.fullmatch(pattern, topic) for pattern in patterns),
+    policy = FindingPolicy(
+        all_producers_count=lambda topic: any(re.fullmatch(pattern, topic) for pattern in patterns),
         accepted=store.accepted(),
         findings_ttl_ms=settings.audit.findings_ttl.ms,
     )
@@ -268,25 +278,25 @@ def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: 
         {topic: store.offset_check(topic) for topic in topics},
         now_ms=time.time_ns() // 1_000_000,
         grace_ms=settings.audit.grace.ms,
-        ruling=ruling,
+        policy=policy,
         period=period,
     )
 
 
-def _print_text(verdicts: Sequence[TopicVerdict], ingested: Ingested) -> None:
+def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
     from headrace.audit.report import MEANINGS, topic_lines, topics_listing
 
-    if not verdicts:
-        print("no tier has counted anything yet: produce with headrace.Producer, or load a topic")
+    if not results:
+        print("no counts yet: produce with headrace.Producer, or load a topic with headrace.Producer, or load a topic")
         return
-    listing = topics_listing(verdicts)
+    listing = topics_listing(results)
     print_table(listing.header, listing.rows, listing.right)
     print()
-    for verdict in verdicts:
-        for line in topic_lines(verdict):
+    for result in results:
+        for line in topic_lines(result):
             print_report_line(line)
     print()
     for column, meaning in MEANINGS.items():
         print(f"{column}: {meaning}")
     if ingested.bad:
-        print(f"{ingested.bad} messages of the audit topic are no audit rows and were passed over", file=sys.stderr)
+        print(f"{ingested.bad} messages of the audit topic are not audit rows and were skipped", file=sys.stderr)

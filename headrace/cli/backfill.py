@@ -1,4 +1,4 @@
-"""`headrace backfill`: files made again from what the brokers still hold."""
+"""`headrace backfill`: rewrites files from the messages that the brokers still have."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TIME_PARTITION = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Reads the messages of a topic's hours (or days) from the brokers again, by the schema and settings of now, "
-        "and puts new files in the place of the old ones: where files were damaged or removed by hand, or a setting "
-        "was changed. The old files are never read. Nothing is replaced unless exactly as many messages come as they "
-        "hold. Safe beside loads."
+        "Reads the messages of a topic's hours (or days) from the brokers again, with the current schema and "
+        "settings, and replaces the old files: after files were damaged or deleted, or after a change of settings. "
+        "The old files are not read. Files are replaced only if the brokers return exactly as many messages as they "
+        "hold. Safe while loads run."
     )
     parser.epilog = (
         examples(
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         + EXIT_CODES
     )
-    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are made again")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are rewritten")
     parser.add_argument(
         "--from",
         dest="first",
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="last",
         metavar="TIME_PARTITION",
         required=True,
-        help="the last one, included; a day means all of its hours",
+        help="the last one, inclusive; a day means all of its hours",
     )
     add_rewrite_flags(parser, ("registry.url", "loader.tasks"))
 
@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     for flag, time_partition in (("--from", args.first), ("--to", args.last)):
         if not TIME_PARTITION.fullmatch(time_partition):
             raise CommandError(
-                f"{flag}: expected a time partition such as dt=2026-01-31/hr=07 or dt=2026-01-31, found {time_partition}"
+                f"{flag}: expected a time partition such as dt=2026-01-31/hr=07 or dt=2026-01-31, found "
+                f"{time_partition}"
             )
     if args.first > args.last and not args.first.startswith(f"{args.last}/"):
         raise CommandError(f"--to: {args.last} is before --from {args.first}")
@@ -74,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         checked_topics(load.rewrites, [args.topic])
         known = load.rewrites.log.state.topics[args.topic]
         if known.partition_by == "day" and "/" in args.first + args.last:
-            raise CommandError(f"--from, --to: the table of {args.topic} has days and no hours, such as dt=2026-01-31")
+            raise CommandError(
+                f"--from, --to: the table of {args.topic} is partitioned by day; expected days such as dt=2026-01-31"
+            )
         ports = BackfillPorts(
             rewrites=load.rewrites,
             cluster=load.ports.cluster,
@@ -109,7 +112,7 @@ def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
     files = sum(one.files for one in report.time_partitions)
     if files:
         done = _done(report, files, is_dry)
-        print(f"{report.files_asked:,} files are in the period; with those that share offsets, {done}")
+        print(f"{report.files_asked:,} files are in the period; with files that share offsets, {done}")
     elif not report.files_asked:
         print("no files are in the period")
     else:

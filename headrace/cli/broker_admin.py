@@ -1,4 +1,4 @@
-"""`headrace broker topics` and `groups`: what running brokers tell of themselves, ours or Apache Kafka's."""
+"""`headrace broker topics` and `groups`: reports of running brokers, the bundled one or Apache Kafka."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """Offsets and bytes are None where the leader did not tell them."""
+    """Offsets and bytes are None where the leader did not report them."""
 
     partition: int
     leader: int
@@ -39,7 +39,7 @@ class PartitionRow:
 
     @property
     def records(self) -> int | None:
-        """Offsets in the log: records, and what compaction and transactions took of them."""
+        """Offsets in the log: records, plus the offsets removed by compaction and taken by transaction markers."""
         return None if self.start is None or self.end is None else self.end - self.start
 
 
@@ -54,7 +54,8 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """`committed` is None of a partition that is assigned and has no offset yet; `member` has it now, "" for nobody."""
+    """`committed` is None for an assigned partition without a committed offset. `member` is the assigned member's id,
+    or ""."""
 
     topic: str
     partition: int
@@ -71,20 +72,21 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Adds `topics` and `groups` to the verbs of `headrace broker`."""
     topics = verbs.add_parser(
         "topics",
-        help="show topics, their partitions and sizes, as running brokers tell",
+        help="show the topics of running brokers, with partitions and sizes",
         description="Shows every topic with its partitions, offsets, size and the configuration that differs from the "
-        "brokers'; of one topic each partition. Asks brokers over the Kafka protocol, the bundled one or others.",
+        "brokers' defaults; for a named topic, each partition. Works with all Kafka brokers.",
         epilog=examples("broker topics", "broker topics orders", "broker topics --format json"),
     )
     topics.add_argument("topic", nargs="?", metavar="TOPIC", help="each partition of this topic (default: all topics)")
-    topics.add_argument("--internal", action="store_true", help="also the brokers' own topics")
+    topics.add_argument("--internal", action="store_true", help="include the brokers' internal topics")
     _add_flags(topics)
     topics.set_defaults(run_verb=run_topics)
     groups = verbs.add_parser(
         "groups",
-        help="show consumer groups, members and lag, as running brokers tell",
-        description="Shows every consumer group with its state, members and lag; of one group its members and each "
-        "partition. The lag counts offsets from the committed one to the end of the log.",
+        help="show the consumer groups of running brokers, with members and lag",
+        description="Shows every consumer group with its state, members and lag; for a named group, its members and "
+        "each "
+        "partition. The lag is the number of offsets from the committed one to the log end.",
         epilog=examples("broker groups", "broker groups shop", "broker groups --format json"),
     )
     groups.add_argument("group", nargs="?", metavar="GROUP", help="members and partitions of this group (default: all)")
@@ -99,9 +101,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
-    """
+    """Connects to the configured brokers.
+
     Raises:
-        CommandError: no broker answers, or they refuse.
+        CommandError: no broker can be reached, or they reject the connection or a request.
     """
     from headrace.kafka_wire.cluster import KafkaCluster
     from headrace.kafka_wire.errors import KafkaError
@@ -144,9 +147,9 @@ def _topic_rows(
 
     topics = {name: one for name, one in sorted(metadata.topics.items()) if with_internal or not one.is_internal}
     notes = [f"topic {name}: {one.error}" for name, one in topics.items() if one.error]
-    places = [TopicPartition(name, index) for name, one in topics.items() for index in sorted(one.partitions)]
-    starts, start_notes = _offsets(cluster, places, "earliest")
-    ends, _ = _offsets(cluster, places, "latest")
+    topic_partitions = [TopicPartition(name, index) for name, one in topics.items() for index in sorted(one.partitions)]
+    starts, start_notes = _offsets(cluster, topic_partitions, "earliest")
+    ends, _ = _offsets(cluster, topic_partitions, "latest")
     sizes, errors = cluster.ask_all(log_sizes)
     notes += [*start_notes, *(f"sizes of node {node}: {error}" for node, error in errors.items())]
     try:
@@ -158,18 +161,18 @@ def _topic_rows(
     for name, one in topics.items():
         partitions = []
         for index, known in sorted(one.partitions.items()):
-            place = TopicPartition(name, index)
-            size = sizes.get(known.leader, {}).get(place)
-            partitions.append(PartitionRow(index, known.leader, starts.get(place), ends.get(place), size))
+            tp = TopicPartition(name, index)
+            size = sizes.get(known.leader, {}).get(tp)
+            partitions.append(PartitionRow(index, known.leader, starts.get(tp), ends.get(tp), size))
         rows.append(TopicRow(name, one.topic_id, one.is_internal, configs.get(name, {}), tuple(partitions)))
     return rows, notes
 
 
 def _offsets(
-    cluster: KafkaCluster, places: Iterable[TopicPartition], which: Any
+    cluster: KafkaCluster, topic_partitions: Iterable[TopicPartition], position: Any
 ) -> tuple[Mapping[TopicPartition, int], list[str]]:
-    answers = cluster.offset_answers(places, which, read_committed=False)
-    return answers.offsets, [f"{tp.topic}-{tp.partition}: {reason}" for tp, reason in answers.errors.items()]
+    responses = cluster.offset_answers(topic_partitions, position, read_committed=False)
+    return responses.offsets, [f"{tp.topic}-{tp.partition}: {reason}" for tp, reason in responses.errors.items()]
 
 
 def _print_topics(rows: Iterable[TopicRow]) -> None:
@@ -191,9 +194,9 @@ def _print_topics(rows: Iterable[TopicRow]) -> None:
 
 def _print_partitions(row: TopicRow) -> None:
     facts = [f"{name}={value}" for name, value in sorted(row.configs.items())]
-    kind = ", of the brokers" if row.is_internal else ""
+    kind = ", internal" if row.is_internal else ""
     print(styled(f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{kind}", "head"))
-    print(f"configuration: {' '.join(facts) or 'as the brokers have it'}")
+    print(f"configuration: {' '.join(facts) or 'default'}")
     print_table(
         ("partition", "leader", "start", "end", "offsets", "MB"),
         [
@@ -244,9 +247,9 @@ def run_groups(args: argparse.Namespace) -> int:
         notes += [f"group {one.group_id}: {one.error}" for one in found if one.error]
         if not by_node and errors:
             raise CommandError("; ".join(errors.values()))
-        ends, end_notes = _offsets(cluster, sorted({place for one in found for place in _places(one)}), "latest")
+        ends, end_notes = _offsets(cluster, sorted({tp for one in found for tp in _topic_partitions(one)}), "latest")
     if args.group is not None and not found:
-        raise CommandError(f"there is no consumer group {args.group!r}{'; ' + '; '.join(notes) if notes else ''}")
+        raise CommandError(f"consumer group {args.group!r} does not exist{'; ' + '; '.join(notes) if notes else ''}")
     lags = {one.group_id: _lag_rows(one, ends) for one in found}
     notes += end_notes
     if args.format == "json":
@@ -260,15 +263,15 @@ def run_groups(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _places(group: Group) -> set[TopicPartition]:
-    return {*group.committed, *(place for member in group.members for place in member.assigned)}
+def _topic_partitions(group: Group) -> set[TopicPartition]:
+    return {*group.committed, *(tp for member in group.members for tp in member.assigned)}
 
 
 def _lag_rows(group: Group, ends: Mapping[TopicPartition, int]) -> list[LagRow]:
-    holders = {place: member.member_id for member in group.members for place in member.assigned}
+    members = {tp: member.member_id for member in group.members for tp in member.assigned}
     return [
-        LagRow(place.topic, place.partition, group.committed.get(place), ends.get(place), holders.get(place, ""))
-        for place in sorted(_places(group))
+        LagRow(tp.topic, tp.partition, group.committed.get(tp), ends.get(tp), members.get(tp, ""))
+        for tp in sorted(_topic_partitions(group))
     ]
 
 
@@ -332,7 +335,7 @@ def _group_json(group: Group, rows: Iterable[LagRow]) -> dict[str, Any]:
                 "instance_id": one.instance_id,
                 "client_id": one.client_id,
                 "host": one.host,
-                "partitions": [{"topic": place.topic, "partition": place.partition} for place in one.assigned],
+                "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in one.assigned],
             }
             for one in group.members
         ],
@@ -351,7 +354,7 @@ def _group_json(group: Group, rows: Iterable[LagRow]) -> dict[str, Any]:
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:
-    """The sum of what is known, None where nothing is."""
+    """Returns the sum of the known numbers, or None if all are unknown."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
 

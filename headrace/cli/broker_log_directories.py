@@ -1,4 +1,4 @@
-"""`headrace broker dump` and `verify`: what the files of the bundled broker hold, read without it."""
+"""`headrace broker dump` and `verify`: reads the log directories of the bundled broker without the broker."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from headrace.broker.inspect.dump import Dumped, DumpedBatch, DumpedRecord
     from headrace.broker.inspect.verify import PartitionReport
 
-FINDINGS_SHOWN_MAX = 20  # of a partition; json has more
+FINDINGS_SHOWN_MAX = 20  # of a partition; --format json has more
 KEY_CHARS_MAX = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DUMP_CODES = """
 
 exit codes:
-  0  all that was asked for is whole
-  1  some of it is damaged; each place is named
-  2  could not tell
+  0  no damage in the requested range
+  1  damage; the output names each position
+  2  failure
 """
 VERIFY_CODES = """
 
-What is compared:
-  batches      each is whole and passes its CRC, at offsets that ascend within its segment
-  offsets      none is missing, but in a compacted topic
-  indexes      say where batches are, and how old, as the batches do
-  checkpoints  what was forced to disk is there
-  epochs       batches are of the leader epoch that the partition's file says
-  producers    batches that the newest snapshot of idempotent producers knows of are there
+Checks:
+  batches      each batch is complete and passes its CRC; offsets ascend within a segment
+  offsets      no offset is missing, except in a compacted topic
+  indexes      positions and timestamps match the batches
+  checkpoints  offsets recorded as fsynced exist
+  epochs       leader epochs of batches match the partition's epoch file
+  producers    the batches in the newest snapshot of idempotent producers exist
 
-A note is what a start puts right by itself, such as the end of a log after a crash.
+A note is a condition that the broker repairs at its start, such as an incomplete end of a log after a crash.
 
 exit codes:
-  0  all is well, perhaps with notes
+  0  no findings; there may be notes
   1  findings: each names its file and position
-  2  could not tell
+  2  failure
 """
 
 
@@ -61,9 +61,9 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Adds `dump` and `verify` to the verbs of `headrace broker`."""
     dump = verbs.add_parser(
         "dump",
-        help="show the batches and records of a partition's files",
-        description="Reads the files of one partition, batch by batch, and changes nothing: also while a broker runs, "
-        "which is not asked. Bytes that are no batches are named, with where the log goes on.",
+        help="print the batches and records of a partition",
+        description="Prints the batches in the files of a partition. Changes nothing, and may run while the broker "
+        "runs. For damaged bytes it prints the position and the offset at which the log continues.",
         epilog=examples(
             "broker dump orders 0",
             "broker dump orders 0 --offset 1500:1520 --records",
@@ -78,18 +78,17 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="FIRST[:END]",
         type=_range,
         default=(0, None),
-        help="only what has offsets from FIRST up to, and not including, END (default: all)",
+        help="only offsets from FIRST up to, but not including, END (default: all)",
     )
-    dump.add_argument("--records", action="store_true", help="also each record: offset, time, key, size, headers")
+    dump.add_argument("--records", action="store_true", help="print each record: offset, time, key, size, headers")
     _add_flags(dump)
     dump.set_defaults(run_verb=run_dump)
     verify = verbs.add_parser(
         "verify",
-        help="check all files of a broker that does not run",
-        description="Reads every batch of a data directory and compares what the files beside them say, and changes "
-        "nothing. The broker must not run meanwhile; of a copy of its directory, taken while it ran, the end of a log "
-        "may "
-        "be cut off, which is a note.",
+        help="check all files of a stopped broker",
+        description="Reads every batch in a log directory and compares it with the index, checkpoint and snapshot "
+        "files. Changes nothing. The broker must be stopped. In a copy made while the broker ran, the "
+        "end of a log may be incomplete, which is a note.",
         epilog=examples("broker verify", "broker verify --directory /backup/broker --format json") + VERIFY_CODES,
     )
     _add_flags(verify)
@@ -101,7 +100,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "--directory",
         type=Path,
         metavar="PATH",
-        help="the broker's own directory (default: broker in the data directory)",
+        help="log directory of the broker (default: broker in the data directory)",
     )
     add_settings_flags(parser, ())
     add_format_flag(parser)
@@ -110,18 +109,19 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _range(text: str) -> tuple[int, int | None]:
     match = re.fullmatch(r"(\d{1,18})(?::(\d{1,18})?)?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected FIRST or FIRST:END in whole numbers, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected FIRST or FIRST:END as integers, found {text!r}")
     first, end = int(match[1]), int(match[2]) if match[2] else None
     if end is not None and end <= first:
         raise argparse.ArgumentTypeError(f"expected an END above FIRST, found {text!r}")
     return first, end
 
 
-def _directory(args: argparse.Namespace) -> Path:
+def _log_directory(args: argparse.Namespace) -> Path:
     directory: Path = args.directory if args.directory is not None else settings_from(args).data_dir / "broker"
     if not directory.is_dir():
         raise CommandError(
-            f"{directory}: there is no such directory; name the broker's with --directory, or --data-dir above it"
+            f"{directory} does not exist; name the broker's log directory with --directory, or its parent with "
+            "--data-dir"
         )
     return directory
 
@@ -129,31 +129,33 @@ def _directory(args: argparse.Namespace) -> Path:
 def run_dump(args: argparse.Namespace) -> int:
     from headrace.broker.inspect.dump import DumpedDamage, dump
 
-    directory = _directory(args)
-    place = directory / f"{args.topic}-{args.partition}"
-    if args.partition < 0 or not place.is_dir() or place.parent != directory:
+    directory = _log_directory(args)
+    partition_directory = directory / f"{args.topic}-{args.partition}"
+    if args.partition < 0 or not partition_directory.is_dir() or partition_directory.parent != directory:
         raise CommandError(
-            f"{directory} has no partition {args.topic}-{args.partition}{_others(directory, args.topic)}"
+            f"{directory} has no partition {args.topic}-{args.partition}{_existing_partitions(directory, args.topic)}"
         )
     start, end = args.offset
     damaged = False
     try:
-        for found in dump(place, start, end, with_records=args.records):
+        for found in dump(partition_directory, start, end, with_records=args.records):
             damaged |= isinstance(found, DumpedDamage)
             for line in [json.dumps(_dumped_json(found))] if args.format == "json" else _dumped_lines(found):
                 sys.stdout.write(line + "\n")
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CommandError(f"{error.filename or place} cannot be read: {error.strerror or error}") from error
+        raise CommandError(
+            f"{error.filename or partition_directory} cannot be read: {error.strerror or error}"
+        ) from error
     return EXIT_FINDINGS if damaged else EXIT_OK
 
 
-def _others(directory: Path, topic: str) -> str:
-    """What of this topic is there."""
+def _existing_partitions(directory: Path, topic: str) -> str:
+    """Returns the existing partitions of the topic, for the error message."""
     name = re.compile(rf"{re.escape(topic)}-(\d+)")
     numbers = sorted(int(match[1]) for entry in directory.iterdir() if (match := name.fullmatch(entry.name)))
-    return f"; of this topic it has {', '.join(map(str, numbers[:10]))}" if numbers else ""
+    return f"; existing partitions: {', '.join(map(str, numbers[:10]))}" if numbers else ""
 
 
 def _dumped_lines(found: Dumped) -> Iterator[str]:
@@ -161,8 +163,8 @@ def _dumped_lines(found: Dumped) -> Iterator[str]:
 
     if isinstance(found, DumpedDamage):
         yield (
-            f"DAMAGE: {found.file} position {found.position}: {found.reason}; {found.byte_count:,} bytes are no "
-            f"batches, from offset {found.next_offset} on"
+            f"DAMAGE: {found.file} position {found.position}: {found.reason}; {found.byte_count:,} damaged bytes; "
+            f"the log continues at offset {found.next_offset}"
         )
         return
     header = found.header
@@ -172,7 +174,7 @@ def _dumped_lines(found: Dumped) -> Iterator[str]:
     facts += [*_marks(found), f"epoch {header.leader_epoch}", f"{found.file}:{found.position}"]
     yield f"{header.base_offset}-{header.last_offset}  " + "  ".join(facts)
     if found.undecoded_reason:
-        yield f"  its records are not shown: {found.undecoded_reason}"
+        yield f"  records not shown: {found.undecoded_reason}"
     for record in found.records or ():
         yield _record_line(record)
 
@@ -269,7 +271,7 @@ def _dumped_json(found: Dumped) -> dict[str, Any]:
 
 
 def _key_json(key: bytes) -> str | dict[str, str]:
-    """Text as a text, and what is none in hexadecimal digits."""
+    """Returns text as it is, and binary keys in hexadecimal."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -281,7 +283,7 @@ def run_verify(args: argparse.Namespace) -> int:
     from headrace.broker.errors import BrokerError, DataDirectoryInUse
     from headrace.broker.inspect.verify import verify
 
-    directory = _directory(args)
+    directory = _log_directory(args)
     verified = []
     try:
         with exclude_brokers(directory), steps_shown() as show:

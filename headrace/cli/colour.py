@@ -1,4 +1,4 @@
-"""Colours of reports on a terminal; none in files and pipes, with NO_COLOR (no-color.org) or on a dumb one."""
+"""Colours of reports on a terminal. Files, pipes, NO_COLOR (no-color.org) and TERM=dumb get none."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 STYLES: Mapping[str, str] = {"bad": "1;31", "warn": "1;33", "good": "1;32", "head": "1"}
-"""The parameters of SGR sequences (ECMA-48)."""
+"""Parameters of SGR sequences (ECMA-48), by style."""
 
 WORD_STYLES: Mapping[str, str] = {
     "PROBLEM": "bad",
-    "NOT MENDED": "bad",
+    "NOT REPAIRED": "bad",
     "FINDING": "bad",
-    "short": "bad",
-    "surplus": "bad",
-    "mixed": "bad",
+    "missing": "bad",
+    "extra": "bad",
+    "mismatch": "bad",
     "schema changed": "warn",
     "schema changes": "warn",
     "waiting": "warn",
     "note": "warn",
     "unknown": "warn",
-    "uncounted": "warn",
+    "untracked": "warn",
     "pending": "warn",
     "accepted": "warn",
     "past": "warn",
-    "passed over": "warn",
+    "skipped": "warn",
     "left out": "warn",
-    "left as it is": "warn",
     "ok": "good",
     "complete": "good",
 }
-"""What the words mean that begin a line of a report, or are the whole of a table's cell."""
+"""Styles of words at the start of a report line, and of words that fill a table cell."""
 
 _FIRST_WORDS = re.compile(rf"( *)({'|'.join(sorted(WORD_STYLES, key=len, reverse=True))})(?=[: ])")
 _CELL = re.compile(rf"(?<=  )({'|'.join(WORD_STYLES)})(?=  |$)")
@@ -44,12 +43,12 @@ def shows_colours(stream: TextIO) -> bool:
 
 
 def styled(text: str, style: str, stream: TextIO | None = None) -> str:
-    """The text in a style of `STYLES` where the stream (standard output) shows colours."""
+    """Returns the text in a style of `STYLES` if the stream (default: standard output) shows colours."""
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if shows_colours(stream or sys.stdout) else text
 
 
 def print_report_line(line: str, stream: TextIO | None = None, *, flush: bool = False) -> None:
-    """Prints a line of a report; what kind of line it is, its first words say in their colour."""
+    """Prints a line of a report. Its first words are coloured if they are in `WORD_STYLES`."""
     out = stream or sys.stdout
     first = _FIRST_WORDS.match(line)
     if first is not None:
@@ -58,7 +57,7 @@ def print_report_line(line: str, stream: TextIO | None = None, *, flush: bool = 
 
 
 def styled_table(lines: Sequence[str]) -> list[str]:
-    """The lines of a table: names of columns stand out, and cells that are one of `WORD_STYLES` have their colour."""
+    """Colours the lines of a table: the column names, and cells that are in `WORD_STYLES`."""
     header, rule, *rows = lines
     return [
         styled(header, "head"),

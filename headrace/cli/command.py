@@ -1,4 +1,4 @@
-"""What every subcommand shares: how its line is read, its exit codes and the common flags."""
+"""Shared parts of the subcommands: argument parser, exit codes, common flags, output of JSON and tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.cli.colour import styled, styled_table
 from headrace.pipeline.text_table import table_lines
 from headrace.settings import Settings, home_directory, load_settings, setting_origins
 
-_HEADING = re.compile(r"^(?:usage:|[a-z][^:\n]*:$)", re.MULTILINE)  # of a help's parts
-SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
+_HEADING = re.compile(r"^(?:usage:|[a-z][^:\n]*:$)", re.MULTILINE)  # headings in help texts
+SETTING_PREFIX = "setting:"  # prefix of the argparse `dest` of flags that set a key of the settings
 EXIT_OK = 0
-EXIT_FINDINGS = 1  # the command ran and found something a person must act on
-EXIT_FAILED = 2  # it could not tell: usage, settings, input or output
+EXIT_FINDINGS = 1  # findings that need action
+EXIT_FAILED = 2  # failure: usage, settings, input or output
 
 
 class CommandError(Exception):
@@ -33,22 +33,23 @@ class CommandError(Exception):
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Fills a text of one paragraph and leaves one of several lines, such as examples, as it is."""
+    """Wraps text of one paragraph; leaves text of several lines, such as examples, as it is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text.rstrip() if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Tells a mistake in one line, with the word that was probably meant."""
+    """Reports a usage error in one line, with a suggestion for a misspelt word."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what is not known here, where its neighbours are known, and not in the parser around this one."""
+        """Rejects unknown arguments in the parser of the verb, where the valid ones are known, instead of in its
+        parent."""
         words = [str(word) for word in (sys.argv[1:] if args is None else args)]
-        self._refuse_unknown_options(words)
+        self._reject_unknown_options(words)
         known, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(f"{' '.join(map(repr, unknown))} is not expected here")
@@ -61,8 +62,9 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_FAILED, f"{self.prog}: {message}; see: {self.prog} --help\n")
 
-    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """Before argparse does, which would take the value of an unknown option for a verb and complain of that."""
+    def _reject_unknown_options(self, words: Sequence[str]) -> None:
+        """Rejects an unknown option before argparse, which would take the option's value for a verb and report that
+        instead."""
         has_verbs = any(action.nargs == argparse.PARSER for action in self._actions)
         options = [option for option in self._option_string_actions if option.startswith("--")]
         for before, word in zip(("", *words), words, strict=False):
@@ -71,21 +73,21 @@ class CommandParser(argparse.ArgumentParser):
                 return
             name = word.partition("=")[0]
             if word.startswith("--") and " " not in name and not any(option.startswith(name) for option in options):
-                self.error(f"there is no option {name}{_probably_meant(name, options)}")
+                self.error(f"there is no option {name}{_suggestion(name, options)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
         kind = action.option_strings[-1] if action.option_strings else str(action.metavar).lower()
-        meant = _probably_meant(str(value), choices) or f"; expected one of {', '.join(choices)}"
-        self.error(f"there is no {kind} {value!r}{meant}")
+        suggestion = _suggestion(str(value), choices) or f"; expected one of {', '.join(choices)}"
+        self.error(f"there is no {kind} {value!r}{suggestion}")
 
 
-def _probably_meant(word: str, words: Sequence[str]) -> str:
-    """The end of a sentence, or nothing."""
-    near = difflib.get_close_matches(word, words, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def _suggestion(word: str, words: Sequence[str]) -> str:
+    """Returns " (did you mean …?)", or "" without a similar word."""
+    similar = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +103,13 @@ class Flag:
 FLAGS: Mapping[str, Flag] = {
     flag.key: flag
     for flag in (
-        Flag("--data-dir", "DIRECTORY", "data_dir", "directory of everything this installation keeps"),
-        Flag(
-            "--registry-listen", "HOST:PORT", "registry.listen", "where the registry listens; port 0 takes a free one"
-        ),
+        Flag("--data-dir", "DIRECTORY", "data_dir", "directory of all files of this installation"),
+        Flag("--registry-listen", "HOST:PORT", "registry.listen", "address of the registry; port 0 takes a free one"),
         Flag("--database-url", "URL", "registry.database_url", "SQLAlchemy URL of the registry's database"),
         Flag("--workers", "N", "registry.workers", "number of processes that serve the registry"),
-        Flag("--users", "FILE", "registry.users", "file of the registry's users and what each may do"),
+        Flag("--users", "FILE", "registry.users", "file of the registry's users and their permissions"),
         Flag("--registry-url", "URL", "registry.url", "URL of the schema registry; several joined by commas"),
-        Flag("--broker-listen", "HOST:PORT", "broker.listen", "where the bundled broker listens"),
+        Flag("--broker-listen", "HOST:PORT", "broker.listen", "address of the bundled broker"),
         Flag("--bootstrap-servers", "HOST:PORT", "kafka.bootstrap_servers", "Kafka brokers; several joined by commas"),
         Flag(
             "--warehouse",
@@ -123,18 +123,18 @@ FLAGS: Mapping[str, Flag] = {
         Flag("--master", "URL", "spark.master", "Spark master URL"),
         Flag("--database", "NAME", "hive.database", "Hive database of the tables"),
         Flag("--metastore", "URL", "hive.metastore", "thrift://host:port of a Hive metastore"),
-        Flag("--hive-listen", "HOST:PORT", "hive.listen", "where `headrace up` serves the metastore"),
+        Flag("--hive-listen", "HOST:PORT", "hive.listen", "address of the metastore of `headrace up`"),
         Flag(
             "--hive-executor",
             "NAME",
             "hive.executor",
-            "who changes tables: spark, hive://host:port (HiveServer2), or print (only show the statements)",
+            "how tables are changed: spark, hive://host:port (a HiveServer2), or print (only print the statements)",
         ),
         Flag(
             "--sql-listen",
             "HOST:PORT",
             "sql.listen",
-            "where `up` serves SQL for PyHive and beeline; whoever reaches it runs code as you",
+            "address of the SQL server of `up` for PyHive and beeline; clients that can connect run code as you",
         ),
     )
 }
@@ -142,7 +142,7 @@ FLAGS: Mapping[str, Flag] = {
 
 def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> None:
     """Adds `--config`, `--data-dir` and the flags of `keys`."""
-    group = parser.add_argument_group("settings, each before the environment and the file")
+    group = parser.add_argument_group("settings (override the environment and the file)")
     group.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: headrace.toml)")
     defaults = Settings().masked()
     for key in ("data_dir", *keys):
@@ -155,7 +155,7 @@ def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> 
 
 
 def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings in force for these arguments.
+    """Returns the settings for these arguments.
 
     Raises:
         SettingsError: see `load_settings`.
@@ -164,7 +164,7 @@ def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.
 
 
 def origins_from(args: argparse.Namespace) -> Mapping[str, str]:
-    """Where each setting comes from that is not at its default; raises as `settings_from`."""
+    """Returns the source of each setting that differs from its default. Raises as `settings_from`."""
     return setting_origins(**_sources(args))
 
 
@@ -179,7 +179,7 @@ def _sources(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def flag_values(args: argparse.Namespace) -> dict[str, str]:
-    """The settings given by flags: dotted key to text."""
+    """Returns the settings given by flags, by dotted key."""
     return {
         name.removeprefix(SETTING_PREFIX): value
         for name, value in vars(args).items()
@@ -188,13 +188,13 @@ def flag_values(args: argparse.Namespace) -> dict[str, str]:
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text."""
+    """Returns the examples for the end of a help text."""
     return "\n".join(("examples:", *(f"  headrace {line}" for line in lines)))
 
 
 def add_format_flag(parser: argparse.ArgumentParser, choices: Sequence[str] = ("text", "json")) -> None:
     parser.add_argument(
-        "--format", choices=choices, default=choices[0], help="what standard output gets (default: %(default)s)"
+        "--format", choices=choices, default=choices[0], help="format of standard output (default: %(default)s)"
     )
 
 
@@ -204,6 +204,6 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Prints aligned columns; the column indexes in `right` are aligned to the right."""
+    """Prints aligned columns. `right` are the indexes of right-aligned columns."""
     for line in styled_table(table_lines(header, rows, right)):
         sys.stdout.write(line + "\n")

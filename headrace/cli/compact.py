@@ -1,4 +1,4 @@
-"""`headrace compact`: few files of the many small ones of time partitions that are closed."""
+"""`headrace compact`: merges the small files of closed time partitions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Merges the small files of hours (or days) that are over, so that queries open few. Tables show the same rows "
-        "at every moment; the old files stay for a day, for queries under way. Safe beside loads."
+        "Merges the small files of past hours (or days), so that queries open fewer files. Tables show the same rows "
+        "at all times; the old files stay for a day, for running queries. Safe while loads run."
     )
     parser.epilog = examples("compact", "compact orders payments --dry-run") + EXIT_CODES
     parser.add_argument(

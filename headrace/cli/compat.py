@@ -1,8 +1,8 @@
-"""`headrace compat`: may a schema change go out?
+"""`headrace compat`: checks schema changes for compatibility.
 
 Exit codes: 0 compatible, 1 incompatible, 2 a file could not be read or the command line is wrong, 3 a file is not a
-valid Avro schema, 4 the registry cannot be reached or refuses access. Of several that apply the one that leaves most
-in the dark is given: 4, then 2, then 3, then 1.
+valid Avro schema, 4 the registry cannot be reached or denies access. If several apply, the order of precedence is 4, 2,
+3, 1: the failure that hides most results comes first.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ EXIT_CODES = """
 
 exit codes:
   0  compatible
-  1  incompatible: each problem is named with its line, column and a fix
-  2  could not tell: a file or git revision could not be read, or the command line is wrong
+  1  incompatible: each problem has its line, column and a fix
+  2  failure: a file or git revision could not be read, or the command line is wrong
   3  a file is not a valid Avro schema
-  4  the registry cannot be reached, or refuses access
+  4  the registry cannot be reached, or denies access
 """
 
 
@@ -59,28 +59,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verbs.add_parser(
             "check",
             help="check new schemas against earlier ones",
-            description="Checks whether each SCHEMA is compatible with its earlier versions, as a registry would on "
-            "registration. The meaning is that of Avro Java's SchemaCompatibility.",
+            description="Checks whether each SCHEMA is compatible with its earlier versions, as a registry does at "
+            "registration. Implements the rules of Avro Java's SchemaCompatibility.",
             epilog=EXAMPLES + EXIT_CODES,
         )
     )
     diff = verbs.add_parser(
         "diff",
-        help="show what changed since the earlier version",
-        description="Shows what changed in each SCHEMA since its latest earlier version, documentation too, and which "
-        "levels allow it. Exit 0 whatever changed.",
+        help="show the changes since the earlier version",
+        description="Shows the changes of each SCHEMA since its latest earlier version, including documentation, and "
+        "the levels that allow them. The exit code is 0 for all changes.",
         epilog=examples("compat diff schemas/ --against git:main", "compat diff order.avsc --against released/"),
     )
     add_baseline_flags(diff)
     configure_diff(diff)
     explain = verbs.add_parser(
         "explain",
-        help="say what a rule or lint asks, and why",
-        description="Explains rules and lints.",
+        help="explain a rule or lint",
+        description="Shows what rules and lints require, and why.",
         epilog=examples("compat explain", "compat explain TYPE_MISMATCH"),
     )
     explain.add_argument(
-        "rule", nargs="?", metavar="RULE", help="such as TYPE_MISMATCH, in any case; default: list all"
+        "rule", nargs="?", metavar="RULE", help="a name such as TYPE_MISMATCH, case-insensitive (default: list all)"
     )
     explain.set_defaults(run=run_explain)
 
@@ -88,28 +88,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def configure_check(parser: argparse.ArgumentParser) -> None:
     add_source_flags(parser)
     add_baseline_flags(parser)
-    group = parser.add_argument_group("what counts")
+    group = parser.add_argument_group("checks")
     group.add_argument(
         "--lint",
         action="append",
         default=[],
         metavar="NAME[=LEVEL]",
-        help="also look for what compatibility does not ask: a lint of `headrace compat explain`, or all; LEVEL is "
-        "error, warning or off; several by comma; may be repeated",
+        help="also run a lint: a name from `headrace compat explain`, or all; LEVEL is error, warning or off; "
+        "separate several by commas; may be repeated",
     )
     group.add_argument(
         "--require-subject",
         action="store_true",
-        help="fail for a schema that has no earlier version; without it that is told and passes",
+        help="fail for a schema without an earlier version (default: report it and pass)",
     )
     group.add_argument(
-        "--skip-invalid", action="store_true", help="leave out earlier versions that are no valid schemas, and say so"
+        "--skip-invalid", action="store_true", help="skip earlier versions that are not valid schemas, with a note"
     )
-    group.add_argument("--baseline", metavar="FILE", help="known findings that do not count (adopting the check late)")
-    group.add_argument("--write-baseline", metavar="FILE", help="write what is found to FILE as known; exit 0")
+    group.add_argument("--baseline", metavar="FILE", help="file of known findings, which are not reported")
+    group.add_argument("--write-baseline", metavar="FILE", help="write the findings to FILE as known findings; exit 0")
     group.add_argument("--exit-zero", action="store_true", help="exit 0 also when schemas are incompatible (exit 1)")
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=FORMATS, default="text", help="what standard output gets (default: text)")
+    group.add_argument("--format", choices=FORMATS, default="text", help="format of standard output (default: text)")
     group.add_argument(
         "--output",
         action="append",
@@ -117,45 +117,49 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT=PATH",
         help="also write a format to a file; may be repeated",
     )
-    group.add_argument("--verbose", action="store_true", help="say which versions and whose level were used")
-    group.add_argument("--quiet", action="store_true", help="leave out schemas of which there is nothing to say")
+    group.add_argument("--verbose", action="store_true", help="show the compared versions and the source of the level")
+    group.add_argument("--quiet", action="store_true", help="omit schemas without findings")
     parser.add_argument("--jobs", type=_count, metavar="N", help="processes to use (default: the number of cores)")
     add_settings_flags(parser, ("registry.url",))
     parser.set_defaults(run=run_check)
 
 
 def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
-    """What is compared with, and how."""
-    group = parser.add_argument_group("what it is compared with")
+    """Adds the flags that select the earlier versions and the level."""
+    group = parser.add_argument_group("earlier versions")
     group.add_argument(
         "--against",
         nargs="+",
         action="extend",
         metavar="OLD",
-        help="git:REF or git:REF:PATH, where this branch left REF (no network, renames followed), or git-tip:REF, its "
-        "newest commit; a directory; schema files, oldest first; or registry, the one of the settings",
+        help="git:REF or git:REF:PATH: the commit where this branch left REF (no network; follows renames); "
+        "git-tip:REF: the newest commit of REF; a directory; schema files, oldest first; or registry: the "
+        "registry of the settings",
     )
-    group.add_argument("--against-registry", metavar="URL", help="a registry, each subject at its own level")
-    group.add_argument("--against-db", metavar="URL", help="a Headrace registry's database, without its server")
+    group.add_argument(
+        "--against-registry", metavar="URL", help="URL of a registry; each subject is checked at its own level"
+    )
+    group.add_argument("--against-db", metavar="URL", help="URL of a Headrace registry's database; needs no server")
     levels = ", ".join(CompatibilityLevel)
     group.add_argument(
         "--level",
         metavar="LEVEL",
-        help=f"{levels}, in any case; default: the subject's own in a registry, else BACKWARD. BACKWARD: the new "
-        "schema reads data written with the earlier one; FORWARD: the other way round; FULL: both. Only the last "
-        "version is compared, every one with _TRANSITIVE",
+        help=f"{levels}, case-insensitive; default: the subject's level in a registry, else BACKWARD. BACKWARD: the "
+        "new schema reads data written with the earlier one; FORWARD: the earlier schema reads new data; FULL: "
+        "both. Compares with the last version only; with _TRANSITIVE, with all versions",
     )
     group.add_argument(
         "--all-new",
         action="store_true",
-        help="pass where a registry has subjects and none of these; without it that is taken for a wrong strategy",
+        help="pass if the registry has subjects but none of these (default: fail, since the subject name strategy is "
+        "probably wrong)",
     )
-    group.add_argument("--all-versions", action="store_true", help="compare with every earlier version at any level")
+    group.add_argument("--all-versions", action="store_true", help="compare with all earlier versions at every level")
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) < 1000:
-        raise argparse.ArgumentTypeError(f"expected a number of processes from 1 to 999, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected 1 to 999 processes, found {text!r}")
     return int(text)
 
 
@@ -190,7 +194,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """What a rule or lint asks for and why, or the list of all."""
+    """Prints the requirement of a rule or lint and its reason, or lists all."""
     from headrace.compat.catalogue import CATALOGUE, find_catalogue_entry
     from headrace.compat.lints import DEFAULT_LINTS
 
@@ -198,24 +202,22 @@ def run_explain(args: argparse.Namespace) -> int:
         rows = [
             (row.id, "lint" if row.is_lint else "rule", row.severity.value, row.purpose) for row in CATALOGUE.values()
         ]
-        print_table(("NAME", "KIND", "SEVERITY", "WHAT IT ASKS"), rows)
+        print_table(("NAME", "KIND", "SEVERITY", "REQUIREMENT"), rows)
         return EXIT_OK
     row = find_catalogue_entry(args.rule)
     if row is None:
-        raise CommandError(f"{args.rule!r} is no rule or lint; expected one of {', '.join(CATALOGUE)}")
+        raise CommandError(f"{args.rule!r} is not a rule or lint; expected one of {', '.join(CATALOGUE)}")
     severity = styled(row.severity.value, "bad" if row.severity is Severity.ERROR else "warn")
     print(f"{styled(row.id, 'head')} ({severity}): {row.purpose}\n\n{row.why}")
     if row.id in DEFAULT_LINTS:
-        print(
-            f"\nIt is looked at by default, as a warning; --lint {row.id}=error makes it fail, {row.id}=off is silent."
-        )
+        print(f"\nOn by default, as a warning; --lint {row.id}=error makes it an error, {row.id}=off disables it.")
     elif row.is_lint:
-        print(f"\nIt has to be asked for: --lint {row.id}, or compat.lints in headrace.toml.")
+        print(f"\nOff by default; enable it with --lint {row.id}, or compat.lints in headrace.toml.")
     return EXIT_OK
 
 
 def _with_note_on_older_files(result: CheckResult) -> CheckResult:
-    """Comparing with the latest only surprises people who have just named several files."""
+    """Adds a note that older files were not compared, which is unexpected after naming several files."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:
@@ -226,7 +228,7 @@ def _with_note_on_older_files(result: CheckResult) -> CheckResult:
 
 
 def _write_baseline(path: str, result: CheckResult) -> int:
-    """Writes what is found as known; schemas that could not be judged keep their exit code."""
+    """Writes the findings as known findings. Schemas that could not be checked keep their exit code."""
     text = render_baseline(result.checked)
     try:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")

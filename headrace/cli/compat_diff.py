@@ -1,4 +1,4 @@
-"""`headrace compat diff`: what changed in schemas since their earlier version, and which levels allow it."""
+"""`headrace compat diff`: shows the changes of schemas since their earlier versions, and the levels that allow them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.compat.levels import compare
 
 
 def configure_diff(parser: argparse.ArgumentParser) -> None:
-    """The flags besides those of the baseline."""
+    """Adds the flags other than those of the earlier versions."""
     add_source_flags(parser)
     add_format_flag(parser)
     add_settings_flags(parser, ("registry.url",))
@@ -34,7 +34,7 @@ def configure_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def run_diff(args: argparse.Namespace) -> int:
-    """Exit 0 when every schema could be compared, whatever changed; else the code of what is wrong."""
+    """Returns 0 if every schema could be compared, whatever changed; otherwise the code of the failure."""
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
     settings = settings_from(args)

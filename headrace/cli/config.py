@@ -1,4 +1,4 @@
-"""`headrace config`: every setting, its value and where it comes from."""
+"""`headrace config`: shows every setting, its value and its source."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ DEFAULT = "default"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows every setting with its value, as this command line has it, and where that comes from: a file, the "
-        "environment, the command line, or the default; the two variables of the log too. Secrets are masked. "
-        "docs/settings.md says what each means."
+        "Shows every setting with its value for this command line and the source of the value: a file, the "
+        "environment, the command line, or the default. Includes the two environment variables of the log. Secrets "
+        "are masked. docs/settings.md describes the settings."
     )
     parser.epilog = examples("config", "config loader kafka", "config --changed --format json")
     parser.add_argument("sections", metavar="SECTION", nargs="*", help="sections or keys to show (default: all)")
-    parser.add_argument("--changed", action="store_true", help="only what is not at its default")
+    parser.add_argument("--changed", action="store_true", help="only settings that differ from their defaults")
     add_format_flag(parser)
     add_settings_flags(parser, tuple(key for key in FLAGS if key != "data_dir"))
 
 
 def run(args: argparse.Namespace) -> int:
-    settings, said = settings_from(args), log_variables()
-    origins = {**origins_from(args), **dict.fromkeys(said, ENVIRONMENT)}
-    values = [*_values(settings), *{**LOG_DEFAULTS, **said}.items()]
+    settings, from_environment = settings_from(args), log_variables()
+    origins = {**origins_from(args), **dict.fromkeys(from_environment, ENVIRONMENT)}
+    values = [*_values(settings), *{**LOG_DEFAULTS, **from_environment}.items()]
     rows = [
         (key, value, origins.get(key, DEFAULT))
         for key, value in values
-        if (not args.changed or key in origins) and _is_asked_for(key, args.sections)
+        if (not args.changed or key in origins) and _is_selected(key, args.sections)
     ]
-    for asked in args.sections:
-        if not any(_is_asked_for(key, [asked]) for key, _ in values):
+    for selector in args.sections:
+        if not any(_is_selected(key, [selector]) for key, _ in values):
             known = ", ".join((*settings.masked(), *LOG_DEFAULTS))
-            raise CommandError(f"there is no section or key {asked!r}; expected some of {known}")
+            raise CommandError(f"there is no section or key {selector!r}; expected some of {known}")
     if args.format == "json":
         print_json({key: {"value": value, "from": origin} for key, value, origin in rows})
     else:
@@ -64,5 +64,5 @@ def _values(settings: Settings) -> Iterator[tuple[str, str]]:
             yield section, value
 
 
-def _is_asked_for(key: str, asked: list[str]) -> bool:
-    return not asked or any(key == each or key.startswith(f"{each}.") for each in asked)
+def _is_selected(key: str, selectors: list[str]) -> bool:
+    return not selectors or any(key == selector or key.startswith(f"{selector}.") for selector in selectors)

@@ -1,4 +1,4 @@
-"""`headrace demo`: the whole pipeline on a year of real flights."""
+"""`headrace demo`: runs the whole pipeline on a year of real flights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DEFAULT_DATA_DIR = Path("headrace-data/demo")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Sends the flights, weather, planes, airlines and airports of New York 2013 from producer to Hive table, "
-        "changes a schema on the way, and compares the tables' answers with the data set's. Ends 0 when all are right, "
-        "1 when an answer differs or an event is missing or doubled, 2 when it could not run."
+        "Sends the flights, weather, planes, airlines and airports of New York 2013 from producer to Hive tables, "
+        "changes a schema halfway, and compares query results with the data set. Exit code 0: all results are "
+        "correct; 1: a result differs, or an event is missing or duplicated; 2: the demo failed."
     )
     parser.epilog = examples("demo", "demo --data-dir /tmp/headrace-demo")
     parser.add_argument(
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DEFAULT_DATA_DIR,
         metavar="DIRECTORY",
-        help=f"where it keeps everything; emptied when the demo runs again (default: {DEFAULT_DATA_DIR})",
+        help=f"directory of the demo's files; the next run empties it (default: {DEFAULT_DATA_DIR})",
     )
 
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     settings = dataclasses.replace(settings_from(args), data_dir=args.data_dir)
     try:
         ensure_java(args.data_dir.parent)
-        verdict = run_demo(settings, os.environ, sys.stdout)
+        result = run_demo(settings, os.environ, sys.stdout)
     except (DemoError, DemoDataError, UpError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
-    return EXIT_OK if verdict.right else EXIT_FINDINGS
+    return EXIT_OK if result.is_correct else EXIT_FINDINGS

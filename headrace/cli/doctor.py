@@ -1,6 +1,6 @@
-"""`headrace doctor`: what Headrace needs of a machine and of those around it, each need looked at.
+"""`headrace doctor`: checks this machine and the configured services.
 
-Reads only; a file that is made to see whether one can be is removed again.
+The checks change nothing: a file created to test a file system is removed again.
 """
 
 from __future__ import annotations
@@ -51,150 +51,152 @@ from headrace.version import VERSION
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
-SPARKS = ">=3.5,<5"  # of clusters, whose pyspark may stand in for ours (docs/cluster.md, "Another Spark")
-ALL = "all"  # the extra
-HARD_LINKS = "hard links, for commits"
-LOADS = "loads go on"
+SPARK_VERSIONS = ">=3.5,<5"  # pyspark of a cluster, used in place of ours (docs/cluster.md, "Another Spark")
+ALL_EXTRAS = "all"  # the extra
+HARD_LINKS = "hard links of the warehouse"
+LOADS = "commit log"
 REGISTRY_DATABASE = "registry's database"
-INSTALL_AGAIN = "install Headrace again, from where it came and with its extras (docs/install.md)"
+REINSTALL = "reinstall Headrace with its extras (docs/install.md)"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One need. `cure` is what to do, "" where it is met."""
+    """The result of a check. `remedy` is "" for a passed check."""
 
-    need: str
-    found: str
-    cure: str = ""
+    name: str
+    finding: str
+    remedy: str = ""
 
     @property
-    def is_well(self) -> bool:
-        return not self.cure
+    def is_ok(self) -> bool:
+        return not self.remedy
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Looks at versions, Java, directories, disk, file system, ports, registry, brokers, metastore and the "
-        "warehouse, "
-        "as the settings have them, and says what to do where something is not well. Changes nothing."
+        "Checks versions, Java, directories, disk space, file system, ports, registry, brokers, metastore and the "
+        "warehouse of the settings, and names a remedy for each problem. Changes nothing."
     )
     parser.epilog = examples("doctor", "doctor --config /etc/headrace/headrace.toml --format json") + (
-        "\n\nexit codes:\n  0  all is well\n  1  something is to be done, and is named\n"
+        "\n\nexit codes:\n  0  all checks passed\n  1  problems, each with a remedy\n"
     )
     add_format_flag(parser)
     add_settings_flags(parser, tuple(key for key in FLAGS if key != "data_dir"))
 
 
 def run(args: argparse.Namespace) -> int:
-    found = []
-    for each in _diagnoses(settings_from(args)):
-        found.append(each)
+    results = []
+    for result in _run_checks(settings_from(args)):
+        results.append(result)
         if args.format == "text":
-            print_report_line(f"{'ok     ' if each.is_well else 'PROBLEM'} {each.need}: {each.found}", flush=True)
-            if each.cure:
-                print(f"        {each.cure}", flush=True)
+            print_report_line(f"{'ok     ' if result.is_ok else 'PROBLEM'} {result.name}: {result.finding}", flush=True)
+            if result.remedy:
+                print(f"        {result.remedy}", flush=True)
     if args.format == "json":
-        print_json([{**dataclasses.asdict(each), "is_well": each.is_well} for each in found])
-    return EXIT_OK if all(each.is_well for each in found) else EXIT_FINDINGS
+        print_json([{**dataclasses.asdict(result), "is_ok": result.is_ok} for result in results])
+    return EXIT_OK if all(result.is_ok for result in results) else EXIT_FINDINGS
 
 
-def _diagnoses(settings: Settings) -> Iterator[CheckResult]:
-    """Each as soon as it is known; those that wait for somebody come last."""
+def _run_checks(settings: Settings) -> Iterator[CheckResult]:
+    """Yields each result as soon as it is known. Checks of services come last, since they wait for responses."""
     live = live_addresses(settings)
     yield _versions()
     yield _java(settings)
     yield _directory("data directory", settings.data_dir.resolve(), "data_dir")
     warehouse = warehouse_location(settings)
     if isinstance(warehouse, RemoteDirectory):
-        yield CheckResult("warehouse", f"{warehouse}, reached through Spark's JVM; see `{LOADS}`")
+        yield CheckResult("warehouse", f"{warehouse}, accessed through Spark's JVM; see the check `{LOADS}`")
     else:
         yield _directory("warehouse", warehouse, "loader.warehouse")
-        yield _links(warehouse)
+        yield _hard_links(warehouse)
     yield _up(settings, live)
     if live is None:
         yield from _ports(settings)
     yield from _services(settings, live)
-    yield _loads(settings, asks_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
+    yield _loads(settings, with_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
 
 
 def _versions() -> CheckResult:
-    """Of Python and of the libraries, by what this installation's own metadata asks for."""
+    """Checks the versions of Python and the libraries against the metadata of this installation."""
     python = platform.python_version()
     try:
         installed = importlib.metadata.distribution("headrace")
     except importlib.metadata.PackageNotFoundError:
-        return CheckResult("versions", f"Headrace {VERSION} as it lies there, not installed; Python {python}")
+        return CheckResult("versions", f"Headrace {VERSION}, not installed as a distribution; Python {python}")
     required = [Requirement.parse(line) for line in installed.requires or ()]
-    versions = {"Python": python, **_installed({each.name for each in required})}
-    lacking = missing_by_extra(required, versions)
-    extras = [extra for extra, missing in lacking.items() if not missing]
-    without = ", ".join(lacking.get(ALL, ()))
-    found = (
-        f"Headrace {VERSION} with {ALL if ALL in extras else ', '.join(extras) or 'no extra'}"
-        f"{f' (without {without})' if without else ''}, Python {python}, PySpark {versions.get('pyspark', 'not there')}"
+    versions = {"Python": python, **_installed({requirement.name for requirement in required})}
+    missing = missing_by_extra(required, versions)
+    complete = [extra for extra, libraries in missing.items() if not libraries]
+    extras = ALL_EXTRAS if ALL_EXTRAS in complete else ", ".join(complete) or "no extra"
+    absent = ", ".join(missing.get(ALL_EXTRAS, ()))
+    finding = (
+        f"Headrace {VERSION} with {extras}{f' (without {absent})' if absent else ''}, Python {python}, "
+        f"PySpark {versions.get('pyspark', 'not installed')}"
     )
-    asked = {each.name: each.bounds for each in required if each.extra in extras}
-    asked["Python"] = installed.metadata["Requires-Python"] or ""
-    if "pyspark" in asked:
-        asked["pyspark"] = SPARKS
-    amiss = [
+    bounds_by_name = {requirement.name: requirement.bounds for requirement in required if requirement.extra in complete}
+    bounds_by_name["Python"] = installed.metadata["Requires-Python"] or ""
+    if "pyspark" in bounds_by_name:
+        bounds_by_name["pyspark"] = SPARK_VERSIONS
+    wrong_versions = [
         f"{name} {versions[name]} is not {bounds}"
-        for name, bounds in sorted(asked.items())
+        for name, bounds in sorted(bounds_by_name.items())
         if not satisfies(versions[name], bounds)
     ]
-    return CheckResult("versions", "; ".join((found, *amiss)), INSTALL_AGAIN if amiss else "")
+    return CheckResult("versions", "; ".join((finding, *wrong_versions)), REINSTALL if wrong_versions else "")
 
 
 def _installed(names: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are there."""
-    found = {}
-    for name in names:
+    """Returns the versions of the installed libraries."""
+    versions = {}
+    for library in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[library] = importlib.metadata.version(library)
+    return versions
 
 
 def _java(settings: Settings) -> CheckResult:
     try:
         home = ensure_java(settings.data_dir, dict(os.environ))
     except JavaNotFoundError as error:
-        found, _, cure = str(error).partition(". ")
-        return CheckResult("Java", found, cure)
+        finding, _, remedy = str(error).partition(". ")
+        return CheckResult("Java", finding, remedy)
     return CheckResult("Java", f"Java {java_version(home / 'bin' / 'java')} in {home}")
 
 
-def _directory(need: str, directory: Path, key: str) -> CheckResult:
-    """Of a directory that may not be there yet: what is, is what it will be made in."""
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        return CheckResult(need, f"{there} cannot be written to", f"make it writable, or set {key}")
-    free = shutil.disk_usage(there).free
-    found = f"{directory}{'' if there == directory else ' (not made yet)'}, {free / 1024**3:,.1f} GiB free"
-    return CheckResult(need, found, "" if free >= FREE_BYTES_MIN else "make room there: loads stop when it is full")
+def _directory(name: str, directory: Path, key: str) -> CheckResult:
+    """Checks a directory, or the nearest existing parent of a directory that does not exist yet."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return CheckResult(name, f"{existing} cannot be written to", f"make it writable, or set {key}")
+    free = shutil.disk_usage(existing).free
+    finding = f"{directory}{'' if existing == directory else ' (does not exist yet)'}, {free / 1024**3:,.1f} GiB free"
+    return CheckResult(
+        name, finding, "" if free >= FREE_BYTES_MIN else "free disk space: loads stop when the disk is full"
+    )
 
 
-def _links(warehouse: Path) -> CheckResult:
-    there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
-    need = HARD_LINKS
+def _hard_links(warehouse: Path) -> CheckResult:
+    existing = next(path for path in (warehouse, *warehouse.parents) if path.exists())
+    name = HARD_LINKS
     try:
-        with tempfile.TemporaryDirectory(dir=there, prefix=".headrace-doctor-") as directory:
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".headrace-doctor-") as directory:
             first = Path(directory) / "a"
             first.touch()
             os.link(first, Path(directory) / "b")
     except OSError as error:
-        cure = "put loader.warehouse on a file system with hard links (ext4, xfs, btrfs, zfs, apfs, nfs)"
-        return CheckResult(need, f"none below {there}: {error.strerror}", cure)
-    return CheckResult(need, "there")
+        remedy = "move loader.warehouse to a file system with hard links (ext4, xfs, btrfs, zfs, apfs, nfs)"
+        return CheckResult(name, f"not supported in {existing}: {error.strerror}", remedy)
+    return CheckResult(name, "supported")
 
 
 def _up(settings: Settings, live: LiveAddresses | None) -> CheckResult:
     if live is None:
-        return CheckResult("headrace up", f"does not run on {settings.data_dir}")
-    return CheckResult("headrace up", f"runs as process {live.pid} since {live.started_at}")
+        return CheckResult("headrace up", f"not running on {settings.data_dir}")
+    return CheckResult("headrace up", f"running as process {live.pid} since {live.started_at}")
 
 
 def _ports(settings: Settings) -> Iterator[CheckResult]:
-    """Where `up` would listen."""
+    """Checks the addresses of `headrace up`."""
     for name, listen, elsewhere in (
         ("registry", settings.registry.listen, settings.registry.url),
         ("broker", settings.broker.listen, settings.kafka.bootstrap_servers),
@@ -212,85 +214,89 @@ def _port(key: str, listen: Address) -> CheckResult:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((listen.host, listen.port))
     except OSError as error:
-        return CheckResult(key, f"{listen}: {error.strerror}", f"stop what listens there, or set {key} before `up`")
+        return CheckResult(key, f"{listen}: {error.strerror}", f"stop the process that uses the port, or set {key}")
     return CheckResult(key, f"{listen} is free")
 
 
 def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[CheckResult]:
-    """Those that run, or that the settings name; where neither is so, `up` will bring them."""
+    """Checks services that run or are configured. Without either, `headrace up` starts them."""
     if live is not None or settings.registry.url:
-        yield _told("registry", "registry.url", lambda: _registry(settings))
+        yield _check_service("registry", "registry.url", lambda: _registry(settings))
     elif settings.registry.database_url or (settings.data_dir / "registry.db").exists():
         yield _database(settings)
     if live is not None or settings.kafka.bootstrap_servers:
-        yield _told("brokers", "kafka.bootstrap_servers", lambda: _brokers(settings))
+        yield _check_service("brokers", "kafka.bootstrap_servers", lambda: _brokers(settings))
     if resolve_metastore(settings) is not None:
-        yield _told("metastore", "hive.metastore", lambda: _metastore(str(resolve_metastore(settings))))
+        yield _check_service("metastore", "hive.metastore", lambda: _metastore(str(resolve_metastore(settings))))
 
 
-def _told(need: str, key: str, look: Callable[[], str]) -> CheckResult:
+def _check_service(name: str, key: str, check: Callable[[], str]) -> CheckResult:
     try:
-        return CheckResult(need, look())
+        return CheckResult(name, check())
     except (RegistryError, KafkaError, LoaderError, OSError) as error:
-        return CheckResult(need, str(error), f"start it, or mend {key}")
+        return CheckResult(name, str(error), f"start it, or correct {key}")
 
 
 def _registry(settings: Settings) -> str:
     with registry_client(settings) as client:
         subjects = client.subjects()
-        return f"{client.url} answers, with {len(subjects):,} subjects"
+        return f"{client.url} is available, with {len(subjects):,} subjects"
 
 
 def _database(settings: Settings) -> CheckResult:
-    need = REGISTRY_DATABASE
+    name = REGISTRY_DATABASE
     try:
         database = Database(settings.registry.database_url or sqlite_url(settings.data_dir / "registry.db"))
     except RegistryError as error:
-        return CheckResult(need, str(error), "mend registry.database_url")
+        return CheckResult(name, str(error), "correct registry.database_url")
     try:
         database.check()
     except DatabaseUnusable as error:
         if isinstance(error, DatabaseOutdated) and database.is_sqlite:
-            return CheckResult(need, f"{error.problem}, to which the next start of `up` or `registry serve` brings it")
-        return CheckResult(need, error.problem, error.remedy or "start it, or mend registry.database_url")
+            return CheckResult(name, f"{error.problem}; the next start of `up` or `registry serve` migrates it")
+        return CheckResult(
+            name, error.problem, error.remedy or "start the database server, or correct registry.database_url"
+        )
     except RegistryError as error:
-        return CheckResult(need, str(error), "start it, or mend registry.database_url")
+        return CheckResult(name, str(error), "start the database server, or correct registry.database_url")
     finally:
         database.close()
-    return CheckResult(need, f"{database.name} is up to date")
+    return CheckResult(name, f"{database.name} is up to date")
 
 
 def _brokers(settings: Settings) -> str:
     with kafka_cluster(settings) as cluster:
         metadata = cluster.metadata()
-        return f"{len(metadata.brokers):,} answer, with {len(metadata.topics):,} topics"
+        return f"{len(metadata.brokers):,} available, with {len(metadata.topics):,} topics"
 
 
 def _metastore(uri: str) -> str:
-    for each in uri.split(","):
-        parts = urlsplit(each.strip())
+    for result in uri.split(","):
+        parts = urlsplit(result.strip())
         with (
             contextlib.suppress(OSError),
             socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_TIMEOUT_S),
         ):
-            return f"{each.strip()} accepts connections"
-    raise OSError(f"nobody accepts connections at {uri}")
+            return f"{result.strip()} accepts connections"
+    raise OSError(f"no server accepts connections at {uri}")
 
 
-def _loads(settings: Settings, *, asks_brokers: bool) -> CheckResult:
-    need = LOADS
+def _loads(settings: Settings, *, with_brokers: bool) -> CheckResult:
+    name = LOADS
     try:
         log = commit_log(settings, looks_only=True)
         log.check_format(writing=False)
         commit_number = log.read_state().commit_number
-        if not commit_number and asks_brokers:
+        if not commit_number and with_brokers:
             reject_second_warehouse(settings, log)
     except LoaderError as error:
-        found, _, cure = str(error).partition("; ")
-        return CheckResult(need, found, cure or "mend it before the next load")
-    except (OSError, HiveDdlError) as error:  # of a warehouse on HDFS or S3
+        finding, _, remedy = str(error).partition("; ")
+        return CheckResult(name, finding, remedy or "repair it before the next load")
+    except (OSError, HiveDdlError) as error:  # from a warehouse on HDFS or S3
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return CheckResult(need, reason, "see whether it runs and answers this machine, or mend loader.warehouse")
-    except KafkaError:  # which is told above
-        return CheckResult(need, "nothing was loaded yet")
-    return CheckResult(need, f"after commit {commit_number:,}" if commit_number else "nothing was loaded yet")
+        return CheckResult(
+            name, reason, "check that the service runs and is reachable from this machine, or correct loader.warehouse"
+        )
+    except KafkaError:  # the check of the brokers reports it
+        return CheckResult(name, "no load yet")
+    return CheckResult(name, f"at commit {commit_number:,}" if commit_number else "no load yet")

@@ -1,4 +1,4 @@
-"""`headrace expire`: takes days away that are older than they are to be kept."""
+"""`headrace expire`: deletes days that are older than the retention time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Removes old days from tables and quarantine: first from the tables, and a day later, when no query reads them "
-        "any more, from the disk. Messages that come for such a day later open it again. Safe beside loads."
+        "Deletes old days from tables and quarantine: from the tables at once, and from the disk a day later, when "
+        "no query reads them any more. Later messages of a deleted day create it again. Safe while loads run."
     )
     parser.epilog = examples("expire", "expire clicks --days 90 --dry-run") + EXIT_CODES
     parser.add_argument(
@@ -36,8 +36,11 @@ def run(args: argparse.Namespace) -> int:
             topic: args.days or settings.loader.of_topic(topic).retention_days
             for topic in checked_topics(ports, args.topics)
         }
-        keep = {topic: kept for topic, kept in days.items() if kept}
-        if not keep:
-            raise CommandError("no topic has a time to be kept: set loader.retention_days, or give topics and --days")
-        report = expire(ports, keep, is_dry=args.dry_run)
-    return show_report(args, report, "removed", "nothing is older than it is kept")
+        retention_days = {topic: retention for topic, retention in days.items() if retention}
+        if not retention_days:
+            raise CommandError(
+                "no topic has a retention time: set loader.retention_days, or name topics with --days: set "
+                "loader.retention_days, or give topics and --days"
+            )
+        report = expire(ports, retention_days, is_dry=args.dry_run)
+    return show_report(args, report, "removed", "no day is older than the retention time")

@@ -1,4 +1,4 @@
-"""`headrace files`: which files hold a topic's rows. Tables know; programs that read paths, such as Pig's, must ask."""
+"""`headrace files`: lists the files of a topic's rows, for programs such as Pig that read paths instead of tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ LIMIT = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows the files that hold the rows of a topic, as far as they are in place: neither such as were replaced "
-        "by others, nor what no commit put there. Paths of whole directories show both."
+        "Lists the files that hold the rows of a topic, as far as they are in place: without replaced files, and "
+        "without files that no commit put there. A directory listing has both."
     )
     parser.epilog = examples(
         "files orders",
         "files orders --time-partition dt=2026-01-31/hr=07",
         "files orders --from 2026-01-01 --to 2026-02-01 --format paths",
     )
-    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are shown")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are listed")
     parser.add_argument(
         "--time-partition", metavar="TIME_PARTITION", default="", help="only dt=2026-01-31/hr=07, or all of a dt"
     )
@@ -81,9 +81,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(known, files)
         if commit_number < newest:
-            print(
-                f"as of commit {commit_number}: what {newest} committed is not in place yet; the next load brings it there"
-            )
+            print(f"files as of commit {commit_number}; the next load applies commits up to {newest}")
     return EXIT_OK
 
 

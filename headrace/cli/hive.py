@@ -1,4 +1,4 @@
-"""`headrace hive`: the tables beside what is committed; what would be changed, and why columns look as they do."""
+"""`headrace hive`: compares Hive tables with the committed data, repairs them, and explains their columns."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
     from headrace.loader.apply.repair import Difference, Repair
 
-    Found = dict[str, list[Difference]]
-    """What was found so far, by topic; none where nothing differs."""
+    DifferencesByTopic = dict[str, list[Difference]]
+    """The differences found so far, by topic. A topic without differences has an empty list."""
 
 KEYS = ("registry.url", "loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
-FINDINGS_SHOWN_MAX = 40  # of a topic; json has them all
+FINDINGS_SHOWN_MAX = 40  # of a topic; --format json has all
 EXIT_CODES = """
 
 exit codes:
-  0  tables, partitions and files are as committed, or are so now
-  1  something differs, and is named; or of some topics it cannot be told, and they are named
-  2  could not tell: the metastore, the commits or the warehouse cannot be read
+  0  tables, partitions and files match the commits, or do so after the repair
+  1  differences, or topics that could not be compared; the output names them
+  2  failure: the metastore, the commit log or the warehouse cannot be read
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Compares Hive tables with what has been loaded: in the metastore of the settings, or in any other that "
-        "--metastore or --hive-executor names, where `apply` makes the same tables over the same files. Loads keep "
-        "their tables right by themselves; this is for what others did to them."
+        "Compares Hive tables with the loaded data, in the configured metastore or in another one that --metastore "
+        "or --hive-executor names; in the other one, `apply` creates the same tables over the same files. Loads keep "
+        "their tables up to date; use these commands after changes by other programs."
     )
     parser.epilog = (
         examples(
@@ -77,7 +77,7 @@ def _configure_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
     else:
         parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
     if verb.changes:
-        parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+        parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     add_settings_flags(parser, KEYS)
     add_format_flag(parser)
     parser.set_defaults(run_verb=verb.run, **({} if verb.changes else {"dry_run": True}))
@@ -88,24 +88,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_plan(args: argparse.Namespace) -> int:
-    """The statements, with what is the matter as comments."""
-    found: Found = {}
-    with _printing(_print_plan, args, found), _repairing(args, deep=False) as (repair, topics):
+    """Prints the statements, with the differences as comments."""
+    differences_found: DifferencesByTopic = {}
+    with _printing(_print_plan, args, differences_found), _repairing(args, deep=False) as (repair, topics):
         for topic in topics:
-            found[topic] = list(repair.compare(topic))
-    return _exit_code(found, is_dry=True)
+            differences_found[topic] = list(repair.compare(topic))
+    return _exit_code(differences_found, is_dry=True)
 
 
-def mend(args: argparse.Namespace, *, deep: bool) -> int:
-    found: Found = {}
-    with _printing(_print_mended, args, found), _repairing(args, deep=deep) as (repair, topics):
+def apply_changes(args: argparse.Namespace, *, deep: bool) -> int:
+    differences_found: DifferencesByTopic = {}
+    with _printing(_print_repairs, args, differences_found), _repairing(args, deep=deep) as (repair, topics):
         for topic in topics:
-            told = found.setdefault(topic, [])
+            topic_differences = differences_found.setdefault(topic, [])
             if args.dry_run:
-                told += repair.compare(topic)
+                topic_differences += repair.compare(topic)
             else:
-                repair.mend(topic, told.append)
-    return _exit_code(found, is_dry=args.dry_run)
+                repair.mend(topic, topic_differences.append)
+    return _exit_code(differences_found, is_dry=args.dry_run)
 
 
 def drop(args: argparse.Namespace) -> int:
@@ -121,9 +121,9 @@ def drop(args: argparse.Namespace) -> int:
         sys.stdout.write(render_script(ops))
     else:
         for op in ops:
-            print(f"dropped {op.database}.{op.name}; its files are where they were")
+            print(f"dropped {op.database}.{op.name}; its files remain")
     if not ops and args.format != "json":
-        print("there is no such table")
+        print("the topic has no table in this metastore")
     return EXIT_OK
 
 
@@ -138,32 +138,38 @@ def explain(args: argparse.Namespace) -> int:
     rules = rules_of(fold)
     if args.format == "json":
         rows = [
-            {"version": one.version, "column": one.column, "rule": one.rule, "detail": one.detail, "reason": one.reason}
-            for one in rules
+            {
+                "version": item.version,
+                "column": item.column,
+                "rule": item.rule,
+                "detail": item.detail,
+                "reason": item.reason,
+            }
+            for item in rules
         ]
         print_json({"topic": topic, "subject": loaded.subject, "versions": list(fold.versions), "rules": rows})
         return EXIT_OK
     if rules:
         print_table(
             ("version", "column", "rule", "detail", "because"),
-            [(str(one.version), one.column, one.rule, one.detail, one.reason) for one in rules],
+            [(str(item.version), item.column, item.rule, item.detail, item.reason) for item in rules],
             right=(0,),
         )
     versions = ", ".join(map(str, fold.versions))
     count = f"{len(rules):,} rule{'' if len(rules) == 1 else 's'}"
     name = styled(topic, "head")
-    print(f"{name}: subject {loaded.subject}, versions {versions}; {count} beyond taking fields as they are")
+    print(f"{name}: subject {loaded.subject}, versions {versions}; {count} besides unchanged fields")
     return EXIT_OK
 
 
 def _topic_of(known: LoadedState, name: str) -> str:
-    """The topic of this name, or whose table has it."""
+    """Returns the topic with this name, or the topic whose table has this name."""
     topics = known.log.state.topics
-    return name if name in topics else next((one for one, state in topics.items() if state.table == name), name)
+    return name if name in topics else next((item for item, state in topics.items() if state.table == name), name)
 
 
 def latest(args: argparse.Namespace) -> int:
-    from headrace.hive_ddl.render import statements
+    from headrace.hive_ddl.render import render_statements
     from headrace.loader.inspect.latest_view import latest_view, newest_id
     from headrace.loader.plan.kept_schemas import KeptSchemas
     from headrace.registry.client.of_settings import registry_client
@@ -183,10 +189,8 @@ def latest(args: argparse.Namespace) -> int:
         text = KeptSchemas(known.log.storage, keeps=False).text(schema_id)
     view = text and latest_view(topic, state, settings.loader.kafka_column, settings.hive.database, schema_id, text)
     if not view:
-        raise CommandError(
-            f"version {loaded.version} of {loaded.subject} is another one than was loaded: headrace load"
-        )
-    print(*statements(view), sep="\n")
+        raise CommandError(f"version {loaded.version} of {loaded.subject} is not the loaded version; run headrace load")
+    print(*render_statements(view), sep="\n")
     return EXIT_OK
 
 
@@ -199,12 +203,12 @@ def history(args: argparse.Namespace) -> int:
         table = known.topic(topic).table
         changes = table_history(known.log, topic)
     if args.format == "json":
-        print_json({"topic": topic, "table": table, "changes": [dataclasses.asdict(one) for one in changes]})
+        print_json({"topic": topic, "table": table, "changes": [dataclasses.asdict(item) for item in changes]})
         return EXIT_OK
-    for one in changes:
-        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one.committed_at_ms / 1000))
-        print(styled(f"{when}  commit {one.commit_number}  {one.subject} version {one.version}", "head"))
-        for change in one.changes or ("no column is another",):
+    for item in changes:
+        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(item.committed_at_ms / 1000))
+        print(styled(f"{when}  commit {item.commit_number}  {item.subject} version {item.version}", "head"))
+        for change in item.changes or ("no column changed",):
             print(f"  {change}")
     print(f"{table}: {len(changes):,} change{'' if len(changes) == 1 else 's'} of topic {topic}")
     return EXIT_OK
@@ -224,44 +228,43 @@ class Verb:
 VERBS = (
     Verb(
         "plan",
-        "print the statements that would bring tables to what is committed",
-        "Prints, as HiveQL, what apply would do to tables and partitions, and changes nothing. With --hive-executor "
-        "print no metastore is asked, and everything is printed.",
+        "print the statements that would update the tables",
+        "Prints, as HiveQL, the changes of `apply` to tables and partitions. Changes nothing. With "
+        "--hive-executor print it does not read the metastore, and prints all statements.",
         ("hive plan", "hive plan orders --hive-executor print"),
         show_plan,
         changes=False,
     ),
     Verb(
         "apply",
-        "make and alter tables, and add and move partitions, as committed",
-        "Makes and alters tables, and adds and moves partitions, as committed. Properties of others are kept.",
+        "create and alter tables, and add and move partitions, to match the commits",
+        "Creates and alters tables, and adds and moves partitions, to match the commits. Keeps table properties "
+        "that other programs set.",
         ("hive apply", "hive apply orders --hive-executor hive://hive.example.org:10000"),
-        lambda args: mend(args, deep=False),
+        lambda args: apply_changes(args, deep=False),
     ),
     Verb(
         "repair",
-        "as apply, and take out what nothing committed",
-        "Does what apply does, and looks into every directory: partitions that nothing committed leave the table, "
-        "foreign "
-        "files and directories go to the directory _foreign of the topic, and committed files that are gone are named. "
-        "Nothing "
-        "is deleted.",
+        "like apply, and remove everything that no commit added",
+        "Does the work of apply and also lists every directory: removes partitions that no commit added from the "
+        "table, moves foreign files and directories to the directory _foreign of the topic, and reports committed "
+        "files that are missing. Deletes nothing.",
         ("hive repair --dry-run", "hive repair orders"),
-        lambda args: mend(args, deep=True),
+        lambda args: apply_changes(args, deep=True),
     ),
     Verb(
         "drop",
-        "take the tables of a topic out of the metastore",
-        "Takes the table of a topic, and of its quarantine, out of the metastore. Files stay where they are; apply, or "
-        "the next load of the topic, makes the tables again.",
+        "drop the tables of a topic from the metastore",
+        "Drops the table of a topic, and its quarantine table, from the metastore. The files remain; apply, or "
+        "the next load of the topic, creates the tables again.",
         ("hive drop orders --dry-run", "hive drop orders"),
         drop,
         of_one_topic=True,
     ),
     Verb(
         "explain",
-        "say by which rules the columns of a topic came to be",
-        "Says by which rules the columns of a topic came to be, version by version. Needs no metastore.",
+        "show the rules that produced the columns of a topic",
+        "Shows the rules that produced the columns of a topic, version by version. Needs no metastore.",
         ("hive explain orders", "hive explain orders --format json"),
         explain,
         changes=False,
@@ -269,9 +272,9 @@ VERBS = (
     ),
     Verb(
         "history",
-        "say when the columns of a table changed, and how",
-        "Says when the columns of a table changed, how, and with which version of the schema: from all commits on "
-        "it. Takes the name of the topic or of the table, and needs no metastore.",
+        "show when the columns of a table changed, and how",
+        "Shows when the columns of a table changed, how, and with which version of the schema, from all commits "
+        "of the topic. Takes the name of the topic or of the table. Needs no metastore.",
         ("hive history orders", "hive history orders --format json"),
         history,
         changes=False,
@@ -280,8 +283,9 @@ VERBS = (
     Verb(
         "latest",
         "print the statement of a view with the newest schema's columns",
-        "Prints the statement, in Spark's SQL, of the view <table>_latest: the newest schema's fields under their own "
-        "names and with their docs as comments, over the columns that earlier versions left. Run it where you query.",
+        "Prints the Spark SQL statement of the view <table>_latest: the newest schema's fields, with their names "
+        "and with their docs as comments, over the columns of earlier versions. Run the statement in your query "
+        "engine.",
         ("hive latest orders",),
         latest,
         changes=False,
@@ -292,7 +296,7 @@ VERBS = (
 
 @contextlib.contextmanager
 def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
-    """While open, what keeps the command from running becomes its one line."""
+    """Opens the tables for comparison or repair. Errors in the context end the command with one line."""
     from headrace.pipeline.load import commit_log, open_repair
 
     settings = settings_from(args)
@@ -304,7 +308,7 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
         for topic in args.topics:
             if topic not in known:
                 loaded = ", ".join(sorted(known)) or "none yet"
-                raise CommandError(f"nothing of topic {topic} has been loaded; loaded topics: {loaded}")
+                raise CommandError(f"topic {topic} has not been loaded; loaded topics: {loaded}")
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with shown, open_repair(settings, log, output, deep=deep) as repair:
             yield repair, args.topics or sorted(known)
@@ -312,69 +316,71 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
 
 @contextlib.contextmanager
 def _printing(
-    show: Callable[[argparse.Namespace, Found], None], args: argparse.Namespace, found: Found
+    show: Callable[[argparse.Namespace, DifferencesByTopic], None],
+    args: argparse.Namespace,
+    differences_found: DifferencesByTopic,
 ) -> Iterator[None]:
-    """Shows what was found at the end; where the command ends before it has looked at all topics, what differs."""
+    """Shows the differences at the end of the context; after an error or Ctrl-C, those found so far."""
     try:
         yield
     except (CommandError, KeyboardInterrupt):
-        differing = {topic: differences for topic, differences in found.items() if differences}
+        differing = {topic: differences for topic, differences in differences_found.items() if differences}
         if differing:
             show(args, differing)
         raise
-    show(args, found)
+    show(args, differences_found)
 
 
-def _exit_code(found: Found, *, is_dry: bool) -> int:
+def _exit_code(differences_found: DifferencesByTopic, *, is_dry: bool) -> int:
     from headrace.loader.apply.repair import Trouble
 
-    every = [one for differences in found.values() for one in differences]
-    if every and all(one.trouble is Trouble.UNTOLD for one in every) and all(found.values()):
+    every = [item for differences in differences_found.values() for item in differences]
+    if every and all(item.trouble is Trouble.UNTOLD for item in every) and all(differences_found.values()):
         return EXIT_FAILED
-    return EXIT_FINDINGS if any(is_dry or not one.is_mendable for one in every) else EXIT_OK
+    return EXIT_FINDINGS if any(is_dry or not item.is_mendable for item in every) else EXIT_OK
 
 
-def _print_plan(args: argparse.Namespace, found: Found) -> None:
+def _print_plan(args: argparse.Namespace, differences_found: DifferencesByTopic) -> None:
     from headrace.hive_ddl.render import render_script
 
     if args.format == "json":
-        print_json({"topics": _found_json(found)})
+        print_json({"topics": _differences_json(differences_found)})
         return
-    for topic, differences in found.items():
-        for one in differences:
-            print(f"-- {topic}: {one.where}: {one.message}")
-            sys.stdout.write(render_script(one.ops))
+    for topic, differences in differences_found.items():
+        for item in differences:
+            print(f"-- {topic}: {item.where}: {item.message}")
+            sys.stdout.write(render_script(item.ops))
 
 
-def _print_mended(args: argparse.Namespace, found: Found) -> None:
+def _print_repairs(args: argparse.Namespace, differences_found: DifferencesByTopic) -> None:
     if args.format == "json":
-        print_json({"topics": _found_json(found), "dry_run": args.dry_run})
+        print_json({"topics": _differences_json(differences_found), "dry_run": args.dry_run})
         return
-    mended = left = 0
-    for differences in found.values():
-        for number, one in enumerate(differences):
-            word = "NOT MENDED" if not one.is_mendable else "would be mended" if args.dry_run else "mended"
+    repaired = left = 0
+    for differences in differences_found.values():
+        for number, item in enumerate(differences):
+            word = "NOT REPAIRED" if not item.is_mendable else "would be repaired" if args.dry_run else "repaired"
             if number < FINDINGS_SHOWN_MAX:
-                print_report_line(f"{word}: {one.topic}: {one.where}: {one.message}")
+                print_report_line(f"{word}: {item.topic}: {item.where}: {item.message}")
         if len(differences) > FINDINGS_SHOWN_MAX:
-            print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has them all")
-        mended += sum(one.is_mendable for one in differences)
-        left += sum(not one.is_mendable for one in differences)
-    print(f"{mended:,} {'would be ' if args.dry_run else ''}mended, {left:,} left to people")
+            print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has all")
+        repaired += sum(item.is_mendable for item in differences)
+        left += sum(not item.is_mendable for item in differences)
+    print(f"{repaired:,} {'would be ' if args.dry_run else ''}repaired, {left:,} need manual action")
 
 
-def _found_json(found: Found) -> dict[str, list[dict[str, Any]]]:
-    return {topic: [_json(one) for one in differences] for topic, differences in found.items()}
+def _differences_json(differences_found: DifferencesByTopic) -> dict[str, list[dict[str, Any]]]:
+    return {topic: [_json(item) for item in differences] for topic, differences in differences_found.items()}
 
 
-def _json(one: Difference) -> dict[str, Any]:
+def _json(item: Difference) -> dict[str, Any]:
     from headrace.hive_ddl.render import render
 
     return {
-        "trouble": one.trouble.value,
-        "where": one.where,
-        "message": one.message,
-        "mendable": one.is_mendable,
-        "statements": [render(op) for op in one.ops],
-        "moves": [list(move) for move in one.moves],
+        "trouble": item.trouble.value,
+        "where": item.where,
+        "message": item.message,
+        "repairable": item.is_mendable,
+        "statements": [render(op) for op in item.ops],
+        "moves": [list(move) for move in item.moves],
     }

@@ -1,4 +1,4 @@
-"""`headrace load`: bring what has come since the last time from every topic into its table."""
+"""`headrace load`: loads the new messages of every topic into its table."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ KEYS = (
     "hive.executor",
 )
 GC_THRESHOLD = 1_000_000
-"""Objects made between two looks for cycles. Commits are hundreds of thousands of small values without any, and at
-Python's own 700 the looking takes as long as reading them."""
+"""Allocations between two garbage collections. Commits are hundreds of thousands of small values without reference
+cycles. With Python's default of 700, the collections take as long as reading the commits."""
 EXIT_CODES = """
 
 exit codes:
   0  done, or another load is running
-  1  a topic needs attention, and is named
-  2  the load could not run; the next one catches up
+  1  a topic needs attention; the output names it
+  2  failure; the next load catches up
 """
 STATUS_HEADER = (
     "topic",
@@ -75,17 +75,18 @@ STATUS_HEADER = (
     "complete until",
     "pending",
 )
-_PLACE = re.compile(r"(?:partition|offsets) [^:;]*: ")
+_PARTITIONS = re.compile(r"(?:partition|offsets) [^:;]*: ")
 RUNS_SHOWN = 10
-TASKS_COMPARED_MIN = 2  # from which on it says something how long the slowest took
-TOPICS_NAMED_MAX = 3  # of those that share a reason
-REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
+TASKS_COMPARED_MIN = 2  # with fewer tasks the imbalance is meaningless
+TOPICS_NAMED_MAX = 3  # of topics with the same reason
+REASONS_SHOWN_MAX = 20  # per kind, so that a thousand waiting topics do not hide the rest; --format json has all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Loads every topic once: creates and evolves tables, adds files and partitions, exactly once whatever is "
-        "killed on the way. Run it every ten minutes from cron, Oozie or `headrace up`."
+        "Loads the new messages of every topic: creates and evolves tables, and adds files and partitions. Each "
+        "message is loaded exactly once, even if the load is killed. Run it every ten minutes from cron, Oozie or "
+        "`headrace up`."
     )
     parser.epilog = (
         examples(
@@ -100,19 +101,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_flags(parser)
     _add_topic_flag(parser)
     parser.add_argument(
-        "--no-lease", action="store_true", help="run even beside another load: safe, but one of them works in vain"
+        "--no-lease",
+        action="store_true",
+        help="run although another load is running: safe, but only one of them commits",
     )
     parser.add_argument(
         "--new-warehouse",
         action="store_true",
-        help="begin an empty warehouse although the brokers or the tables know that the topics went into one",
+        help="start an empty warehouse although brokers or tables record an earlier load into another one",
     )
     parser.set_defaults(run_verb=run_once)
     verbs = parser.add_subparsers(metavar="VERB")
     plan = verbs.add_parser(
         "plan",
         help="show what the next load would do",
-        description="Shows what the next load would read and change, and changes nothing.",
+        description="Shows what the next load would read and change. Changes nothing.",
         epilog=examples("load plan", "load plan --format json"),
     )
     _add_flags(plan)
@@ -120,21 +123,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan.set_defaults(run_verb=show_plan)
     status = verbs.add_parser(
         "status",
-        help="show where every topic stands",
-        description="Per topic next offsets, lag (in messages, where the brokers answer), files with their mean size, "
-        "up to when the table is complete, and appliers that are behind; and the newest loads. Exit 1: something "
-        "committed is not yet in its table.",
+        help="show the state of every topic",
+        description="Shows for each topic the next offsets, the lag (in messages, if the brokers are available), the "
+        "number and mean size of its files, the time up to which the table is complete, and appliers that are behind; "
+        "and the newest loads. Exit code 1: a commit is not yet applied to its table.",
         epilog=examples("load status", "load status --format json"),
     )
     _add_flags(status)
     status.set_defaults(run_verb=show_status)
     serving = verbs.add_parser(
         "serve",
-        help="load when asked to, as `headrace up` does",
-        description="Loads once for each line on standard input, and keeps Spark for the next "
-        "(loader.spark_idle_timeout). "
-        "Answers `ended code=0` on standard output; reports go to standard error. Ends with its input, after a load "
-        "that could not run, and with 75 when it wants to be started again, such as after a change of settings.",
+        help="run loads on request, for `headrace up`",
+        description="Runs a load for each line on standard input, and reuses Spark (loader.spark_idle_timeout). Prints "
+        "`ended code=0` on standard output after each load; reports go to standard error. Ends at the end of its "
+        "input, after a failed load, and with 75 when it needs a restart, such as after a change of settings.",
         epilog=examples("load serve"),
     )
     add_settings_flags(serving, KEYS)
@@ -148,19 +150,19 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="TOPIC", help="only this topic; may be given several times"
+        "--topic", action="append", default=[], metavar="TOPIC", help="only this topic; may be repeated"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
+    """Runs the verb and returns its exit code. Translates errors into one line."""
     settings = settings_from(args)
     with loader_errors_as_command_errors():
         return int(args.run_verb(args, settings))
 
 
 def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None = None) -> int:
-    """One load, with its line in the log of runs, also where it could not run.
+    """Runs one load and appends its line to the log of runs, also after a failure.
 
     Args:
         session: see `pipeline.load.SparkConnection`.
@@ -186,7 +188,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
         print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
     else:
         print_report(report)
-    _refuse_outage(report.registry_outage)
+    _raise_for_outage(report.registry_outage)
     return code
 
 
@@ -205,7 +207,7 @@ def serve_loads(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None) -> RunReport | None:
-    """What the load did; None when another one runs, which has been said then."""
+    """Runs the load and returns its report, or None after printing that another load is running."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
     from headrace.pipeline.load import commit_log, now_ms, open_load, reject_second_warehouse
@@ -225,9 +227,9 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
             print(f"{line}; this one yields")
         return None
     try:
-        # Statements that are only printed are the result; with json they go beside it.
+        # Statements that the executor prints are the result; with JSON they go to standard error.
         output = sys.stderr if args.format == "json" else sys.stdout
-        # Statements go to the same screen, where a line that comes and goes would cut them up.
+        # The executor prints statements to the same terminal, where a step line would overwrite them.
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with (
             shown,
@@ -238,12 +240,14 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
         lease.release()
 
 
-def _refuse_outage(registry_outage: str) -> None:
-    """Whether all was loaded cannot be told while the registry is silent: a newer schema may be waiting there."""
+def _raise_for_outage(registry_outage: str) -> None:
+    """Raises:
+    CommandError: the registry was unavailable, so that newer schemas, and the messages that need them, may be waiting.
+    """
     if registry_outage:
         raise CommandError(
-            f"{registry_outage}; loads go on with the schemas known so far, "
-            "and the first one after the registry is back catches up"
+            f"{registry_outage}; loads continue with the cached schemas; the first load after the registry is back "
+            "catches up"
         )
 
 
@@ -259,7 +263,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
         print_json(plan_json(plan))
     else:
         print_plan(plan)
-    _refuse_outage(plan.registry_outage)
+    _raise_for_outage(plan.registry_outage)
     return EXIT_FINDINGS if plan.problems else EXIT_OK
 
 
@@ -290,7 +294,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def print_report(report: RunReport) -> None:
-    """The run for people."""
+    """Prints the report as text."""
     if report.loaded:
         rows = [
             (
@@ -318,62 +322,60 @@ def print_report(report: RunReport) -> None:
 
 
 def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """One line per reason: what is wrong with all topics, such as the metastore being down, or with all partitions
-    that a dead broker led, is said once."""
+    """Prints one line per reason. Topics with the same reason share a line, such as all topics without a metastore, and
+    so do all partitions of a dead broker."""
     held: dict[str, list[tuple[str, str]]] = {}
     for topic, text in reasons:
-        place = _PLACE.match(text)
+        place = _PARTITIONS.match(text)
         held.setdefault(text[place.end() :] if place else text, []).append((topic, place[0] if place else ""))
     for reason, found in itertools.islice(held.items(), REASONS_SHOWN_MAX):
-        print_report_line(f"{word}: {_who(found)}{reason}")
+        print_report_line(f"{word}: {_subject(found)}{reason}")
     if len(held) > REASONS_SHOWN_MAX:
         print_report_line(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has them all")
 
 
-def _who(found: Sequence[tuple[str, str]]) -> str:
-    """Topics, and which of their partitions, that one reason holds for; each place ends with a colon."""
+def _subject(found: Sequence[tuple[str, str]]) -> str:
+    """Returns the topics, and the number of their partitions, that share a reason, up to and including the colon."""
     topics = list(dict.fromkeys(topic for topic, _ in found))
     named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
-    who = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"
+    topics_text = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"
     places = {(topic, place) for topic, place in found if place}
     if len(found) == 1:
-        return f"{who}: {found[0][1]}"
-    return f"{len(places):,} partitions of {who}: " if places else f"{who}: "
+        return f"{topics_text}: {found[0][1]}"
+    return f"{len(places):,} partitions of {topics_text}: " if places else f"{topics_text}: "
 
 
 def _summary(report: RunReport) -> str:
     seconds = report.duration_ms / 1000
     if report.conflict:
-        return f"another load was faster: this one's work is thrown away ({report.conflict}; {seconds:.1f} s)"
+        return f"another load committed first; this load's work was discarded ({report.conflict}; {seconds:.1f} s)"
     if not report.commit_number:
-        held = f"; in need of attention: {_counted(len(report.problems), 'topic')}" if report.problems else ""
+        held = f"; topics with problems: {_count(len(report.problems), 'topic')}" if report.problems else ""
         applied = set(report.applied) - set(report.problems)
-        caught_up = f"; caught up: {_counted(len(applied), 'topic')}" if applied else ""
-        news = (
-            f"nothing loaded, {_counted(report.held_back, 'message')} held back" if report.held_back else "nothing new"
-        )
+        caught_up = f"; caught up: {_count(len(applied), 'topic')}" if applied else ""
+        news = f"nothing loaded, {_count(report.held_back, 'message')} held back" if report.held_back else "nothing new"
         return f"{news}{caught_up}{held} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
     files = sum(one.files for one in report.loaded)
     size = sum(one.bytes_written for one in report.loaded)
     rate = rows * 1000 // max(1, report.read_ms)
-    held = f"; {_counted(report.held_back, 'message')} held back" if report.held_back else ""
+    held = f"; {_count(report.held_back, 'message')} held back" if report.held_back else ""
     return (
-        f"commit {report.commit_number}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
-        f"of {_counted(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
-        f"by {_counted(report.tasks, 'task')}{_slowest(report)}"
+        f"commit {report.commit_number}: {_count(rows, 'row')} in {_count(files, 'file')} ({size / 1e6:,.1f} MB) "
+        f"of {_count(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
+        f"by {_count(report.tasks, 'task')}{_slowest(report)}"
         f"{held}"
     )
 
 
 def _slowest(report: RunReport) -> str:
-    """How evenly the work was shared out, where there is anything to share."""
+    """Returns how evenly the work was distributed, if there is more than one task."""
     if report.tasks < TASKS_COMPARED_MIN:
         return ""
     return f", the slowest of which took {report.imbalance_measured:.1f} times the mean"
 
 
-def _counted(number: int, word: str) -> str:
+def _count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
@@ -405,7 +407,7 @@ def print_plan(plan: LoadPlan) -> None:
         print_report_line(f"note: {note}")
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
     most = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
-    print(f"after commit {plan.commit_number}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
+    print(f"after commit {plan.commit_number}: {offsets:,} offsets in {_count(len(plan.units), 'task')}{most}")
 
 
 def plan_json(plan: LoadPlan) -> dict[str, Any]:
@@ -444,7 +446,7 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
 
 
 def print_runs(runs: Sequence[RunLine]) -> None:
-    """The newest loads, oldest first."""
+    """Prints the newest loads, oldest first."""
     rows = [
         (
             _instant(one.started_at_ms),
@@ -455,7 +457,7 @@ def print_runs(runs: Sequence[RunLine]) -> None:
             f"{one.rows:,}",
             f"{one.duration_ms / 1000:,.1f}",
             f"{one.imbalance:.2f}" if one.tasks else "-",
-            one.error or one.conflict or (_counted(one.problems, "topic") + " to look at" if one.problems else "-"),
+            one.error or one.conflict or (_count(one.problems, "topic") + " to look at" if one.problems else "-"),
         )
         for one in runs
     ]

@@ -1,17 +1,18 @@
-"""`headrace load serve`: one load after the other in one process, as `headrace up` asks for them.
+"""`headrace load serve`: runs loads one after another in one process, for `headrace up`.
 
-What takes most of the time of a small load is the start of Python and of Spark, so both stay for the next one. The
-process does nothing by itself:
+Most of the time of a small load is the start of Python and Spark, so the process and its JVM serve further loads. The
+process acts on requests only:
 
-    <- ready load=waiting      it has begun, without Spark: that is started by the first load that needs it
-    -> load                    a line on standard input asks for a load
-    <- ended code=0            how it ended: 0 or 1, as the command does
+    <- ready load=waiting      started, without Spark; the first load that needs Spark starts it
+    -> load                    a line on standard input requests a load
+    <- ended code=0            its exit code: 0 or 1, as of `headrace load`
 
-All else, the report among it, goes to standard error. One load at a time holds the lease, opens the commit log, asks
-brokers, registry and metastore and reads the settings as the command does; only the JVM stays. Whatever speaks against
-going on ends the process, for whoever started it to start another: a load that could not run, with its own code;
-settings that are others than at the start, a JVM that has ended, and `loader.spark_idle_timeout` after the last load
-that needed Spark, with `EXIT_RESTART`. In the middle of a load SIGTERM ends it on the spot, as it does the command.
+All other output, including the report, goes to standard error. Each load takes the lease, opens the commit log,
+connects to brokers, registry and metastore, and reads the settings, as `headrace load` does; only the JVM is reused.
+
+The process ends, and its parent starts another one, in these cases: with the load's exit code after a load that failed;
+with `EXIT_RESTART` when the settings have changed since the start, when the JVM has ended, and when no load needed
+Spark for `loader.spark_idle_timeout`. SIGTERM during a load ends the process at once, as it ends `headrace load`.
 """
 
 from __future__ import annotations
@@ -38,55 +39,58 @@ if TYPE_CHECKING:
     RunOnce = Callable[[argparse.Namespace, Settings, LoadSession], int]
     """Runs one load in the session, prints its report and returns its exit code."""
 
-EXIT_RESTART: Final = 75  # EX_TEMPFAIL of sysexits.h; `pipeline.up.schedule` starts another one, and asks that
-WORD_BYTES_MAX: Final = 4096
+# EX_TEMPFAIL of sysexits.h; `pipeline.up.schedule` then starts another process and repeats the request
+EXIT_RESTART: Final = 75
+REQUEST_BYTES_MAX: Final = 4096
 
 
 def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> int:
-    """Serves until standard input ends; the exit code."""
+    """Serves until standard input ends. Returns the exit code."""
     from headrace.pipeline.load_session import LoadSession, may_outlive_load
 
-    environment = dict(os.environ)  # a load puts secrets into it, for its tasks, which are not the settings of the next
+    # copied because a load adds secrets for its tasks, which are not settings of the next load
+    environment = dict(os.environ)
     closing = contextlib.closing(LoadSession(outlives_load=True))
-    with _at_sigterm(_end), closing as session, _answers() as answers:
+    with _sigterm_handled_by(_exit_for_restart), closing as session, _response_stream() as responses:
         _import_all()
-        print("ready load=waiting", file=answers, flush=True)
-        used_at = time.monotonic()
-        while (is_asked := _is_asked(_rest_s(settings, session, used_at))) is not None:
-            if not is_asked or settings_from(args, environment) != settings or _has_died(session):
+        print("ready load=waiting", file=responses, flush=True)
+        last_used_at = time.monotonic()
+        while (is_requested := _is_load_requested(_idle_time_left_s(settings, session, last_used_at))) is not None:
+            if not is_requested or settings_from(args, environment) != settings or _has_died(session):
                 return EXIT_RESTART
             metastore_uses = session.metastore_uses
-            with _at_sigterm(signal.SIG_DFL):
+            with _sigterm_handled_by(signal.SIG_DFL):
                 code = run_once(args, settings, session)
-            sys.stdout.flush()  # the report, before anybody looks for it
-            print(f"ended code={code}", file=answers, flush=True)
+            sys.stdout.flush()  # print the report before the response
+            print(f"ended code={code}", file=responses, flush=True)
             if session.metastore_uses > metastore_uses:
-                used_at = time.monotonic()
+                last_used_at = time.monotonic()
             if session.is_open and not (session.is_alive and may_outlive_load(settings)):
                 return EXIT_RESTART
-            _tidy(session)
+            _collect_garbage(session)
         return EXIT_OK
 
 
-def _tidy(session: LoadSession) -> None:
-    """SIGTERM is heard at its end: what is raised where garbage is collected is lost."""
-    heard: list[int] = []
-    with _at_sigterm(lambda number, _: heard.append(number)):
+def _collect_garbage(session: LoadSession) -> None:
+    """Collects garbage in the JVM and in Python. SIGTERM is handled afterwards: an exception raised during a collection
+    is lost."""
+    received: list[int] = []
+    with _sigterm_handled_by(lambda number, _: received.append(number)):
         session.tidy()
         gc.collect()
-    if heard:
-        _end(signal.SIGTERM, None)
+    if received:
+        _exit_for_restart(signal.SIGTERM, None)
 
 
-def _answers() -> TextIO:
-    """Where answers go; what else is printed goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+def _response_stream() -> TextIO:
+    """Returns a stream for responses on standard output, and redirects all other output to standard error."""
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return answers
+    return responses
 
 
 def _import_all() -> None:
-    """What every load imports, or one that has something to read, before anybody waits for it."""
+    """Imports the modules of loads before the first request."""
     import headrace.hive_ddl.executors.session
     import headrace.hive_ddl.executors.spark
     import headrace.loader.job
@@ -94,27 +98,27 @@ def _import_all() -> None:
     import headrace.pipeline.load  # noqa: F401
 
 
-def _rest_s(settings: Settings, session: LoadSession, used_at: float) -> float | None:
-    """For how long the session may still idle; None without one."""
+def _idle_time_left_s(settings: Settings, session: LoadSession, last_used_at: float) -> float | None:
+    """Returns the seconds until the session's idle timeout, or None without a session."""
     if not session.is_open:
         return None
-    return max(0.0, used_at + settings.loader.spark_idle_timeout.ms / 1000 - time.monotonic())
+    return max(0.0, last_used_at + settings.loader.spark_idle_timeout.ms / 1000 - time.monotonic())
 
 
 def _has_died(session: LoadSession) -> bool:
     return session.is_open and not session.is_alive
 
 
-def _is_asked(wait_s: float | None) -> bool | None:
-    """Whether a load is asked for within the time; None at the end of the input."""
-    # Not poll(2), whose time is over after 25 days at most.
+def _is_load_requested(wait_s: float | None) -> bool | None:
+    """Returns whether a load was requested within the time, or None at the end of the input."""
+    # Not poll(2): its timeout is limited to 25 days.
     if not select.select([sys.stdin], (), (), wait_s)[0]:
         return False
-    return True if os.read(sys.stdin.fileno(), WORD_BYTES_MAX) else None
+    return True if os.read(sys.stdin.fileno(), REQUEST_BYTES_MAX) else None
 
 
 @contextlib.contextmanager
-def _at_sigterm(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
+def _sigterm_handled_by(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
@@ -122,7 +126,6 @@ def _at_sigterm(handler: Callable[[int, FrameType | None], object] | signal.Hand
         signal.signal(signal.SIGTERM, before)
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """Between loads there is time to end the JVM, which clears up after itself. A load that was asked for in just this
-    moment has not begun."""
+def _exit_for_restart(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends the process between loads, so that the JVM can clean up. A load requested at this moment has not started."""
     raise SystemExit(EXIT_RESTART)

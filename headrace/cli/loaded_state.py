@@ -1,4 +1,4 @@
-"""What the commands that read commits share: the log of the settings' warehouse, and what can be wrong with it."""
+"""Opens the commit log of the configured warehouse for commands that only read it, and translates their errors."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """`log` has read its newest state."""
+    """The commit log, with its newest state read."""
 
     settings: Settings
     log: CommitLog
     storage: Storage
 
     def topic(self, name: str) -> TopicState:
-        """
+        """Returns the state of a loaded topic.
+
         Raises:
-            CommandError: nothing of the topic has been loaded.
+            CommandError: the topic has never been loaded.
         """
         topics = self.log.state.topics
         if name not in topics:
             known = ", ".join(sorted(topics)) or "none yet"
-            raise CommandError(f"nothing of topic {name} has been loaded; loaded topics: {known}")
+            raise CommandError(f"topic {name} has not been loaded; loaded topics: {known}")
         return topics[name]
 
 
 @contextlib.contextmanager
 def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
-    """While open, what keeps commits from being read becomes the one line that ends a command."""
+    """Opens the commit log without write access. Errors in the context end the command with one line."""
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.errors import LoaderError
     from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
@@ -55,7 +56,7 @@ def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
         yield LoadedState(settings, log, storage)
     except LoaderError as error:
         raise CommandError(str(error)) from error
-    except BrokenPipeError:  # of our own output: `| head` has what it wants
+    except BrokenPipeError:  # of standard output: the reader, such as `head`, has closed the pipe
         raise
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
@@ -63,7 +64,8 @@ def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
 
 @contextlib.contextmanager
 def loader_errors_as_command_errors() -> Iterator[None]:
-    """While open, what keeps a command from reaching brokers, registry, metastore or warehouse becomes its one line."""
+    """Turns errors of brokers, registry, metastore and warehouse in the context into a `CommandError`, the command's
+    one line."""
     from headrace.audit.errors import AuditError
     from headrace.hive_ddl.errors import HiveDdlError
     from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
@@ -74,7 +76,9 @@ def loader_errors_as_command_errors() -> Iterator[None]:
     try:
         yield
     except KafkaUnavailable as error:
-        raise CommandError(f"{error}; start it, with `headrace up` here, or set kafka.bootstrap_servers") from error
+        raise CommandError(
+            f"{error}; start the broker, such as with `headrace up`, or set kafka.bootstrap_servers"
+        ) from error
     except (LoaderError, KafkaError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     except BrokenPipeError:

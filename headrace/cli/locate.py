@@ -1,4 +1,4 @@
-"""`headrace locate`: where the message of one offset is, or why it is nowhere."""
+"""`headrace locate`: finds the message of an offset, or the reason why it has no row."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Says which file holds the message of an offset, or that it is in quarantine, a gap, a message without a row "
-        "(tombstone, transaction marker, aborted), or not loaded yet; and by which commit."
+        "Shows the file and the commit of the message of an offset; or that it is in quarantine, in a gap, without a "
+        "row (tombstone, transaction marker, aborted transaction), or not loaded yet."
     )
     parser.epilog = (
         examples("locate orders 0 12345", "locate orders 0 12345 --format json")
-        + "\n\nFiles are looked into only where several of them span the offset."
+        + "\n\nFiles are read only if the offset is in the range of several of them. of them span the offset."
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic of the message")
     parser.add_argument("partition", metavar="PARTITION", type=int, help="its partition")

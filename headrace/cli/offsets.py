@@ -1,4 +1,4 @@
-"""`headrace offsets`: where every partition goes on, and the commits of operators about that."""
+"""`headrace offsets`: shows and changes the next offset of each partition."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from headrace.loader.plan.discover import Discovery
 
 KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
-LEFT_SHOWN_MAX = 20  # partitions that stay as they are; json has them all
+LEFT_SHOWN_MAX = 20  # unchanged partitions; --format json has all
 EXIT_CODES = """
 
 exit codes:
-  0  committed, or nothing to commit
-  2  refused, with the reason; nothing has changed
+  0  committed, or nothing to change
+  2  failure, with the reason; nothing was changed
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows where the next load of every partition goes on, and changes it: what an operator says is a commit "
-        "like that of a load, kept for ever with its reason, and safe beside loads that run."
+        "Shows and changes the offset at which the next load of each partition starts. A change is a commit, as a load "
+        "is: the commit log records its reason. Safe while loads run."
     )
     parser.epilog = examples(
         "offsets show orders",
@@ -63,8 +63,10 @@ Verbs = argparse._SubParsersAction
 def _configure_show(verbs: Verbs[argparse.ArgumentParser]) -> None:
     show = verbs.add_parser(
         "show",
-        help="show where every partition goes on",
-        description="By partition the next offset and, if the brokers answer, what the log holds and the lag.",
+        help="show the next offset of every partition",
+        description="Shows the next offset of each partition, and, if the brokers are available, the offsets in the "
+        "log and "
+        "the lag.",
         epilog=examples("offsets show", "offsets show orders --format json"),
     )
     show.add_argument("topic", nargs="?", metavar="TOPIC", help="only this topic (default: all)")
@@ -74,38 +76,46 @@ def _configure_show(verbs: Verbs[argparse.ArgumentParser]) -> None:
 def _configure_skip(verbs: Verbs[argparse.ArgumentParser]) -> None:
     skip = verbs.add_parser(
         "skip",
-        help="pass over the next offsets of a partition",
-        description="Declares offsets that will not be loaded, such as those of a batch that cannot be read: from "
-        "OFFSET, which must be the partition's next one, up to but not including the one given with --to. The next "
-        "load goes on there, and the audit knows of the gap.",
+        help="skip the next offsets of a partition",
+        description="Skips offsets that cannot be loaded, such as those of a corrupt batch: from OFFSET, which must "
+        "be the "
+        "partition's next offset, up to but not including --to. The next load starts at --to. The audit takes "
+        "the skipped offsets into account.",
         epilog=examples("offsets skip orders 0 1500 --to 1520 --reason 'corrupt batch, ticket 4711'") + EXIT_CODES,
     )
-    _add_place(skip, "the partition's next offset, the first that is passed over")
-    skip.add_argument("--to", type=int, metavar="OFFSET", help="where loads go on (default: one after OFFSET)")
-    skip.add_argument("--reason", required=True, metavar="TEXT", help="why; the commit keeps it")
-    _add_decision_flags(skip, run_skip)
+    _add_partition_arguments(skip, "the partition's next offset, the first to skip")
+    skip.add_argument(
+        "--to", type=int, metavar="OFFSET", help="the offset at which loads continue (default: OFFSET + 1)"
+    )
+    skip.add_argument("--reason", required=True, metavar="TEXT", help="reason, recorded in the commit")
+    _add_change_flags(skip, run_skip)
 
 
 def _configure_set(verbs: Verbs[argparse.ArgumentParser]) -> None:
     choose = verbs.add_parser(
         "set",
-        help="have a partition go on, or begin, at an offset",
-        description="Of a partition of which nothing was loaded: where its first load begins. Of another: goes "
-        "forward, which passes over the offsets in between; back is refused, since rows would be loaded twice.",
+        help="set the next offset of a partition",
+        description="Sets the offset of the first load of a partition that has not been loaded. For a loaded "
+        "partition the "
+        "offset may only be increased, which skips the offsets in between; a decrease is rejected, since it "
+        "would load rows twice.",
         epilog=examples("offsets set orders 0 1000000", "offsets set orders 0 1000000 --dry-run") + EXIT_CODES,
     )
-    _add_place(choose, "where the next load goes on")
-    choose.add_argument("--reason", default="headrace offsets set", metavar="TEXT", help="why; the commit keeps it")
-    _add_decision_flags(choose, run_set)
+    _add_partition_arguments(choose, "the next offset")
+    choose.add_argument(
+        "--reason", default="headrace offsets set", metavar="TEXT", help="reason, recorded in the commit"
+    )
+    _add_change_flags(choose, run_set)
 
 
 def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    taking = verbs.add_parser(
+    importing = verbs.add_parser(
         "import",
-        help="begin where another loader ended",
-        description="Has the partitions of which nothing was loaded begin where a consumer group committed, where "
-        "Camus ended, or behind the files of Kafka Connect's HDFS or S3 sink. The S3 sink's names do not say where a "
-        "file ends, so its newest is loaded again. Partitions of which something was loaded are left alone.",
+        help="continue where another loader ended",
+        description="Sets the start of partitions that have not been loaded: to the committed offsets of a consumer "
+        "group, "
+        "to the end of a Camus run, or behind the files of Kafka Connect's HDFS or S3 sink. File names of the S3 "
+        "sink have no end offset, so that its newest file is loaded again. Loaded partitions do not change.",
         epilog=examples(
             "offsets import --group old-loader --dry-run",
             "offsets import --connect /data/topics orders clicks",
@@ -114,9 +124,11 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
         )
         + EXIT_CODES,
     )
-    taking.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all that are loaded)")
-    source = taking.add_mutually_exclusive_group(required=True)
-    source.add_argument("--group", metavar="NAME", help="consumer group whose committed offsets are taken")
+    importing.add_argument(
+        "topics", nargs="*", metavar="TOPIC", help="only these topics (default: all topics that the settings include)"
+    )
+    source = importing.add_mutually_exclusive_group(required=True)
+    source.add_argument("--group", metavar="NAME", help="consumer group whose committed offsets are imported")
     source.add_argument(
         "--connect",
         metavar="PATH",
@@ -127,10 +139,10 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
         metavar="DIRECTORY",
         help="Camus' etl.execution.history.path, or the directory of one run in it, copied here (hdfs dfs -get)",
     )
-    _add_decision_flags(taking, run_import)
+    _add_change_flags(importing, run_import)
 
 
-def _add_place(parser: argparse.ArgumentParser, offset_help: str) -> None:
+def _add_partition_arguments(parser: argparse.ArgumentParser, offset_help: str) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
     parser.add_argument("partition", type=_number, metavar="PARTITION", help="number of the partition")
     parser.add_argument("offset", type=_number, metavar="OFFSET", help=offset_help)
@@ -148,15 +160,13 @@ def _add_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Nam
     parser.set_defaults(run=run, run_verb=run_verb)
 
 
-def _add_decision_flags(
-    parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Namespace, Settings], int]
-) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would be committed and change nothing")
+def _add_change_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Namespace, Settings], int]) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="show the change without making it")
     _add_flags(parser, run_verb)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
+    """Runs the verb and returns its exit code. Translates errors into one line."""
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.errors import LoaderError
 
@@ -175,10 +185,10 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.inspect.offsets import partition_statuses
 
     log, state = _read(settings)
-    discovery, note = _ask_brokers(settings, settings.loader.topics_include, settings.loader.topics_exclude, state)
+    discovery, note = _discover(settings, settings.loader.topics_include, settings.loader.topics_exclude, state)
     found = partition_statuses(state, discovery, args.topic)
     if args.topic is not None and not found:
-        raise CommandError(f"nothing is known of topic {args.topic}{f' ({note})' if note else ''}")
+        raise CommandError(f"topic {args.topic} is unknown{f' ({note})' if note else ''}")
     if args.format == "json":
         print_json(
             {
@@ -197,7 +207,7 @@ def run_skip(args: argparse.Namespace, settings: Settings) -> int:
 
     bounds, note = _bounds(settings, args.topic, args.partition)
     to = args.offset + 1 if args.to is None else args.to
-    return _decide(
+    return _commit_choice(
         args,
         settings,
         lambda state: skip(state, args.topic, args.partition, args.offset, to, args.reason, bounds),
@@ -209,7 +219,7 @@ def run_set(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.offsets.choose import set_next
 
     bounds, note = _bounds(settings, args.topic, args.partition)
-    return _decide(
+    return _commit_choice(
         args,
         settings,
         lambda state: set_next(state, args.topic, args.partition, args.offset, args.reason, bounds),
@@ -222,11 +232,11 @@ def run_import(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.plan.discover import is_wanted
 
     if args.group:
-        found, source = _of_group(settings, args.group)
+        found, source = _group_offsets(settings, args.group)
     elif args.connect:
-        found, source = _of_connect(args.connect)
+        found, source = _connect_offsets(args.connect)
     else:
-        found, source = _of_camus(args.camus)
+        found, source = _camus_offsets(args.camus)
     unknown = sorted(set(args.topics) - set(found))
     if unknown:
         raise CommandError(
@@ -238,22 +248,22 @@ def run_import(args: argparse.Namespace, settings: Settings) -> int:
         for topic, offsets in found.items()
         if (topic in args.topics if args.topics else is_wanted(topic, include, exclude))
     }
-    return _decide(args, settings, lambda state: starts(state, wanted, f"imported from {source}"), "")
+    return _commit_choice(args, settings, lambda state: starts(state, wanted, f"imported from {source}"), "")
 
 
-def _of_group(settings: Settings, group: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
+def _group_offsets(settings: Settings, group: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
     from headrace.pipeline.load import kafka_cluster
 
     found: dict[str, dict[int, int]] = {}
     with kafka_cluster(settings) as cluster:
-        for at, offset in cluster.group_offsets(group).items():
-            found.setdefault(at.topic, {})[at.partition] = offset
+        for topic_partition, offset in cluster.group_offsets(group).items():
+            found.setdefault(topic_partition.topic, {})[topic_partition.partition] = offset
     if not found:
         raise CommandError(f"consumer group {group!r} has committed no offsets on these brokers")
     return found, f"consumer group {group}"
 
 
-def _of_connect(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
+def _connect_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
     from headrace.loader.offsets.connect_files import names_below, names_in_listing, next_offsets
 
     place = Path(path)
@@ -263,11 +273,11 @@ def _of_connect(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
         with place.open(encoding="utf-8", errors="replace") as listing:
             found = next_offsets(names_in_listing(listing))
     if not found:
-        raise CommandError(f"{path}: no names like topic+partition+start+end.avro are there")
+        raise CommandError(f"{path}: no file names like topic+partition+start+end.avro found")
     return found, f"the Kafka Connect files of {path}"
 
 
-def _of_camus(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
+def _camus_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
     from headrace.loader.offsets.camus_history import NotCamus, next_offsets
 
     try:
@@ -284,10 +294,11 @@ def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
     return log, log.read_state()
 
 
-def _ask_brokers(
+def _discover(
     settings: Settings, include: Iterable[str], exclude: Iterable[str], state: LoaderState
 ) -> tuple[Discovery | None, str]:
-    """What the brokers hold, and up to where it is what was read; or None and why they could not be asked."""
+    """Returns the offsets of the brokers' logs and of the loaded messages; or None and the reason if the brokers are
+    not available."""
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.plan.discover import discover
     from headrace.pipeline.load import kafka_cluster
@@ -296,25 +307,27 @@ def _ask_brokers(
         with kafka_cluster(settings) as cluster:
             return discover(cluster, tuple(include), tuple(exclude), state), ""
     except KafkaError as error:
-        return None, f"the brokers were not asked: {error}"
+        return None, f"brokers not available: {error}"
 
 
 def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds | None, str]:
     from headrace.loader.offsets.choose import LogBounds
 
     _, state = _read(settings)
-    discovery, note = _ask_brokers(settings, (re.escape(topic),), (), state)
+    discovery, note = _discover(settings, (re.escape(topic),), (), state)
     if discovery is None:
         return None, note
     found = discovery.topics.get(topic)
     for one in found.partitions if found else ():
         if one.partition == partition:
             return LogBounds(one.start, one.end, one.leader_epoch, one.shared_end), ""
-    return None, f"the brokers tell nothing of partition {partition} of topic {topic!r} now"
+    return None, f"the brokers do not report partition {partition} of topic {topic!r}"
 
 
-def _decide(args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str) -> int:
-    """Chooses, and puts the choice into the log unless this is a dry run."""
+def _commit_choice(
+    args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str
+) -> int:
+    """Makes the choice, and commits it unless this is a dry run."""
     from headrace.loader.build import current_build
     from headrace.loader.offsets.choose import commit_of
     from headrace.pipeline.load import commit_log, new_run_id, now_ms
@@ -332,7 +345,9 @@ def _decide(args: argparse.Namespace, settings: Settings, choose: Callable[[Load
         commit_result = log.try_commit(proposal)
         if commit_result.commit is None or commit_result.refused:
             conflict = next(iter(commit_result.refused.values()), commit_result.conflict)
-            raise CommandError(f"a load was faster: {conflict}; look with headrace offsets show, and say it again")
+            raise CommandError(
+                f"a load committed first: {conflict}; see headrace offsets show, then repeat the command"
+            )
         commit_number = commit_result.commit.commit_number
     if args.format == "json":
         print_json(
@@ -347,26 +362,24 @@ def _print_choice(choice: Choice, commit_number: int, note: str, *, is_dry: bool
     for move in choice.gaps:
         assert move.before is not None
         print(
-            f"{_place(move)}: {move.after - move.before:,} offsets, {move.before} to {move.after - 1}, are "
-            f"{styled('passed over', 'warn')}; loads go on at {move.after}"
+            f"{_partition_name(move)}: {move.after - move.before:,} offsets, {move.before} to {move.after - 1}, are "
+            f"{styled('skipped', 'warn')}; loads continue at {move.after}"
         )
     for move in choice.starts:
-        print(f"{_place(move)}: its first load begins at {move.after}")
+        print(f"{_partition_name(move)}: the first load starts at {move.after}")
     for sentence in choice.left[:LEFT_SHOWN_MAX]:
-        print_report_line(f"left as it is: {sentence}")
+        print_report_line(f"left out: {sentence}")
     if len(choice.left) > LEFT_SHOWN_MAX:
-        print_report_line(
-            f"left as it is: {len(choice.left) - LEFT_SHOWN_MAX:,} partitions more; --format json has them all"
-        )
+        print_report_line(f"left out: {len(choice.left) - LEFT_SHOWN_MAX:,} more partitions; --format json has all")
     if note:
         print_report_line(f"note: {note}", sys.stderr)
     if not choice.moved:
-        print("nothing to commit")
+        print("nothing to change")
     else:
         print("dry run: nothing was committed" if is_dry else f"commit {commit_number}: {choice.reason}")
 
 
-def _place(move: Moved) -> str:
+def _partition_name(move: Moved) -> str:
     return styled(f"{move.topic} partition {move.partition}", "head")
 
 

@@ -1,4 +1,4 @@
-"""`headrace quarantine`: the messages that could not be loaded, why, and what becomes of them."""
+"""`headrace quarantine`: lists, shows, replays and discards messages that could not be loaded."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from headrace.loader.rewrite.replay import ReplayReport
     from headrace.loader.storage.protocols import WarehouseFiles
 
-ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
+ROWS_SHOWN = 100  # by default: one or two screens; the total is always printed
 MESSAGES_SHOWN = 20
-BYTES_SHOWN = 256  # of a key or value: some lines of a terminal
-BYTES_LISTED = 12  # of a value, in a list
+BYTES_SHOWN = 256  # of a key or value: a few lines of a terminal
+LIST_BYTES = 12  # of a value in the list
 REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible", "corrupt_batch")
-"""Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
+"""Quarantine codes, repeated here so that the help does not import the loader's libraries."""
 REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
-"""Those of messages that name a schema; without one there is nothing to mend."""
-TOPIC_HELP = "the topic that the messages are of"
+"""Codes of messages that name a schema. Without a schema id a message cannot be replayed."""
+TOPIC_HELP = "topic of the messages"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,17 +51,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verbs.add_parser(
             "list",
             help="show quarantined messages with their reasons",
-            description="Messages that could not be loaded: where they are, when they were written, what they begin "
-            "with, what is wrong, and what they look like.",
+            description="Lists messages that could not be loaded: their offsets and times, their first bytes, the "
+            "error, and a guess at their format.",
             epilog=examples("quarantine list", "quarantine list orders --limit 10 --format json"),
         )
     )
     _configure_show(
         verbs.add_parser(
             "show",
-            help="show the messages themselves",
-            description="Quarantined messages of a topic with their bytes, made safe for a terminal: what is no text "
-            "is shown in hexadecimal, and control characters are escaped.",
+            help="show quarantined messages with their bytes",
+            description="Shows quarantined messages of a topic with their bytes. Binary data is shown in "
+            "hexadecimal, and control characters are escaped, so that the output is safe for a terminal.",
             epilog=examples(
                 "quarantine show orders",
                 "quarantine show orders --reason absent_schema --limit 5",
@@ -82,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="only of this topic (default: of all)")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="only this topic (default: all)")
     parser.add_argument(
         "--limit", type=int, default=ROWS_SHOWN, metavar="N", help=f"show at most N messages (default: {ROWS_SHOWN})"
     )
@@ -93,7 +93,9 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 
 def _configure_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help=TOPIC_HELP)
-    parser.add_argument("--reason", metavar="CODE", default="", help=f"only these: {', '.join(REASONS)}")
+    parser.add_argument(
+        "--reason", metavar="CODE", default="", help=f"only messages with this code: {', '.join(REASONS)}"
+    )
     parser.add_argument(
         "--limit", type=int, default=MESSAGES_SHOWN, metavar="N", help=f"at most N messages (default: {MESSAGES_SHOWN})"
     )
@@ -102,7 +104,7 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=BYTES_SHOWN,
         metavar="N",
-        help=f"at most N bytes of a key or value; json has them all, in base64 (default: {BYTES_SHOWN})",
+        help=f"at most N bytes of a key or value; --format json has all, in base64 (default: {BYTES_SHOWN})",
     )
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser)
@@ -114,8 +116,8 @@ def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
     parser.add_argument(
         "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(verb.reasons)}"
     )
-    if verb.asks_why:
-        parser.add_argument("--because", required=True, metavar="TEXT", help="why; the commit keeps it")
+    if verb.needs_reason:
+        parser.add_argument("--because", required=True, metavar="TEXT", help="reason, recorded in the commit")
     add_rewrite_flags(parser, verb.settings)
     parser.set_defaults(run=verb.run)
 
@@ -144,14 +146,14 @@ def run_show(args: argparse.Namespace) -> int:
     for flag in ("limit", "bytes"):
         if getattr(args, flag) < 0:
             raise CommandError(f"--{flag}: expected a number from 0, found {getattr(args, flag)}")
-    _refuse_other_reasons(args.reason, REASONS)
+    _check_reason(args.reason, REASONS)
     with open_loaded_state(args) as known:
         known.topic(args.topic)
         files = committed_files(known.log, args.topic)
-    wanted = (row for _, row in _rows(files, known.storage.files) if not args.reason or row.code == args.reason)
-    rows = list(itertools.islice(wanted, args.limit))
+    selected = (row for _, row in _rows(files, known.storage.files) if not args.reason or row.code == args.reason)
+    rows = list(itertools.islice(selected, args.limit))
     if args.format == "json":
-        print_json({"topic": args.topic, "messages": [_whole(args.topic, row) for row in rows]})
+        print_json({"topic": args.topic, "messages": [_complete_json(args.topic, row) for row in rows]})
     else:
         for row in rows:
             _print_message(row, args.bytes)
@@ -164,35 +166,35 @@ def run_replay(args: argparse.Namespace) -> int:
     from headrace.loader.rewrite.replay import REPLAYABLE, ReplaySettings, replay
     from headrace.pipeline.load import topic_policy
 
-    _refuse_other_reasons(args.reason, REPLAYED)
+    _check_reason(args.reason, REPLAYED)
     codes = frozenset({QuarantineCode(args.reason)}) if args.reason else REPLAYABLE
     with open_rewrite_load(args) as (settings, load):
         checked_topics(load.rewrites, [args.topic])
         policy = topic_policy(settings.loader.of_topic(args.topic))
         sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
         report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
-    return _told(args, report, report.loaded, "loaded")
+    return _print_result(args, report, report.loaded, "loaded")
 
 
 def run_discard(args: argparse.Namespace) -> int:
     from headrace.loader.rewrite.discard import discard
     from headrace.loader.rewrite.driver_files import FileShape
 
-    _refuse_other_reasons(args.reason, REASONS)
+    _check_reason(args.reason, REASONS)
     if not args.because.strip():
-        raise CommandError("--because: expected why nobody wants these messages, found nothing")
+        raise CommandError("--because is empty; expected the reason for discarding these messages")
     codes = {args.reason} if args.reason else frozenset()
     with open_rewrite_load(args) as (settings, load):
         checked_topics(load.rewrites, [args.topic])
         codec, task = settings.loader.of_topic(args.topic).codec, load.settings.task
         shape = FileShape("", codec, task.block_bytes, task.file_bytes_target)
         report = discard(load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run)
-    return _told(args, report, report.discarded, "discarded")
+    return _print_result(args, report, report.discarded, "discarded")
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A verb that takes messages out of the quarantine of a topic, by a commit."""
+    """A verb that removes messages from the quarantine of a topic with a commit."""
 
     name: str
     help: str
@@ -201,15 +203,15 @@ class Rewrite:
     reasons: tuple[str, ...]
     run: Callable[[argparse.Namespace], int]
     settings: tuple[str, ...] = ()
-    asks_why: bool = False
+    needs_reason: bool = False
 
 
 REWRITES = (
     Rewrite(
         "replay",
         "load messages that can be loaded now",
-        "Tries the quarantined messages of a topic again, once what kept them there is mended (a schema is "
-        "registered): those that can be loaded become rows of its table, exactly once. The others stay.",
+        "Retries the quarantined messages of a topic, such as after a missing schema was registered. Messages "
+        "that can be loaded now become rows of the table, exactly once. The others stay in quarantine.",
         (
             "quarantine replay orders --dry-run",
             "quarantine replay orders",
@@ -221,38 +223,38 @@ REWRITES = (
     ),
     Rewrite(
         "discard",
-        "take messages away that nobody wants",
-        "Takes quarantined messages of a topic away for good, first from the table and a day later from the disk. The "
-        "commit keeps why; the audit goes on counting them as quarantined.",
+        "delete quarantined messages for good",
+        "Deletes quarantined messages of a topic for good: from the quarantine table at once, and from the disk a "
+        "day later. The commit records the reason. The audit continues to count them as quarantined.",
         (
             "quarantine discard orders --because 'tests of the new producer' --dry-run",
             "quarantine discard orders --reason framing --because 'JSON sent by mistake, ticket 4711'",
         ),
         REASONS,
         run_discard,
-        asks_why=True,
+        needs_reason=True,
     ),
 )
 
 
-def _refuse_other_reasons(reason: str, known: Sequence[str]) -> None:
+def _check_reason(reason: str, known: Sequence[str]) -> None:
     if reason and reason not in known:
         raise CommandError(f"--reason: expected one of {', '.join(known)}, found {reason}")
 
 
-def _told(
-    args: argparse.Namespace, report: ReplayReport | DiscardReport, done: Mapping[str, int], what_was_done: str
+def _print_result(
+    args: argparse.Namespace, report: ReplayReport | DiscardReport, done: Mapping[str, int], participle: str
 ) -> int:
-    """The exit code, after the report.
+    """Prints the report and returns the exit code.
 
     Args:
-        done: how many messages by the code they were quarantined for.
-        what_was_done: with them, such as `loaded`.
+        done: the number of messages by quarantine code.
+        participle: past participle of the operation, such as `loaded`.
     """
     if args.format == "json":
         print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
     else:
-        _print_rewrite(args.topic, report, done, f"would be {what_was_done}" if args.dry_run else what_was_done)
+        _print_rewrite(args.topic, report, done, f"would be {participle}" if args.dry_run else participle)
     return EXIT_FINDINGS if report.problems else EXIT_OK
 
 
@@ -272,24 +274,24 @@ def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, done: Mappi
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
     schema = "" if row.schema_id is None else f", schema {row.schema_id}"
     print(styled(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}", "head"))
-    code, colon, reason = _what_is_wrong(row).partition(":")
+    code, colon, reason = _reason_text(row).partition(":")
     print(f"  {styled(code, 'warn')}{colon}{reason}")
     for name, data in (("key", row.key), ("value", row.value), *((f"header {key}", data) for key, data in row.headers)):
-        print(f"  {_printable(name)}: {_shown(data, bytes_max)}")
+        print(f"  {_printable(name)}: {_format_bytes(data, bytes_max)}")
 
 
-def _shown(data: bytes | None, bytes_max: int, *, tells_length: bool = True) -> str:
-    """The bytes for a terminal, which they cannot change."""
+def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = True) -> str:
+    """Formats bytes for a terminal, without control characters."""
     if data is None:
         return "none"
     cut = data[:bytes_max]
-    more = (f" … ({len(data):,} bytes)" if tells_length else " …") if len(data) > bytes_max else ""
+    more = (f" … ({len(data):,} bytes)" if with_length else " …") if len(data) > bytes_max else ""
     try:
-        # A letter that the cut goes through is left out.
+        # Drops a character that the limit cuts through.
         text = codecs.getincrementaldecoder("utf-8")().decode(cut, final=not more)
     except UnicodeDecodeError:
         return f"0x{cut.hex()}{more}"
-    # A framed message is no text even where all of its bytes could be.
+    # A message in the wire format begins with a zero byte; it is not text even if all its bytes decode.
     return f"0x{cut.hex()}{more}" if "\0" in text else f"{_printable(text)}{more}"
 
 
@@ -297,8 +299,8 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def _whole(topic: str, row: QuarantinedRow) -> dict[str, Any]:
-    """All of a message, for a program."""
+def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
+    """Returns a complete message as JSON."""
     return {
         **_json(topic, row),
         "key": _base64(row.key),
@@ -319,7 +321,7 @@ def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterato
             with warehouse.open(file.name) as stream:
                 rows = list(read_rows(stream))
         except FileNotFoundError:
-            # Decided, and its applier has not brought it there yet; the next load does.
+            # Committed, but not yet moved into place by the applier; the next load does so.
             continue
         except (OSError, ValueError) as error:
             raise CommandError(f"cannot read the quarantine file {warehouse.describe(file.name)}: {error}") from error
@@ -338,8 +340,8 @@ def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
                     str(row.offset),
                     _time(row.timestamp_ms),
                     "-" if row.schema_id is None else str(row.schema_id),
-                    _shown(row.value, BYTES_LISTED, tells_length=False),
-                    _what_is_wrong(row),
+                    _format_bytes(row.value, LIST_BYTES, with_length=False),
+                    _reason_text(row),
                 )
                 for topic, row in rows
             ],
@@ -349,7 +351,7 @@ def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
     print(f"{total} quarantined messages{more}")
 
 
-def _what_is_wrong(row: QuarantinedRow) -> str:
+def _reason_text(row: QuarantinedRow) -> str:
     from headrace.loader.inspect.guess import looks_like
 
     guess = looks_like(row.value, row.code)
@@ -368,13 +370,13 @@ def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
         "reason": row.reason,
         "schema_id": row.schema_id,
         "looks_like": looks_like(row.value, row.code),
-        "value_begins": _base64(None if row.value is None else row.value[:BYTES_LISTED]),
+        "value_begins": _base64(None if row.value is None else row.value[:LIST_BYTES]),
         "value_bytes": None if row.value is None else len(row.value),
     }
 
 
 def _time(time_ms: int) -> str:
-    """The record's timestamp in UTC; one beyond the calendar stays a number."""
+    """Formats the record's timestamp in UTC. A time outside of the calendar remains a number."""
     try:
         return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%d %H:%M:%SZ")
     except OverflowError:

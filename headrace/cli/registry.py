@@ -1,4 +1,4 @@
-"""`headrace registry`: serve the schema registry, bring its database up to date, copy and follow what it holds."""
+"""`headrace registry`: serves the schema registry. Adds the verbs for its database, users, transfer and replication."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serve = verbs.add_parser(
         "serve",
         help="serve the REST API",
-        description="Serves the Confluent Schema Registry REST API for Avro. Without registry.users whoever reaches it "
-        "may change schemas, so that it only listens on loopback unless registry.allow_unauthenticated_from says "
-        "network.",
+        description="Serves the Confluent Schema Registry REST API for Avro. Without registry.users every client may "
+        "change schemas. The registry then listens on loopback only, unless "
+        "registry.allow_unauthenticated_from is network.",
         epilog=examples("registry serve", "registry serve --config /etc/headrace/headrace.toml --workers 2"),
     )
     add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers", "registry.users"))
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 def serve_registry(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     registry_access.check_access(settings.registry)
-    # Needed by the workers only, but a library that is missing is named here.
+    # Only the workers need it, but this import reports a missing library before they start.
     import headrace.registry.api.app  # noqa: F401
     from headrace.registry.api.server import ReservedPort, serve
     from headrace.registry.errors import RegistryError
@@ -61,16 +61,16 @@ def serve_registry(args: argparse.Namespace) -> int:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
         reserved = ReservedPort(address.host, address.port)
-        # Nobody else is to listen there either, for as long as this serves.
-        beside = None if mtls is None else ReservedPort(mtls.host, mtls.port)
+        # Reserves the port for as long as this process serves.
+        mtls_port = None if mtls is None else ReservedPort(mtls.host, mtls.port)
     except OSError as error:
         raise CommandError(
-            f"registry cannot listen on {address}: {error.strerror or error}; "
-            "stop what listens there or choose another address with --registry-listen"
+            f"registry cannot listen on {address}: {error.strerror or error}; stop the process that uses the port, or "
+            "choose another address with --registry-listen"
         ) from error
     try:
         database = Database(url)
-        # Only SQLite is this process's own; a shared database is migrated when its operator says so.
+        # A SQLite file belongs to this process. A shared database is migrated by its operator only.
         (database.upgrade if database.is_sqlite else database.check)()
         database.close()
     except RegistryError as error:
@@ -80,17 +80,17 @@ def serve_registry(args: argparse.Namespace) -> int:
     try:
         return serve(reserved, lambda: _front(settings, url, counts), workers=workers, tls=tls, mtls=mtls)
     finally:
-        if beside is not None:
-            beside.close()
+        if mtls_port is not None:
+            mtls_port.close()
 
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
-    """What one worker process serves."""
+    """Builds the ASGI application of a worker process."""
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.api.client_queues import RUNNING_MAX
     from headrace.registry.api.compute_pool import ComputePool
     from headrace.registry.api.request_rates import RequestRates
-    from headrace.registry.operation.observer import make_request_recorder
+    from headrace.registry.operation.metrics import make_request_recorder
     from headrace.registry.storage.database import Database
     from headrace.registry.storage.revision_check import open_revision_reader
 
@@ -110,7 +110,7 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
 
 
 def _checking(settings: RegistrySettings, url: str) -> Flask:
-    """What a process answers by that only compares schemas."""
+    """Builds the application of a process that only compares schemas."""
     from headrace.registry.storage.database import Database
 
     database = Database(url, connections=1)

@@ -1,4 +1,4 @@
-"""`headrace registry user`, and what `serve` checks before it lets anybody in."""
+"""`headrace registry user`, and the checks of access settings before `serve` accepts connections."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Adds `user` to the verbs of `headrace registry`."""
     user = verbs.add_parser(
         "user",
-        help="make a line of the users file",
-        description="Prints the line of the file registry.users that makes a user, with a hash of the password. The "
-        "password is asked for on a terminal, and otherwise the first line of standard input. Beside such lines the "
-        "file has lines `grant NAME read|write|admin PATTERN`, where PATTERN is a subject with * as a wildcard.",
+        help="print a line for the users file",
+        description="Prints the line that defines a user in the file registry.users, with a hash of the password. A "
+        "terminal prompts for the password; otherwise it is the first line of standard input. The file "
+        "also has lines `grant NAME read|write|admin PATTERN`, where PATTERN is a subject with * as a "
+        "wildcard.",
         epilog=examples("registry user shop >> /etc/headrace/users"),
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
@@ -52,9 +53,12 @@ def print_user(args: argparse.Namespace) -> int:
 
 
 def check_access(settings: RegistrySettings) -> None:
-    """
+    """Checks the settings of users, addresses and log files.
+
     Raises:
-        CommandError: the registry would be open to a network without being told, or a file cannot be used.
+        CommandError: anonymous clients from a network could change schemas without the setting that permits it, or a
+        file
+            cannot be used.
     """
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
     from headrace.registry.operation.log_file import LogFile
@@ -62,8 +66,8 @@ def check_access(settings: RegistrySettings) -> None:
     is_local = is_loopback(settings.listen.host)
     if not settings.users and not is_local and settings.allow_unauthenticated_from != "network":
         raise CommandError(
-            f"registry.listen is {settings.listen}, where whoever reaches it could change schemas; name the users in a "
-            "file with --users, or set registry.allow_unauthenticated_from to network if that is meant"
+            f"registry.listen is {settings.listen}, where anonymous clients could change schemas; list users in a "
+            "file with --users, or set registry.allow_unauthenticated_from to network"
         )
     if settings.users and not is_local and not settings.tls_certificate:
         logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
@@ -84,21 +88,21 @@ def check_access(settings: RegistrySettings) -> None:
 
 
 def users_of(settings: RegistrySettings) -> UsersFile | None:
-    """Who the users are, and how they show it; None lets everybody do everything.
+    """Returns the users and the keys of their tokens, or None if all clients may do everything.
 
     Raises:
-        CommandError: settings that belong together are not there together.
+        CommandError: a setting lacks another one that it requires.
         UsersFileUnusable, TokenKeysUnusable: a file cannot be used.
     """
     from headrace.registry.access.authenticator import UsersFile
     from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
 
     if settings.token_keys and not settings.users:
-        raise CommandError("registry.token_keys needs registry.users, whose grants say what roles and users may do")
+        raise CommandError("registry.token_keys needs registry.users, whose grants give permissions to roles and users")
     if settings.token_keys and not (settings.token_issuer and settings.token_audience):
         raise CommandError(
-            "registry.token_keys needs registry.token_issuer and registry.token_audience: a token that was made for "
-            "somebody else would open this registry too"
+            "registry.token_keys needs registry.token_issuer and registry.token_audience: tokens issued for another "
+            "service would be valid here too"
         )
     if not settings.users:
         return None
@@ -108,10 +112,10 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
 
 
 def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> MtlsListener | None:
-    """Where clients show certificates.
+    """Returns the listener for clients with certificates, or None if it is not configured.
 
     Raises:
-        CommandError: something that this needs is not there or cannot be used.
+        CommandError: a required setting is missing, or a file cannot be used.
     """
     from headrace.registry.api.mtls import MtlsListener
     from headrace.settings import Address
@@ -137,7 +141,8 @@ def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> 
 
 
 def tls_of(settings: RegistrySettings) -> ServerCertificate | None:
-    """
+    """Returns the server's certificate and key, or None without TLS.
+
     Raises:
         CommandError: the certificate or its key cannot be used.
     """
@@ -152,28 +157,28 @@ def tls_of(settings: RegistrySettings) -> ServerCertificate | None:
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         cause = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         raise CommandError(
-            f"registry.tls_certificate {certificate} with key {key} cannot be used: {cause}; "
-            "expected PEM files that belong together, with a key that is not encrypted"
+            f"registry.tls_certificate {certificate} with key {key} cannot be used: {cause}; expected the PEM files "
+            "of a certificate and its unencrypted key"
         ) from error
     return tls
 
 
 def read_password() -> str:
-    """A password from a terminal, asked for twice, or the first line of standard input.
+    """Reads a password: from a terminal with confirmation, or from the first line of standard input.
 
     Raises:
-        CommandError: the two differ.
+        CommandError: the confirmation differs.
     """
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
-        raise CommandError("the two passwords differ; try again")
+        raise CommandError("the passwords differ; try again")
     return password
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody on another machine reaches an address; of a name, all its addresses."""
+    """Returns whether a host is loopback: the address, or all addresses of the name."""
     try:
         found = {str(row[4][0]) for row in socket.getaddrinfo(host or "0.0.0.0", None)}  # noqa: S104  (not bound)
         return all(ipaddress.ip_address(address).is_loopback for address in found)

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `db` to the verbs of `headrace registry`."""
-    database = verbs.add_parser("db", help="make or migrate its database", description="The registry's database.")
+    database = verbs.add_parser(
+        "db", help="create or migrate the database", description="Manages the registry's database."
+    )
     database_verbs = database.add_subparsers(metavar="VERB", required=True)
     upgrade = database_verbs.add_parser(
         "upgrade",
-        help="bring the tables to this version's",
+        help="migrate the tables to this version",
         description="Creates or migrates the registry's tables. `serve` does the same for SQLite when it starts.",
         epilog=examples("registry db upgrade --database-url postgresql://headrace@db.example.com/registry"),
     )
@@ -58,10 +60,10 @@ def open_database(args: argparse.Namespace) -> Database:
 
 
 def database_url(settings: Settings) -> str:
-    """The URL in the settings, or the SQLite file in the data directory, which is made when it is missing.
+    """Returns the configured URL, or that of the SQLite file in the data directory. Creates the directory if necessary.
 
     Raises:
-        CommandError: the directory cannot be made.
+        CommandError: the directory cannot be created.
     """
     from headrace.registry.storage.database import sqlite_url
 
@@ -71,5 +73,5 @@ def database_url(settings: Settings) -> str:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"data_dir {directory} cannot be made: {error.strerror}") from error
+        raise CommandError(f"data_dir {directory} cannot be created: {error.strerror}") from error
     return sqlite_url(directory / "registry.db")

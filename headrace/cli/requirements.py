@@ -1,7 +1,7 @@
-"""What an installation of Headrace asks of the libraries around it, and which of them keep to it.
+"""Reads the library requirements of the installed distribution, and checks versions against them.
 
-No library that reads `Requires-Dist` is sure to be there; what `setup.py` writes is a small part of that grammar
-(PEP 508): a name, bounds of releases, and the extra that wants it.
+A library that parses `Requires-Dist` may not be installed. The requirements of `setup.py` use a small part of the
+grammar (PEP 508): a name, version bounds, and the extra.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINE = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*?)\s*(?:;\s*extra == ['\"](
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A library that `extra` brings ("": every installation), in a release within `bounds`."""
+    """A library of an extra ("": of every installation) in a version within `bounds`."""
 
     name: str
     bounds: str
@@ -33,9 +33,10 @@ class Requirement:
 
     @classmethod
     def parse(cls, line: str) -> Requirement:
-        """
+        """Parses a line of `Requires-Dist`.
+
         Raises:
-            ValueError: the line has more than what is read here.
+            ValueError: the line uses more of the grammar than is supported.
         """
         found = _LINE.fullmatch(line)
         if found is None:
@@ -45,37 +46,37 @@ class Requirement:
 
 
 def satisfies(version: str, bounds: str) -> bool:
-    """Whether a version is within bounds such as `>=3.1,<4`; of a pre-release, the release that it comes before is.
+    """Returns whether a version is within bounds such as `>=3.1,<4`. A pre-release counts as its release.
 
     Raises:
-        ValueError: a bound is of another form.
+        ValueError: a bound has another form.
     """
     release = _release(version)
     for text in filter(None, map(str.strip, bounds.split(","))):
         bound = _BOUND.fullmatch(text)
         if bound is None:
-            raise ValueError(f"{text!r} is no bound such as >=3.1")
+            raise ValueError(f"{text!r} is not a bound such as >=3.1")
         if not _RULES[bound[1]](release, _release(bound[2])):
             return False
     return True
 
 
 def missing_by_extra(required: Iterable[Requirement], versions: Mapping[str, str]) -> dict[str, list[str]]:
-    """What each extra lacks, by its name: nothing of one that is installed.
+    """Returns the missing libraries of each extra. The list of a completely installed extra is empty.
 
     Args:
-        versions: of the libraries that are there; pip does not note which extras were asked for.
+        versions: the installed versions, by library. pip does not record which extras were installed.
     """
-    lacking: dict[str, list[str]] = {}
-    for each in required:
-        missing = lacking.setdefault(each.extra, [])
-        if each.name not in versions and each.name not in missing:
-            missing.append(each.name)
-    return lacking
+    missing_by_name: dict[str, list[str]] = {}
+    for requirement in required:
+        missing = missing_by_name.setdefault(requirement.extra, [])
+        if requirement.name not in versions and requirement.name not in missing:
+            missing.append(requirement.name)
+    return missing_by_name
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Without zeros at its end, so that 3.0 is 3."""
+    """Parses the release numbers, without trailing zeros: 3.0 equals 3."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     numbers = [int(part) for part in found[0].split(".")] if found else []
     while numbers and not numbers[-1]:

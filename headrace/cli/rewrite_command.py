@@ -1,4 +1,4 @@
-"""What the commands that rewrite time partitions share: the wiring, and how their reports are shown."""
+"""Shared parts of the commands that rewrite time partitions: flags, wiring and reports."""
 
 from __future__ import annotations
 
@@ -37,29 +37,30 @@ KEYS = (
     "hive.metastore",
     "hive.executor",
 )
-TIME_PARTITIONS_SHOWN = 40  # a screen; json has them all
+TIME_PARTITIONS_SHOWN = 40  # one screen; --format json has all
 EXIT_CODES = """
 
 exit codes:
-  0  done, or there was nothing to do
-  1  a topic needs attention, and is named
-  2  the command could not run; nothing was committed
+  0  done, or nothing to do
+  1  a topic needs attention; the output names it
+  2  failure; nothing was committed
 """
 
 
 def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ()) -> None:
-    """
+    """Adds --dry-run, --format and the flags of the settings.
+
     Args:
-        more: keys of the settings that the command needs besides.
+        more: keys of further settings that the command uses.
     """
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     add_settings_flags(parser, (*more, *KEYS))
     add_format_flag(parser)
 
 
 @contextlib.contextmanager
 def open_rewrite_load(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
-    """While open, what keeps the command from running becomes its one line."""
+    """Opens the loader's ports for a rewrite. Errors in the context end the command with one line."""
     from headrace.pipeline.load import commit_log, open_load
 
     settings = settings_from(args)
@@ -81,26 +82,26 @@ def open_rewrite_ports(args: argparse.Namespace) -> Iterator[tuple[Settings, Rew
         yield settings, load.rewrites
 
 
-def checked_topics(ports: RewritePorts, wanted: Sequence[str]) -> list[str]:
-    """The topics that were asked for; all that have been loaded where none was.
+def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str]:
+    """Returns the given topics, or all loaded topics where none is given.
 
     Raises:
-        CommandError: nothing of one has been loaded.
+        CommandError: a topic has never been loaded.
     """
     topics = ports.log.read_state().topics
-    for topic in wanted:
+    for topic in topics_given:
         if topic not in topics:
             known = ", ".join(sorted(topics)) or "none yet"
-            raise CommandError(f"nothing of topic {topic} has been loaded; loaded topics: {known}")
-    return list(wanted) or sorted(topics)
+            raise CommandError(f"topic {topic} has not been loaded; loaded topics: {known}")
+    return list(topics_given) or sorted(topics)
 
 
 def show_report(args: argparse.Namespace, report: RewriteReport, done: str, nothing: str) -> int:
-    """Prints what was or would be done, and returns the exit code.
+    """Prints the report and returns the exit code.
 
     Args:
-        done: such as `removed`.
-        nothing: the sentence where there was nothing to do.
+        done: past participle of the operation, such as `removed`.
+        nothing: the sentence for an empty report.
     """
     if args.format == "json":
         print_json({**dataclasses.asdict(report), "dry_run": args.dry_run})

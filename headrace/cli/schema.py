@@ -1,7 +1,7 @@
-"""`headrace schema`: schema files and a registry - validate, register, download, lock.
+"""`headrace schema`: validates, registers, downloads and locks schema files.
 
-Exit codes are those of `headrace compat`: 0 fine, 1 incompatible or not as locked, 2 a file or the command line, 3 a
-file is no schema, 4 the registry cannot be reached or refuses access.
+The exit codes are those of `headrace compat`: 0 success; 1 incompatible, or different from the lock; 2 failure of a
+file or the command line; 3 a file is not a schema; 4 the registry is not available or denies access.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _configure_validate(
         verbs.add_parser(
             "validate",
-            help="say whether files are Avro schemas",
-            description="Reads schema files, with the types that they use of each other, and says what is wrong with "
-            "them. Needs no baseline and no registry.",
+            help="validate schema files",
+            description="Parses schema files, including types that they use of each other, and reports errors. Needs "
+            "neither earlier versions nor a registry.",
             epilog=examples("schema validate schemas/", "schema validate schemas/ --since origin/main"),
         )
     )
@@ -56,16 +56,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verbs.add_parser(
             "register",
             help="register schema files",
-            description="Registers schemas, what others refer to first. Everything is checked before anything is "
-            "registered; what is registered already is left alone.",
+            description="Registers schemas, referenced ones first. Checks all files before it registers the first. "
+            "Registered schemas remain unchanged.",
             epilog=examples("schema register schemas/ --dry-run", "schema register schemas/orders.avsc"),
         )
     )
     _configure_download(
         verbs.add_parser(
             "download",
-            help="write a registry's schemas to files",
-            description="Writes the newest version of subjects, and of those they refer to, to <subject>.avsc.",
+            help="download schemas from a registry",
+            description="Writes the newest version of subjects, and of the subjects that they reference, to "
+            "<subject>.avsc.",
             epilog=examples(
                 "schema download 'orders*' --to released/", "schema download --to released/ --all-versions"
             ),
@@ -74,9 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _configure_lock(
         verbs.add_parser(
             "lock",
-            help="pin which version and id each schema file is",
-            description="Writes a lock file that says which registered version each schema file is; with --check, "
-            "compares files, lock and registry and changes nothing.",
+            help="lock the version and id of each schema file",
+            description="Writes a lock file with the registered version and id of each schema file. With --check it "
+            "compares files, lock file and registry, and changes nothing.",
             epilog=examples("schema lock schemas/", "schema lock schemas/ --check"),
         )
     )
@@ -90,7 +91,7 @@ def _configure_validate(parser: argparse.ArgumentParser) -> None:
 
 def _configure_register(parser: argparse.ArgumentParser) -> None:
     add_source_flags(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show what would be registered, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be registered, without registering it")
     _add_registry_flags(parser)
     parser.set_defaults(run_verb=run_register)
 
@@ -99,9 +100,11 @@ def _configure_download(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subjects", nargs="*", metavar="SUBJECT", help="subject, or pattern in quotes; default: all subjects"
     )
-    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="directory of the files")
+    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="directory to write to")
     parser.add_argument("--all-versions", action="store_true", help="every version, to <subject>/<version>.avsc")
-    parser.add_argument("--dry-run", action="store_true", help="show which files would be written, and write none")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show which files would be written, without writing them"
+    )
     _add_registry_flags(parser)
     parser.set_defaults(run_verb=run_download)
 
@@ -109,9 +112,11 @@ def _configure_download(parser: argparse.ArgumentParser) -> None:
 def _configure_lock(parser: argparse.ArgumentParser) -> None:
     add_source_flags(parser)
     parser.add_argument("--lock-file", type=Path, default=Path(LOCK_FILE), metavar="FILE", help=f"default: {LOCK_FILE}")
-    parser.add_argument("--check", action="store_true", help="exit 1 where files, lock and registry do not agree")
+    parser.add_argument(
+        "--check", action="store_true", help="compare files, lock file and registry; exit 1 if they differ"
+    )
     parser.add_argument("--offline", action="store_true", help="with --check: compare files and lock only")
-    parser.add_argument("--dry-run", action="store_true", help="print the lock, and write no file")
+    parser.add_argument("--dry-run", action="store_true", help="print the lock file without writing it")
     _add_registry_flags(parser)
     parser.set_defaults(run_verb=run_lock)
 
@@ -170,14 +175,14 @@ def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
 
 
 def _refused(result: CheckResult) -> int:
-    """What is wrong, as `compat check` tells it; nothing was registered."""
+    """Prints the failures as `compat check` does, and returns the exit code."""
     print_result(result, "text", quiet=True)
     return result.exit_code
 
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """The errors of a registry as one line and an exit code."""
+    """Translates registry errors in the context into one line and an exit code."""
     from headrace.registry.errors import (
         AccessDenied,
         IncompatibleSchema,
@@ -193,7 +198,7 @@ def _registry_errors() -> Iterator[None]:
     except IncompatibleSchema as error:
         raise CommandError(str(error), EXIT_FINDINGS) from None
     except InvalidSchema as error:
-        raise CommandError(f"the registry takes it for no schema: {error}", EXIT_INVALID) from None
+        raise CommandError(f"the registry rejects the schema: {error}", EXIT_INVALID) from None
     except (RegistryUnavailable, AccessDenied, ServiceError, StoreError) as error:
         raise CommandError(str(error), EXIT_REGISTRY) from None
     except RegistryError as error:
@@ -260,7 +265,7 @@ def run_lock(args: argparse.Namespace) -> int:
     from headrace.compat.checking.registering import plan_registrations
 
     if args.offline and not args.check:
-        raise CommandError("--offline goes with --check: a lock is written from what the registry says")
+        raise CommandError("--offline requires --check: writing a lock file needs the registry")
     settings = settings_from(args)
     sources = _sources(args, settings)
     plan, failures = plan_registrations(sources, parse_naming(args, settings.compat))
@@ -283,7 +288,7 @@ def _write_lock(
         Failure(
             FailureKind.NOT_REGISTERED,
             item.registration.file,
-            f"is no version of {item.registration.subject} in {client.url}; register it first",
+            f"is not registered in {item.registration.subject} of {client.url}; register it first",
         )
         for item in found
         if item.version is None
@@ -311,7 +316,7 @@ def _check_lock(
         rows = parse_lock(args.lock_file.read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandError(
-            f"the lock file {args.lock_file} cannot be read: {error.strerror}; make it with headrace schema lock"
+            f"the lock file {args.lock_file} cannot be read: {error.strerror}; create it with headrace schema lock"
         ) from None
     except (UnicodeDecodeError, InvalidLock) as error:
         raise CommandError(f"the lock file {args.lock_file} cannot be used: {error}") from None

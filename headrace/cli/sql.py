@@ -1,4 +1,4 @@
-"""`headrace sql`: asks the tables a question, or one after the other at a prompt."""
+"""`headrace sql`: runs a query over the tables, or queries typed at a prompt."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from headrace.pipeline.sql import QueryResult
     from headrace.settings import Settings
 
-CELL_CHARS_MAX = 60  # in a table; json and csv give whole values
+CELL_CHARS_MAX = 60  # in a table; json and csv have complete values
 STANDARD_INPUT = "-"
 WAIT_POLL_S = 0.5
 HISTORY_LINES_MAX = 2_000
-LEAVING = frozenset({"exit", "quit", "\\q"})
+EXIT_COMMANDS = frozenset({"exit", "quit", "\\q"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs one query in Spark SQL over the tables and prints the answer; without one it prompts for queries, each "
-        "ended by a semicolon. A running `headrace up` answers at once; without one Spark is started, on "
-        "hive.metastore or the metastore in the data directory. Timestamps are in UTC."
+        "Runs a query in Spark SQL over the tables and prints the result. Without a query it shows a prompt, where a "
+        "semicolon ends each query. A running `headrace up` executes queries at once; without it, the command starts "
+        "Spark on hive.metastore or on the metastore in the data directory. Timestamps are in UTC."
     )
     parser.epilog = examples(
         'sql "SHOW TABLES"',
@@ -63,15 +63,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--wait",
         type=_duration,
         metavar="TIME",
-        help="wait so long for a metastore that another command has open, such as 30s or 5m (default: not)",
+        help="maximum wait for a metastore that another command has open, such as 30s or 5m (default: no wait)",
     )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="file of the query")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="file with the query")
     add_format_flag(parser, ("table", "json", "csv"))
     add_settings_flags(parser, ("loader.warehouse", "hive.database", "hive.metastore", "spark.master"))
 
 
 def _duration(text: str) -> float:
-    """In seconds."""
+    """Parses a duration, in seconds."""
     try:
         return Duration.parse(text).seconds
     except ValueError as error:
@@ -88,13 +88,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         if query is not None:
             statement = check_statement(query)
-            with _Asker(settings, with_values, args.wait) as asker:
-                _answer(asker, statement, args.format)
+            with _QueryRunner(settings, with_values, args.wait) as runner:
+                _run_and_print(runner, statement, args.format)
             return EXIT_OK
-        with _Asker(settings, with_values, args.wait) as asker:
-            for typed in statements_typed("headrace sql"):
+        with _QueryRunner(settings, with_values, args.wait) as runner:
+            for typed in typed_statements("headrace sql"):
                 try:
-                    _answer(asker, check_statement(typed), args.format)
+                    _run_and_print(runner, check_statement(typed), args.format)
                 except QueryFailed as error:
                     print(f"headrace: {error}", file=sys.stderr)
     except (QueryFailed, HiveDdlError, JavaNotFoundError) as error:
@@ -103,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _query(args: argparse.Namespace) -> str | None:
-    """What was given, None for a prompt."""
+    """Returns the given query, or None for a prompt."""
     if args.query is not None and args.file is not None:
-        raise CommandError("a query and --file are two queries; expected one of them")
+        raise CommandError("expected either a query or --file, found both")
     try:
         if args.file is not None:
             return str(args.file.read_text(encoding="utf-8"))
@@ -119,17 +119,17 @@ def _query(args: argparse.Namespace) -> str | None:
     return args.query if args.query is None else str(args.query)
 
 
-def _answer(asker: _Asker, statement: str, form: str) -> None:
+def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
     started = time.monotonic()
-    result = asker.ask(statement)
+    result = runner.run(statement)
     _print(result, form)
     rows = len(result.rows)
     print(f"{rows:,} row{'' if rows == 1 else 's'} in {time.monotonic() - started:.1f} s", file=sys.stderr)
 
 
-class _Asker:
-    """Asks the SQL of a running `headrace up` where it is on the same metastore, else a Spark of its own, which the
-    first question starts."""
+class _QueryRunner:
+    """Runs queries in the SQL server of a running `headrace up` on the same metastore; otherwise in a Spark session of
+    this process, which the first query starts."""
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
         self._settings = settings
@@ -137,7 +137,7 @@ class _Asker:
         self._with_values = with_values
         self._session: SparkSession | None = None
 
-    def __enter__(self) -> _Asker:
+    def __enter__(self) -> _QueryRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,35 +146,36 @@ class _Asker:
 
             close_session(self._session)
 
-    def ask(self, statement: str) -> QueryResult:
+    def run(self, statement: str) -> QueryResult:
         from headrace.pipeline.sql import run_query
 
         with steps_shown() as show:
-            if self._session is None and (result := self._answer_of_up(statement, show)) is not None:
+            if self._session is None and (result := self._run_on_up(statement, show)) is not None:
                 return result
             if self._session is None:
-                self._session = self._awaited_session(show)
+                self._session = self._session_after_wait(show)
             show("query")
             return run_query(self._session, statement, self._settings.hive.database, with_values=self._with_values)
 
-    def _answer_of_up(self, statement: str, show: Callable[[str], None]) -> QueryResult | None:
-        from headrace.pipeline.sql_protocol import SqlRequest, SqlServerUnavailable, ask
+    def _run_on_up(self, statement: str, show: Callable[[str], None]) -> QueryResult | None:
+        from headrace.pipeline.sql_protocol import SqlRequest, SqlServerUnavailable, send_query
 
         live = live_addresses(self._settings)
         if live is None or not live.sql_socket or resolve_metastore(self._settings) not in (None, live.metastore):
             return None
         show("query")
-        question = SqlRequest(statement, self._settings.hive.database, self._with_values)
+        request = SqlRequest(statement, self._settings.hive.database, self._with_values)
         try:
-            return ask(Path(live.sql_socket), question, lambda: live_addresses(self._settings) is not None)
-        except SqlServerUnavailable:  # `up` has just ended
+            return send_query(Path(live.sql_socket), request, lambda: live_addresses(self._settings) is not None)
+        except SqlServerUnavailable:  # `headrace up` has just ended
             return None
 
-    def _awaited_session(self, show: Callable[[str], None]) -> SparkSession:
-        """A session, as soon as the metastore is free where it is to be waited for.
+    def _session_after_wait(self, show: Callable[[str], None]) -> SparkSession:
+        """Opens a session, and waits for a metastore in use if --wait permits.
 
         Raises:
-            MetastoreUnavailable: it cannot be reached, or not within the time.
+            CommandError: the metastore is still in use after the wait.
+            MetastoreUnavailable: it is not available.
         """
         from headrace.hive_ddl.errors import MetastoreUnavailable
 
@@ -185,7 +186,7 @@ class _Asker:
                 return self._open_session()
             except MetastoreUnavailable as error:
                 if self._wait_s is None:
-                    raise CommandError(f"{error}; --wait 5m waits for it") from error
+                    raise CommandError(f"{error}; to wait for it, add --wait 5m") from error
                 if time.monotonic() >= deadline:
                     raise CommandError(f"{error}; waited {self._wait_s:g} s for it") from error
                 show(f"waiting: {error}")
@@ -223,7 +224,7 @@ def _print(result: QueryResult, form: str) -> None:
 
 
 def _distinct(names: tuple[str, ...]) -> list[str]:
-    """Keys of a JSON object: a name met before gets a number."""
+    """Makes the names unique, as keys of a JSON object: repeated names get a number."""
     found: list[str] = []
     for name in names:
         candidate, number = name, 1
@@ -241,11 +242,12 @@ def _terminal_width() -> int:
         return 10 * CELL_CHARS_MAX
 
 
-def statements_typed(name: str) -> Iterator[str]:
-    """Each text up to a line that ends with a semicolon. Ctrl-C drops what was typed, Ctrl-D or `quit` ends.
+def typed_statements(name: str) -> Iterator[str]:
+    """Yields statements typed at a prompt, each ended by a line with a final semicolon. Ctrl-C discards the typed
+    lines; Ctrl-D, `exit` and `quit` end the prompt.
 
     Args:
-        name: what is prompted for.
+        name: the text of the prompt.
     """
     with _history(_history_path(name)):
         lines: list[str] = []
@@ -259,7 +261,7 @@ def statements_typed(name: str) -> Iterator[str]:
                 print()
                 lines = []
                 continue
-            if not lines and line.strip().rstrip(";").lower() in LEAVING:
+            if not lines and line.strip().rstrip(";").lower() in EXIT_COMMANDS:
                 return
             if not lines and not line.strip():
                 continue
@@ -276,7 +278,8 @@ def _history_path(name: str) -> Path | None:
 
 @contextlib.contextmanager
 def _history(path: Path | None) -> Iterator[None]:
-    """Readline's editing, with a history in a file that its owner alone may read; without either where they lack."""
+    """Enables readline with a history file that only its owner can read. Without readline or a state directory the
+    prompt works without them."""
     if path is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""What a person at a terminal sees of a command that takes a while: one line that says what is being done.
+"""Shows the current step of a long command in one line on a terminal.
 
-In a log file, a pipe or a mail from cron the log's own lines are better, with their times and identities; so they
-stay wherever standard error is no terminal, and on one when `HEADRACE_LOG_LEVEL` asks for them.
+Log files, pipes and mails from cron get the log lines, which have times and ids, instead. `HEADRACE_LOG_LEVEL` selects
+log lines on a terminal too.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import TextIO
 from headrace.settings.log_format import LEVEL_VARIABLE
 
 STEPS: Mapping[str, str] = {
-    "catch_up": "looking at what earlier loads committed",
-    "plan": "looking for new messages",
+    "catch_up": "reading earlier commits",
+    "plan": "finding new messages",
     "spark": "starting Spark",
     "query": "running the query",
     "read": "reading messages and writing files",
-    "check": "checking what was read",
+    "check": "validating what was read",
     "decide": "committing",
-    "apply:index": "noting which files there are",
-    "apply:schema": "making and changing tables",
-    "apply:files": "putting files into their partitions",
+    "apply:index": "updating the file index",
+    "apply:schema": "creating and altering tables",
+    "apply:files": "moving files into their partitions",
     "apply:partitions": "adding partitions",
-    "apply:audit": "adding to the audit's counts",
+    "apply:audit": "adding to the audit counts",
     "apply:group_offsets": "committing offsets",
-    "complete_until": "saying on tables how complete they are",
+    "complete_until": "updating the completeness of tables",
     "clean": "cleaning up",
 }
-"""What the phases of the log's `phase_started` lines are to a person."""
+"""Descriptions of the phases in the log's `phase_started` lines."""
 
 _PHASE = re.compile(r"phase_started phase=(\S+)")
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class StepLine(logging.Handler):
-    """Shows the newest step in a line that the next one replaces; warnings stay."""
+    """Shows the newest step in a line that the next step overwrites. Warnings remain visible."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(logging.INFO)
@@ -67,7 +67,7 @@ class StepLine(logging.Handler):
 
 
 def print_line(line: str, out: TextIO) -> None:
-    """Prints a line that stays, also while steps are shown."""
+    """Prints a permanent line, also while steps are shown."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         sys.stderr.write(_CLEAR_LINE)
         sys.stderr.flush()
@@ -76,9 +76,11 @@ def print_line(line: str, out: TextIO) -> None:
 
 @contextlib.contextmanager
 def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
-    """While open, a terminal on standard error shows steps in place of log lines; it is left clean.
+    """While the context is open, shows steps in place of log lines if standard error is a terminal; clears the line at
+    the end.
 
-    Yields what shows the step of a phase that the log does not tell of.
+    Yields:
+        A function that shows a step which the log does not report.
     """
     stream = sys.stderr if out is None else out
     if not stream.isatty() or os.environ.get("TERM") == "dumb" or LEVEL_VARIABLE in os.environ:

@@ -1,4 +1,4 @@
-"""`headrace up`: everything on this machine with one command."""
+"""`headrace up`: runs all servers and the scheduled loads on this machine."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ KEYS = (
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs registry, broker, metastore, SQL and scheduled loads on this machine, on loopback, until Ctrl-C or "
-        "SIGTERM. Prints one line when all is ready, on a terminal an address a line. Other commands on the same "
-        "--data-dir find it by themselves. What registry.url, kafka.bootstrap_servers or hive.metastore place "
-        "elsewhere is not started."
+        "SIGTERM. Prints one line when all parts are ready; on a terminal, one address per line. Other commands with "
+        "the same --data-dir find the addresses. Parts that registry.url, kafka.bootstrap_servers or hive.metastore "
+        "place on other machines are not started."
     )
     parser.epilog = examples(
         "up",
@@ -47,14 +47,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PARTS",
         type=_parts,
         default=(),
-        help=f"run these alone, joined by commas: {', '.join(PARTS)}",
+        help=f"run only these parts, separated by commas: {', '.join(PARTS)}",
     )
     add_settings_flags(parser, KEYS)
 
 
 def run(args: argparse.Namespace) -> int:
-    # Until the parts are started either signal just ends the command; from there on `run_up` has them. SIGINT is set as
-    # well, because a shell that starts the command in the background has it ignored.
+    # Until the parts start, either signal ends the command; `run_up` handles them from then on. SIGINT needs a handler
+    # because shells start background commands with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         ensure_java(settings.data_dir)
 
         def announce(addresses: LiveAddresses) -> None:
-            lines = ready_lines(addresses, settings.hive.database, for_people=sys.stdout.isatty())
+            lines = ready_lines(addresses, settings.hive.database, on_terminal=sys.stdout.isatty())
             print(*lines, sep="\n", flush=True)
 
         run_up(settings, child_environment(os.environ, flag_values(args), args.config), announce, args.only)
@@ -81,17 +81,19 @@ def _parts(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in PARTS:
-            raise argparse.ArgumentTypeError(f"there is no part {name!r}; expected some of {', '.join(PARTS)}")
+            raise argparse.ArgumentTypeError(f"unknown part {name!r}; expected any of {', '.join(PARTS)}")
     return names
 
 
-def ready_lines(addresses: LiveAddresses, database: str, *, for_people: bool) -> tuple[str, ...]:
-    """One line for what reads it; for people an address a line, and what to do with them."""
-    served = {name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")}
-    there = {name: address for name, address in served.items() if address}
-    if not for_people:
-        return (" ".join(("ready", *(f"{name}={address}" for name, address in there.items()))),)
+def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -> tuple[str, ...]:
+    """Returns one line for programs; for a terminal, one line per address, and commands to try."""
+    addresses_by_name = {
+        name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")
+    }
+    available = {name: address for name, address in addresses_by_name.items() if address}
+    if not on_terminal:
+        return (" ".join(("ready", *(f"{name}={address}" for name, address in available.items()))),)
     if addresses.sql:
-        there["jdbc"] = f"jdbc:hive2://{addresses.sql}/{database}"
-    there["try"] = 'headrace doctor; headrace load; headrace sql "SHOW TABLES"'
-    return ("ready, until Ctrl-C", *(f"  {name:<9}  {address}" for name, address in there.items()))
+        available["jdbc"] = f"jdbc:hive2://{addresses.sql}/{database}"
+    available["try"] = 'headrace doctor; headrace load; headrace sql "SHOW TABLES"'
+    return ("ready, until Ctrl-C", *(f"  {name:<9}  {address}" for name, address in available.items()))

@@ -1,4 +1,4 @@
-"""`headrace verify`: files against commits against brokers."""
+"""`headrace verify`: compares files, commits and brokers."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ if TYPE_CHECKING:
     from headrace.loader.inspect.findings import TopicVerified
     from headrace.loader.plan.discover import Discovery
 
-FINDINGS_SHOWN_MAX = 20  # of a topic; json has them all
+FINDINGS_SHOWN_MAX = 20  # of a topic; --format json has all
 EPILOG = """
 
-What is compared:
-  commits  offsets follow on each other, and each is a row, quarantined, a tombstone, a marker or a gap
-  files      are in place, as long as committed, readable to their end, with as many rows; nothing else beside them
-  brokers    hold neither less than was loaded nor begin after it
+Checks:
+  commits    offsets are contiguous, and each is a row, quarantined, a tombstone, a transaction marker or a gap
+  files      exist with the committed length, are readable to the end, and have the committed number of rows; there are
+             no other files
+  brokers    the log neither ends before the loaded offsets nor starts after them
 
 exit codes:
-  0  all agree
+  0  no findings
   1  findings: each names its file or partition
-  2  could not tell
+  2  failure
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Compares what was committed with the files on disk and with the brokers, and changes nothing. Safe beside loads."
+    parser.description = (
+        "Compares commits with the files on disk and with the brokers. Changes nothing. Safe while loads run."
+    )
     parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
-    parser.add_argument(
-        "--checksums", action="store_true", help="also read every byte and compare the checksum of each file"
-    )
+    parser.add_argument("--checksums", action="store_true", help="also read every file and compare its checksum")
     add_settings_flags(parser, ("loader.warehouse", "kafka.bootstrap_servers"))
     add_format_flag(parser)
 
@@ -59,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
         discovery, notes = _discover(known)
         verified = _verify(known, topics, discovery, checksums=args.checksums)
     if discovery is not None:
-        absent = [topic for topic in topics if topic not in discovery.topics]
-        notes += [f"{topic}: not compared with the brokers, which do not have it for this load" for topic in absent]
+        for topic in topics:
+            if topic not in discovery.topics:
+                notes.append(f"{topic}: not compared with the brokers: missing there, or excluded by the settings")
     if args.format == "json":
         print_json({"topics": [_json(one) for one in verified], "notes": notes})
     else:
@@ -92,7 +94,7 @@ def _verify(
         for number, topic in enumerate(topics, start=1):
             show(f"comparing {topic} ({number:,} of {len(topics):,})")
             discovered = discovery.topics.get(topic) if discovery else None
-            # An index of its own for each topic: what is read of one is not needed for the next.
+            # A new index for each topic, so that the cached days of the previous one are released.
             index = FileIndex(known.log)
             verified.append(verify_topic(known.log, index, known.storage, topic, discovered, checksums=checksums))
     return verified

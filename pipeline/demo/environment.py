@@ -1,4 +1,4 @@
-"""Where the demo runs: what it needs of that place, and this machine with `headrace up`."""
+"""The environment of the demo: the interface, and its implementation with `headrace up` on this machine."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PrintDetail = Callable[[str], None]
-"""Says a line to whoever watches."""
+"""Prints a line of progress."""
 RunQuery = Callable[[str], Table]
-"""Answers a query with its rows."""
+"""Runs a query and returns its rows."""
 
 SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
 START_TIMEOUT_S = 180.0
-SERVERS = "registry,broker,metastore"  # the demo loads and asks by itself
+SERVERS = "registry,broker,metastore"  # the demo itself runs the loads and queries
 DEMO_SETTINGS = {
-    # Free ports, so that the demo runs beside whatever else listens here.
+    # Free ports, so that the demo does not conflict with other servers.
     "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
     "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
     "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
-    # A year of events is filed by day; the demo loads by itself, so the schedule stays out of the way.
+    # Partitions by day for a year of events; no scheduled loads, since the demo runs its own.
     "HEADRACE__LOADER__PARTITION_BY": "day",
     "HEADRACE__LOADER__INTERVAL": "365d",
 }
@@ -43,7 +43,7 @@ DEMO_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RunnableCommand:
-    """What is started, with which environment, and in which directory; None is the one that the demo runs in."""
+    """A command with its environment and directory. None is the directory of the demo's process."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -51,15 +51,15 @@ class RunnableCommand:
 
 
 class DemoEnvironment(Protocol):
-    """Where the demo runs: its servers, how commands and clients find them, and an engine that answers SQL.
+    """The servers of the demo, the commands that use them, and an SQL engine.
 
-    `settings` and commands are there when it has started; `stop` may be called at any time.
+    `settings` and `command` are available after `start`; `stop` may be called at any time.
     """
 
     settings: Settings
 
     def command(self, *arguments: str) -> RunnableCommand:
-        """How `headrace` is run with these arguments there."""
+        """Returns the command that runs `headrace` with these arguments."""
         ...
 
     def start(self, detail: PrintDetail) -> None: ...
@@ -67,16 +67,16 @@ class DemoEnvironment(Protocol):
     def stop(self) -> None: ...
 
     def engine(self, detail: PrintDetail) -> AbstractContextManager[RunQuery]:
-        """What answers a query with its rows; tables need no database before them."""
+        """Opens an SQL engine, in which the tables need no database name."""
         ...
 
     def next_steps(self) -> Sequence[str]:
-        """Commands that show more of what the demo has left."""
+        """Returns commands for exploring the result of the demo."""
         ...
 
 
 class LocalEnvironment:
-    """Everything of `headrace up`, and Spark SQL in this process."""
+    """The servers of `headrace up`, and Spark SQL in this process."""
 
     settings: Settings
 
@@ -118,11 +118,11 @@ class LocalEnvironment:
             close_session(session)
 
     def _read_tables(self, session: SparkSession) -> None:
-        """Reads every Hive table once into memory, for all questions.
+        """Caches every Hive table in memory for all queries.
 
-        Spark plans at least one task per partition of a Hive table, so a year of days is some hundred tasks per scan
-        and table, most of their time overhead. Coalesced, one task per core walks through them; and one table's files
-        are listed while another one is read.
+        Spark plans at least one task per partition of a Hive table: hundreds of tasks per scan for a year of days,
+        mostly overhead. Coalescing reduces that to one task per core. The files of one table are listed while another
+        table is read.
         """
 
         def read(name: str) -> None:
@@ -134,17 +134,17 @@ class LocalEnvironment:
             list(pool.map(read, TOPICS))
 
     def next_steps(self) -> Sequence[str]:
-        place = _shortest(self._data_dir)
+        data_dir = _relative_path(self._data_dir)
         return (
-            f'headrace sql --data-dir {place} "{SAMPLE_QUERY}"',
-            f"headrace load status --data-dir {place}",
-            f"headrace audit report --data-dir {place}   (with `headrace up --data-dir {place}` running)",
-            f"ls {place}/warehouse/flights",
+            f'headrace sql --data-dir {data_dir} "{SAMPLE_QUERY}"',
+            f"headrace load status --data-dir {data_dir}",
+            f"headrace audit report --data-dir {data_dir}   (with `headrace up --data-dir {data_dir}` running)",
+            f"ls {data_dir}/warehouse/flights",
         )
 
 
-def _shortest(path: Path) -> str:
-    """The path as a person in the current directory would type it."""
+def _relative_path(path: Path) -> str:
+    """Returns the path relative to the current directory if possible."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The questions that the demo asks of the Hive tables, each beside the same answer computed straight from the data set.
+"""The queries of the demo on the Hive tables, each with a function that computes the expected result from the data set.
 
-The two ways share nothing but the CSV files: one goes through producer, registry, broker, loader, metastore and
-Spark SQL, the other is a loop over the rows.
+Only the CSV files are common to both: one way leads through producer, registry, broker, loader, metastore and Spark
+SQL, the other is a loop over the rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DemoQuery:
-    """One query, which Spark and Hive both take, the names of its columns, and the function that knows the right
-    answer."""
+    """A query in the dialect of Spark and Hive, its column names, and the function that computes the expected "
+    "result."""
 
     title: str
     sql: str
@@ -63,7 +63,7 @@ def delay_by_weather(data: Path) -> Table:
 
 
 def evolved_columns(data: Path) -> Table:
-    """What the schema change touched: a new field's default, a renamed field, a widened one, a grown record."""
+    """Results that depend on the schema change: a default, a renamed field, a widened field, a grown record."""
     rows = list(read_rows(data, "flights.csv"))
     old = sum(int(row["month"]) < MIDYEAR_MONTH for row in rows)
     return [
@@ -126,7 +126,7 @@ QUERIES = (
         delay_by_weather,
     ),
     DemoQuery(
-        "What the schema change touched (old events answer with the new fields' defaults)",
+        "Effects of the schema change (old events have the defaults of new fields)",
         "SELECT count(*), sum(if(feed = 'legacy', 1, 0)), sum(if(header.region = 'unknown', 1, 0)), "
         "count(DISTINCT tail_number), sum(distance) FROM flights",
         ("events", "feed by default", "region by default", "planes (renamed)", "miles (widened)"),
@@ -136,7 +136,7 @@ QUERIES = (
 
 
 def differences(found: Table, expected: Table) -> Sequence[str]:
-    """What differs between two answers, one sentence per row; numbers may differ in their last digits only."""
+    """Returns the differences between two results, one sentence per row. Floats may differ in their last digits."""
     if len(found) != len(expected):
         return [f"{len(found)} rows instead of {len(expected)}"]
     return [
@@ -153,7 +153,7 @@ def _same(left: Cell, right: Cell) -> bool:
 
 
 def as_text(table: Table) -> Sequence[Sequence[str]]:
-    """An answer as text for people."""
+    """Formats a result as text."""
     return [[_text(cell) for cell in row] for row in table]
 
 

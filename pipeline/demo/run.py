@@ -1,8 +1,7 @@
-"""`headrace demo`: a year of real flights from producer to Hive table, with a schema change in the middle.
+"""`headrace demo`: a year of real flights from producer to Hive table, with a schema change halfway.
 
-Everything runs as a user would run it: `headrace up`, the Producer, `headrace load`, Spark SQL on the tables; or, in
-another `DemoEnvironment`, the servers of a cluster. The answers are then computed a second time, straight from the data set, and
-must be the same.
+The demo uses what users use: `headrace up`, the Producer, `headrace load` and Spark SQL; or, in another
+`DemoEnvironment`, the servers of a cluster. The expected results are computed directly from the data set and compared.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ MARKER = ".made-by-headrace-demo"
 BAR_CHARS = 30
 REDRAW_S = 0.1
 LINE_EVERY_S = 5.0
-BATCH = 1_000  # events between two updates of the progress bar
+BATCH = 1_000  # events between updates of the progress bar
 
 
 class DemoError(Exception):
-    """The demo could not run to its end; the message is one line for the user."""
+    """The demo could not finish. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of a topic that are sent together: those of its rows that `has_row` takes, made into events by `event`."""
+    """A batch of events: the rows of a topic that `has_row` selects, converted by `event`."""
 
     topic: str
     schema: str
@@ -73,21 +72,21 @@ SECOND_HALF = (
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """How the demo ended: the questions whose answers differed, and whether the audit found everything complete."""
+    """The titles of the queries with wrong results, and whether the audit found all events complete."""
 
-    wrong: tuple[str, ...]
-    audit_complete: bool
+    wrong_queries: tuple[str, ...]
+    is_audit_complete: bool
 
     @property
-    def right(self) -> bool:
-        return not self.wrong and self.audit_complete
+    def is_correct(self) -> bool:
+        return not self.wrong_queries and self.is_audit_complete
 
 
 def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> DemoResult:
-    """Runs the whole demo on this machine in `settings.data_dir`, which it empties first if an earlier demo made it.
+    """Runs the demo on this machine in `settings.data_dir`. Empties the directory first if an earlier demo created it.
 
     Raises:
-        DemoError: something could not be done; the message says what and where the log is.
+        DemoError: a step failed; the message has the reason and the path of the log.
     """
     data = find_data()
     data_dir = settings.data_dir.resolve()
@@ -95,30 +94,30 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
     return run_demo_in(LocalEnvironment(data_dir, environment), data, data_dir / "logs", out)
 
 
-def run_demo_in(place: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> DemoResult:
-    """Runs the whole demo where it is told to, and stops everything there again.
+def run_demo_in(environment: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> DemoResult:
+    """Runs the demo in the given environment, and stops the environment at the end.
 
     Raises:
-        DemoError: something could not be done; the message says what and where the log is.
+        DemoError: a step failed; the message has the reason and the path of the log.
     """
-    demo = _Demo(place, data, log_dir, out)
+    demo = _Demo(environment, data, log_dir, out)
     started = time.monotonic()
     try:
         demo.start()
         demo.first_half()
         demo.evolve()
         demo.second_half()
-        wrong = demo.ask()
+        wrong_queries = demo.compare_queries()
         complete = demo.audit()
     finally:
         demo.stop()
-    verdict = DemoResult(tuple(wrong), complete)
-    demo.print_result(verdict, time.monotonic() - started)
-    return verdict
+    result = DemoResult(tuple(wrong_queries), complete)
+    demo.print_result(result, time.monotonic() - started)
+    return result
 
 
 def schema_text(name: str) -> str:
-    """One of the demo's schemas, such as `flights-v1`."""
+    """Returns the text of a schema of the demo, such as `flights-v1`."""
     directory = importlib.resources.files("headrace.pipeline.demo") / "schemas"
     return (directory / f"{name}.avsc").read_text(encoding="utf-8")
 
@@ -129,8 +128,8 @@ def events_of(data: Path, sent: EventBatch) -> list[Event]:
 
 
 class _Demo:
-    def __init__(self, place: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> None:
-        self._place = place
+    def __init__(self, environment: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> None:
+        self._environment = environment
         self._data = data
         self._log_dir = log_dir
         self._out = out
@@ -138,98 +137,100 @@ class _Demo:
         self._read: dict[EventBatch, Future[list[Event]]] = {}
 
     def start(self) -> None:
-        self._say("Starting the servers")
+        self._print_heading("Starting the servers")
         started = time.monotonic()
         self._read_ahead(FIRST_HALF)
-        self._place.start(self._detail)
-        self._detail(f"ready after {time.monotonic() - started:.1f} s")
+        self._environment.start(self._print_detail)
+        self._print_detail(f"ready after {time.monotonic() - started:.1f} s")
 
     def stop(self) -> None:
         self._reader.shutdown(cancel_futures=True)
-        self._place.stop()
+        self._environment.stop()
 
     def first_half(self) -> None:
-        self._say("Producing January to June: airlines, airports, planes, weather and flights under schema v1")
+        self._print_heading(
+            "Producing January to June: airlines, airports, planes, weather and flights under schema v1"
+        )
         self._produce_all(FIRST_HALF)
-        # While the load starts Spark and waits for the metastore, the rest is read.
+        # The second half is read while the load starts Spark and waits for the metastore.
         self._read_ahead(SECOND_HALF)
         self._load()
 
     def evolve(self) -> None:
-        self._say("Changing the schema of flights")
-        client = registry_client(self._place.settings)
+        self._print_heading("Changing the schema of flights")
+        client = registry_client(self._environment.settings)
         registered = client.register("flights-value", schema_text("flights-v2"))
-        self._detail(f"v2 registered as version {registered.version or 2}, id {registered.schema_id}:")
+        self._print_detail(f"v2 registered as version {registered.version or 2}, id {registered.schema_id}:")
         for text in (
             "field feed added with a default; distance widened from int to long;",
             "tailnum renamed to tail_number with an alias; the record header grown by region",
         ):
-            self._detail(f"  {text}")
+            self._print_detail(f"  {text}")
         try:
             client.register("flights-value", schema_text("flights-v3"))
         except IncompatibleSchema:
-            self._detail("v3 refused, as it must be:")
+            self._print_detail("v3 rejected, as expected:")
         else:
-            raise DemoError("the registry took the incompatible v3 of flights")
+            raise DemoError("the registry accepted the incompatible v3 of flights")
         history = [
             VersionedSchema(number, parse_schema(schema_text(f"flights-v{number}"), source=f"flights-v{number}.avsc"))
             for number in (1, 2)
         ]
         candidate = parse_schema(schema_text("flights-v3"), source="flights-v3.avsc")
         for line in text_report(check_level(candidate, history, CompatibilityLevel.BACKWARD)).splitlines():
-            self._detail(f"  {line}")
+            self._print_detail(f"  {line}")
 
     def second_half(self) -> None:
-        self._say("Producing July to December: weather, and flights under schema v2")
+        self._print_heading("Producing July to December: weather, and flights under schema v2")
         self._produce_all(SECOND_HALF)
         self._load()
 
-    def ask(self) -> list[str]:
-        """Asks every question in SQL and returns the titles of those answered wrongly."""
-        self._say("Asking the Hive tables in SQL, and the data set itself")
-        with ThreadPoolExecutor(max_workers=1) as aside:
-            # The data set is asked while the engine starts and reads.
-            expected = [aside.submit(question.expected, self._data) for question in QUERIES]
-            with self._place.engine(self._detail) as ask:
+    def compare_queries(self) -> list[str]:
+        """Runs every query and returns the titles of those with wrong results."""
+        self._print_heading("Querying the Hive tables, and computing the expected results from the data set")
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            # The expected results are computed while the engine starts and caches the tables.
+            expected = [pool.submit(query.expected, self._data) for query in QUERIES]
+            with self._environment.engine(self._print_detail) as run_query:
                 return [
-                    question.title
-                    for question, answer in zip(QUERIES, expected, strict=True)
-                    if not self._is_answered_right(ask, question, answer.result())
+                    query.title
+                    for query, expected_result in zip(QUERIES, expected, strict=True)
+                    if not self._is_as_expected(run_query, query, expected_result.result())
                 ]
 
-    def _is_answered_right(self, ask: RunQuery, question: DemoQuery, expected: Table) -> bool:
+    def _is_as_expected(self, run_query: RunQuery, query: DemoQuery, expected: Table) -> bool:
         started = time.monotonic()
-        found = ask(question.sql)
-        self._detail("")
-        self._detail(f"{question.title}  ({time.monotonic() - started:.1f} s)")
-        self._table(question.columns, as_text(found), numeric_columns(expected))
+        found = run_query(query.sql)
+        self._print_detail("")
+        self._print_detail(f"{query.title}  ({time.monotonic() - started:.1f} s)")
+        self._table(query.columns, as_text(found), numeric_columns(expected))
         different = differences(found, expected)
         for line in different[:5]:
-            self._detail(f"  WRONG: {line}")
+            self._print_detail(f"  WRONG: {line}")
         if not different:
-            self._detail("  the data set says the same")
+            self._print_detail("  as expected")
         return not different
 
     def audit(self) -> bool:
-        self._say("Auditing: what producers sent, what the broker holds, what the tables got")
+        self._print_heading("Auditing: comparing the counts of producers, broker and tables")
         run = self._headrace("audit", "report")
         for line in run.stdout.splitlines():
-            self._detail(line)
+            self._print_detail(line)
         if run.returncode not in (0, 1):
-            raise DemoError(f"the audit could not tell: {_last_line(run.stderr)}")
+            raise DemoError(f"the audit failed: {_last_line(run.stderr)}")
         return run.returncode == 0
 
-    def print_result(self, verdict: DemoResult, seconds: float) -> None:
-        self._say(f"Done in {seconds:.0f} s")
-        if verdict.wrong:
-            self._detail(f"WRONG answers: {'; '.join(verdict.wrong)}")
-        if not verdict.audit_complete:
-            self._detail("the audit found events that did not arrive once")
-        if verdict.right:
-            self._detail("every answer is right and every event arrived exactly once")
-        self._detail("Where to look next:")
-        for command in self._place.next_steps():
-            self._detail(f"  {command}")
+    def print_result(self, result: DemoResult, seconds: float) -> None:
+        self._print_heading(f"Done in {seconds:.0f} s")
+        if result.wrong_queries:
+            self._print_detail(f"WRONG results: {'; '.join(result.wrong_queries)}")
+        if not result.is_audit_complete:
+            self._print_detail("the audit found missing or duplicated events")
+        if result.is_correct:
+            self._print_detail("all results are correct, and every event arrived exactly once")
+        self._print_detail("Next steps:")
+        for command in self._environment.next_steps():
+            self._print_detail(f"  {command}")
 
     def _read_ahead(self, batches: Iterable[EventBatch]) -> None:
         self._read = {one: self._reader.submit(events_of, self._data, one) for one in batches}
@@ -239,14 +240,14 @@ class _Demo:
         for one in batches:
             count, took = self._produce(TOPICS[one.topic], schema_text(one.schema), self._read.pop(one).result())
             events, seconds = events + count, seconds + took
-        self._detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+        self._print_detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
 
     def _produce(self, topic: Topic, schema: str, listed: Sequence[Event]) -> tuple[int, float]:
-        """Sends the events and waits until all are acknowledged; returns how many and the seconds it took."""
+        """Sends the events and waits for their acknowledgement. Returns their number and the seconds taken."""
         progress = Progress(f"  {topic.name}", len(listed), self._out)
         key = topic.key
         original = [key(event) for event in listed]
-        with Producer(self._place.settings, app="headrace-demo") as producer:
+        with Producer(self._environment.settings, app="headrace-demo") as producer:
             for start in range(0, len(listed), BATCH):
                 batch = listed[start : start + BATCH]
                 for event, event_key in zip(batch, original[start : start + BATCH], strict=True):
@@ -256,16 +257,16 @@ class _Demo:
         return len(listed), progress.finish()
 
     def _load(self) -> None:
-        self._say("Loading (headrace load)")
+        self._print_heading("Loading (headrace load)")
         run = self._headrace("load")
         for line in run.stdout.splitlines():
-            self._detail(line)
+            self._print_detail(line)
         if run.returncode != 0:
             raise DemoError(f"the load ended with code {run.returncode}: {_last_line(run.stderr)}")
 
     def _headrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command as a user would, with its log kept beside the others."""
-        command = self._place.command(*arguments)
+        """Runs a command as a user would, and appends its log to the log directory."""
+        command = self._environment.command(*arguments)
         run = subprocess.run(
             command.words,
             capture_output=True,
@@ -281,19 +282,20 @@ class _Demo:
 
     def _table(self, columns: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[int]) -> None:
         for line in table_lines(list(columns), [list(row) for row in rows], tuple(right)):
-            self._detail(f"  {line}")
+            self._print_detail(f"  {line}")
 
-    def _say(self, text: str) -> None:
+    def _print_heading(self, text: str) -> None:
         self._out.write(f"\n== {text}\n")
         self._out.flush()
 
-    def _detail(self, text: str) -> None:
+    def _print_detail(self, text: str) -> None:
         self._out.write(f"   {text}".rstrip() + "\n")
         self._out.flush()
 
 
 class Progress:
-    """Counts up to `total` things; `add` is cheap enough to call in batches of a thousand."""
+    """Progress up to `total` items: a bar on a terminal, periodic lines in a log. Call `add` for batches of about a
+    thousand."""
 
     def __init__(self, label: str, total: int, out: TextIO) -> None:
         self._label = label
@@ -312,7 +314,7 @@ class Progress:
             self._show(now)
 
     def finish(self) -> float:
-        """Shows the final state and returns the seconds that it took."""
+        """Shows the final state, and returns the seconds taken."""
         now = time.monotonic()
         self._show(now)
         if self._bar:
@@ -333,22 +335,22 @@ class Progress:
 
 
 def prepare_directory(data_dir: Path) -> None:
-    """An empty directory with the demo's mark; whatever else is there is never deleted."""
+    """Creates an empty directory with the demo's marker file. Deletes only a directory that has the marker."""
     marker = data_dir / MARKER
     try:
         if data_dir.exists() and any(data_dir.iterdir()):
             if not marker.is_file():
-                raise DemoError(f"{data_dir} is not empty and was not made by the demo; name another --data-dir")
+                raise DemoError(f"{data_dir} is not empty and was not created by the demo; name another --data-dir")
             running = live_addresses(Settings(data_dir=data_dir))
             if running is not None:
                 raise DemoError(f"`headrace up` (process {running.pid}) runs on {data_dir}; stop it first")
             shutil.rmtree(data_dir)
         (data_dir / "logs").mkdir(parents=True)
-        marker.write_text("This directory is emptied when the demo runs again.\n", encoding="utf-8")
+        marker.write_text("The next run of the demo empties this directory.\n", encoding="utf-8")
     except OSError as error:
         raise DemoError(f"cannot write to {error.filename}: {error.strerror}") from error
 
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("headrace: ") if lines else "it said nothing"
+    return lines[-1].removeprefix("headrace: ") if lines else "no output"

@@ -1,1 +1,2 @@
-"""`headrace up`: the parts on one machine, supervised. `plan` decides, `part` is a child process, `supervisor` runs."""
+"""`headrace up`: supervised processes on one machine. `plan` has the pure functions, `part` a child process,
+`supervisor` the main loop."""

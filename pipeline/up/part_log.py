@@ -1,8 +1,9 @@
-"""The log of a part of `headrace up`, and when it is set aside: beyond a size, or a week after it was begun.
+"""The log of a part of `headrace up`, and its rotation.
 
-A log is set aside as `.log.1`, what was there before as `.log.2` and so on; the oldest goes. So the logs of a part take
-`LOG_BYTES_MAX` times one more than `ROTATED_LOGS_MAX` at most, and a line is found for weeks where little is written. When a
-log was begun is what its first line with a time says, so that restarts do not matter.
+A log is rotated when it exceeds `LOG_BYTES_MAX`, and a week after its first line: to `.log.1`, the previous `.log.1` to
+`.log.2` and so on; the oldest is deleted. The logs of a part take at most `ROTATED_LOGS_MAX` + 1 times `LOG_BYTES_MAX`,
+and logs with few lines go back several weeks. The age of a log is taken from its first line with a time, so that
+restarts do not reset it.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Final
 
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_AGE_S: Final = 7 * 86_400.0
-ROTATED_LOGS_MAX: Final = 4  # beside the one that is written to
-HEAD_BYTES: Final = 4096  # in which there is a line with a time
+ROTATED_LOGS_MAX: Final = 4  # in addition to the current log
+HEAD_BYTES: Final = 4096  # at the start of a log, which contain a line with a time
 TIME: Final = re.compile(
     rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{3})?(?:[+-]\d\d:\d\d)?"
-    rb"|^\d\d/\d\d/\d\d \d\d:\d\d:\d\d",  # Spark's, of this century
+    rb"|^\d\d/\d\d/\d\d \d\d:\d\d:\d\d",  # Spark's format, with two digits for the year
     re.MULTILINE,
 )
 
 
 class PartLog:
-    """Opened to be written to at its end, also by others; what has been said since the last `begin` can be read."""
+    """Opened for appending, also by other processes. Lines since the last `begin` can be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,18 +40,18 @@ class PartLog:
         self._start = self.stream.tell()
 
     def begin(self) -> None:
-        """What is written from now on is of something else."""
+        """Marks the current end of the log: `lines` starts there."""
         self._start = self.path.stat().st_size
 
     def lines(self) -> Sequence[str]:
-        """What was written since, without empty lines."""
+        """Returns the lines since the mark, without empty ones."""
         with self.path.open("rb") as log:
             log.seek(self._start)
             return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
-    def limit(self) -> None:
-        """Sets it aside where it is due, while it is written to: whoever writes goes on in the emptied file, and a line
-        of just this moment may be lost."""
+    def rotate_if_due(self) -> None:
+        """Rotates the log if it is due, while processes write to it: they continue in the truncated file. A line
+        written at this moment may be lost."""
         if self._is_due():
             self._shift_rotated()
             shutil.copyfile(self.path, rotated_path(self.path, 1))
@@ -72,12 +73,12 @@ class PartLog:
 
 
 def is_due(size: int, begun_s: float | None, now_s: float) -> bool:
-    """Whether a log of so many bytes is set aside; `begun_s` is None where no line of it tells."""
+    """Returns whether a log is due for rotation. `begun_s` is None for a log without a time."""
     return size > LOG_BYTES_MAX or (begun_s is not None and now_s - begun_s > LOG_AGE_S)
 
 
 def first_time_s(head: bytes) -> float | None:
-    """The first time in the lines of a log, in seconds since 1970; one without a zone is of this machine's."""
+    """Returns the first time in the lines of a log, in seconds since 1970. A time without a zone is local."""
     for found in TIME.findall(head):
         try:
             text = found.decode().replace(",", ".")

@@ -1,7 +1,7 @@
-"""What `headrace up` starts and when: commits alone.
+"""Decides what `headrace up` starts and when. Pure functions only.
 
-A part whose death ends the whole holds what was acknowledged, and half a pipeline that looks alive is worse than one
-that is down. The others hold nothing: they are started again, and whoever needed them tries again.
+Registry and broker hold acknowledged data. If one of them dies, `headrace up` ends: half a pipeline that appears to
+work is worse than one that is down. The other parts hold no data. They are restarted, and their clients retry.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ PARTS: Mapping[str, str] = {
     "sql": "",
     LOAD: "",
 }
-"""In the order of their start, each with the setting that says that it is elsewhere."""
+"""The parts in the order of their start, each with the setting that places it on another machine."""
 
-QUICK_DEATH_S = 5.0  # a part that served for less has not recovered by being started again
+QUICK_DEATH_S = 5.0  # a part that served for less time has not recovered through its restart
 RESTART_DELAY_MAX_S = 60.0
-# A third of the weight of those for whom somebody waits. Beside a load that starts its Spark, SQL that is started
-# again is back in half the time; further back, loads would fall behind producers who never rest.
+# With this niceness, loads get a third of the CPU weight of parts with waiting clients. While a load starts Spark, a
+# restarted SQL server is then ready in half the time. With a higher niceness, loads would fall behind busy producers.
 LOAD_NICENESS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PartCommand:
-    """How one part is started: a module and its arguments; `name` also names its log file.
+    """The command of a part: a module and its arguments. `name` is also the name of its log file.
 
     Attributes:
-        restarts: whether it is started again when it ends; else the whole ends with it.
-        is_server: whether it says that it is ready, in a line.
-        reads_requests: whether it does something when a line on its standard input asks for it, and answers with a line.
-        niceness: as of nice(1), 0 or more: how far it steps back where others want the same cores.
+        restarts: whether the part is restarted when it ends; otherwise `headrace up` ends.
+        is_server: whether the part prints a ready line.
+        reads_requests: whether the part reads requests on standard input, one per line, and prints a line in response.
+        niceness: as of nice(1), 0 or more.
     """
 
     name: str
@@ -50,17 +50,19 @@ class PartCommand:
 
 
 def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of the parts to run: those of `only`, else all that the settings do not place elsewhere."""
+    """Returns the names of the parts to run: `only`, or all that the settings do not place on other machines."""
     if only:
         return tuple(name for name in PARTS if name in only)
     return tuple(name for name, key in PARTS.items() if not key or not _setting(settings, key))
 
 
 def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) -> PartCommand:
-    """
+    """Returns the command of a part.
+
     Args:
-        addresses: those of the parts that are ready, by the names of their ready lines: one that is started again
-            listens where it did.
+        addresses: addresses of the ready parts, by their names in the ready lines. A restarted part listens on its
+        previous
+            address.
     """
     data_dir = str(settings.data_dir.resolve())
     if name == "metastore":
@@ -90,7 +92,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
 def child_environment(
     environment: Mapping[str, str], flags: Mapping[str, str], config: Path | None = None
 ) -> dict[str, str]:
-    """The environment in which a child reads the same settings: flags travel as variables, which beat the file."""
+    """Returns the environment of a child with the same settings: flags become variables, which override the file."""
     variables = {ENVIRONMENT_PREFIX + "__".join(key.upper().split(".", 1)): value for key, value in flags.items()}
     if config is not None:
         variables[CONFIG_PATH_VARIABLE] = str(config.resolve())
@@ -98,19 +100,20 @@ def child_environment(
 
 
 def consecutive_deaths(before: int, ready_for_s: float) -> int:
-    """How many times in a row a part has died before it had served for `QUICK_DEATH_S`; the first time counts too."""
+    """Returns the number of consecutive deaths within `QUICK_DEATH_S` of readiness, including this one, which always
+    counts."""
     return before + 1 if ready_for_s < QUICK_DEATH_S else 1
 
 
 def restart_delay_s(quick_deaths: int) -> float:
-    """How long to wait before a part is started again that died so many times in a row before it had served
-    for `QUICK_DEATH_S`: not at all, then 1, 2, 4 … seconds."""
+    """Returns the delay before a restart, by the number of consecutive deaths within `QUICK_DEATH_S`: none, then 1, 2,
+    4 … seconds."""
     return min(RESTART_DELAY_MAX_S, 2.0 ** (quick_deaths - 2)) if quick_deaths > 1 else 0.0
 
 
 def next_aligned_ms(now_ms: int, interval_ms: int) -> int:
-    """The next instant after `now_ms` that is a whole number of intervals since 1970, so that runs of different
-    machines and restarts fall on the same minutes."""
+    """Returns the next multiple of the interval since 1970 after `now_ms`, so that loads of different machines and
+    restarts start at the same minutes."""
     return (now_ms // interval_ms + 1) * interval_ms
 
 

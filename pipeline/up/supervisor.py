@@ -1,8 +1,8 @@
-"""`headrace up`: registry, broker, metastore, SQL and scheduled loads on one machine, each a process of its own.
+"""The main loop of `headrace up`: registry, broker, metastore, SQL and scheduled loads, each in its own process.
 
-Registry and broker hold what was acknowledged: when one of them ends, the whole does, with a non-zero code. The
-metastore and SQL are started again where they listened before, and nobody notices but those who were asking. So is
-the process that does the loads, see `schedule`.
+Registry and broker hold acknowledged data: when one of them ends, `headrace up` ends with a non-zero code. Metastore
+and SQL are restarted on their previous addresses; only clients with running requests notice. The load process is
+restarted too, see `schedule`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, local_wareh
 
 logger = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
-BACKGROUND_STOP_TIMEOUT_S = 1.0  # beyond what the others took; of work that nobody waits for, and that is begun anew
+STOP_TIMEOUT_S = 20.0  # then a part is killed, which all parts survive
+# after all other parts have stopped; for background work without clients, which is simply repeated
+BACKGROUND_STOP_TIMEOUT_S = 1.0
 LOG_CHECK_S = 60.0
-# Looks whether there is anything to do by itself: this process has no Java and no Spark.
+# The process checks whether the archive is needed: this process has neither Java nor Spark.
 CLASS_ARCHIVE_NICENESS = 10
 CLASS_ARCHIVE = PartCommand(
     "classes", ("headrace.pipeline.class_archive",), is_server=False, niceness=CLASS_ARCHIVE_NICENESS
@@ -41,16 +42,16 @@ def run_up(
     announce: Callable[[LiveAddresses], None],
     only: Collection[str] = (),
 ) -> None:
-    """Starts everything, calls `announce` when all is ready, and returns after a clean stop by SIGINT or SIGTERM.
+    """Starts all parts, calls `announce` when they are ready, and returns after a clean stop by SIGINT or SIGTERM.
 
     Args:
-        settings: the settings in force.
-        environment: for the children; they read their settings from it as this process did.
-        announce: is given the live addresses once.
-        only: names of `plan.PARTS`; none are all that the settings do not place elsewhere.
+        settings: the settings.
+        environment: environment of the children, from which they read the same settings.
+        announce: called once with the addresses.
+        only: names of `plan.PARTS`; empty for all that the settings do not place on other machines.
 
     Raises:
-        UpError: another `up` runs here, a part did not start, or one died that is not started again.
+        UpError: another `headrace up` runs here, a part did not start, or a part died that is not restarted.
     """
     stop = _StopFlag()
     data_dir = settings.data_dir.resolve()
@@ -77,7 +78,7 @@ def run_up(
 
 
 class _Supervisor:
-    """The running parts by their names."""
+    """The running parts, by name."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], stop: _StopFlag) -> None:
         self._settings = settings
@@ -86,62 +87,63 @@ class _Supervisor:
         self._stop = stop
         self._parts: dict[str, Part] = {}
         self._schedule: Schedule | None = None
-        self._archiving: Part | None = None
-        self._found: dict[str, str] = {}
+        self._class_archive: Part | None = None
+        self._addresses: dict[str, str] = {}
         self._deaths: Counter[str] = Counter()
-        self._due: dict[str, float] = {}
+        self._restart_at: dict[str, float] = {}
         self._logs_due = 0.0
-        self._spark_log = PartLog(self._log_dir / "spark.log")  # of all JVMs, which come and go
+        self._spark_log = PartLog(self._log_dir / "spark.log")  # shared by all JVMs, which start and end
 
     def start(self, names: Collection[str]) -> LiveAddresses:
-        """The addresses when all parts are ready; of SQL that nobody gave an address, only that it starts."""
+        """Starts the parts and returns the addresses when they are ready. Does not wait for SQL without a configured
+        address."""
         deadline = time.monotonic() + READY_TIMEOUT_S
-        first = [name for name in names if name not in ("sql", LOAD)]
-        for name in first:
+        servers = [name for name in names if name not in ("sql", LOAD)]
+        for name in servers:
             self._start(name)
-        for name in first:
-            self._found |= self._parts[name].wait_until_ready(deadline, self._stop.is_set)
+        for name in servers:
+            self._addresses |= self._parts[name].wait_until_ready(deadline, self._stop.is_set)
             logger.info("part_ready part=%s", name)
         if "sql" in names:
-            self._start("sql")  # it asks the metastore
+            self._start("sql")  # needs the metastore's address
             if self._settings.sql.listen is not None:
-                self._found |= self._parts["sql"].wait_until_ready(deadline, self._stop.is_set)
+                self._addresses |= self._parts["sql"].wait_until_ready(deadline, self._stop.is_set)
         if LOAD in names:
-            command = part_command(LOAD, self._settings, self._found)
+            command = part_command(LOAD, self._settings, self._addresses)
             self._schedule = Schedule(command, self._settings.loader.interval, self._log_dir, self._environment)
         if not {"metastore", "sql", LOAD}.isdisjoint(names):
-            self._archiving = Part(CLASS_ARCHIVE, self._log_dir, self._environment)
+            self._class_archive = Part(CLASS_ARCHIVE, self._log_dir, self._environment)
         return LiveAddresses(
             pid=os.getpid(),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            registry=self._found.get("registry", ""),
-            broker=self._found.get("broker", ""),
-            metastore=self._found.get("metastore", ""),
-            sql=self._found.get("sql", ""),
+            registry=self._addresses.get("registry", ""),
+            broker=self._addresses.get("broker", ""),
+            metastore=self._addresses.get("metastore", ""),
+            sql=self._addresses.get("sql", ""),
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
             warehouse=str(local_warehouse_directory(self._settings)),
         )
 
     def watch(self) -> None:
-        """Returns when it is to stop.
+        """Supervises the parts until a stop is requested.
 
         Raises:
-            UpError: a part died that is not started again.
+            UpError: a part died that is not restarted.
         """
         while not self._stop.is_set():
             for name, part in self._parts.items():
-                if name not in self._due:
-                    self._look_at(name, part)
-            for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
-                del self._due[name]
+                if name not in self._restart_at:
+                    self._check_part(name, part)
+            for name in [name for name, due in self._restart_at.items() if time.monotonic() >= due]:
+                del self._restart_at[name]
                 self._start(name)
             if self._schedule is not None:
                 self._schedule.tick(int(time.time() * 1000))
             if time.monotonic() >= self._logs_due:
                 self._logs_due = time.monotonic() + LOG_CHECK_S
-                self._spark_log.limit()
+                self._spark_log.rotate_if_due()
                 for part in self._parts.values():
-                    part.log.limit()
+                    part.log.rotate_if_due()
                 if self._schedule is not None:
                     self._schedule.rotate_log()
             self._stop.wait(POLL_S)
@@ -150,23 +152,23 @@ class _Supervisor:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         if self._schedule is not None:
             self._schedule.request_stop()
-        running = [part for name, part in self._parts.items() if name not in self._due]
-        # All are told first: none needs another to end, and each has the whole time for it.
-        aside = [self._archiving] if self._archiving is not None else []
-        for part in (*running, *aside):
+        running = [part for name, part in self._parts.items() if name not in self._restart_at]
+        # Signals all parts first: none needs another one to stop, and each gets the whole timeout.
+        background = [self._class_archive] if self._class_archive is not None else []
+        for part in (*running, *background):
             part.request_stop()
         if self._schedule is not None:
             self._schedule.stop(deadline)
         for part in running:
             part.stop(deadline)
-        for part in aside:
+        for part in background:
             part.stop(time.monotonic() + BACKGROUND_STOP_TIMEOUT_S)
         self._spark_log.close()
 
     def _start(self, name: str) -> None:
-        self._parts[name] = Part(part_command(name, self._settings, self._found), self._log_dir, self._environment)
+        self._parts[name] = Part(part_command(name, self._settings, self._addresses), self._log_dir, self._environment)
 
-    def _look_at(self, name: str, part: Part) -> None:
+    def _check_part(self, name: str, part: Part) -> None:
         was_ready, lived_s = part.is_ready, time.monotonic() - part.started_at
         if part.process.poll() is None:
             if part.ready(0) is not None and not was_ready:
@@ -176,12 +178,12 @@ class _Supervisor:
         if self._stop.is_set():
             return
         if not part.command.restarts:
-            raise UpError(f"the {name} died: {part.end()}")
+            raise UpError(f"the {name} died: {part.end_reason()}")
         part.stop(time.monotonic())
         self._deaths[name] = consecutive_deaths(self._deaths[name], part.ready_for_s)
         delay_s = restart_delay_s(self._deaths[name])
-        self._due[name] = time.monotonic() + delay_s
-        logger.warning("part_died part=%s again_in_s=%g said=%s", name, delay_s, part.end())
+        self._restart_at[name] = time.monotonic() + delay_s
+        logger.warning("part_died part=%s restart_in_s=%g last_line=%s", name, delay_s, part.end_reason())
 
 
 class _StopFlag:
@@ -198,7 +200,7 @@ class _StopFlag:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned a moment ago
+            signal.signal(number, handler)  # type: ignore[arg-type] # as returned by signal.signal above
 
     def _handle(self, number: int, frame: object) -> None:
         self._stopped = True

@@ -1,8 +1,8 @@
-"""`up.json`: where the parts of a running `headrace up` are.
+"""`up.json`: the addresses of a running `headrace up`.
 
-Its `flock` is held from start to end, so at most one `up` runs on a data directory and a file left behind by a killed
-one
-is known to be stale. It holds addresses once all parts were ready; a part that is started again comes back to its own.
+The process holds a `flock` on the file from start to end, so that at most one `headrace up` runs per data directory,
+and a file left by a killed process is known to be stale. It contains addresses once all parts are ready; restarted
+parts keep theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.settings.addresses import LiveAddresses
 
 
 class UpFile:
-    """Open and locked for as long as the context is."""
+    """Open and locked while the context is open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -13,7 +13,7 @@ from headrace.cli import main
 from support.hive.sql_of_up import sql_of_up
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2
 from support.loader.shelf import Shelf
-from support.registry.served_registry import served
+from support.registry.served_registry import serve_registry
 from support.terminals import Terminal
 
 TIME_PARTITION = "dt=2026-01-01/hr=05"
@@ -59,10 +59,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     (directory / "a.avsc").write_text(ORDER_V1)
     (directory / "b.avsc").write_text(ORDER_V2.replace("long", "string", 1))
-    with sql_of_up(directory / "data"), served(f"sqlite:///{directory / 'full.db'}") as full:
+    with sql_of_up(directory / "data"), serve_registry(f"sqlite:///{directory / 'full.db'}") as full:
         full.client.register("orders-value", ORDER_V1)
         assert main(["registry", "export", str(directory / "export.jsonl"), "--registry-url", full.url]) == 0
-        with served(f"sqlite:///{directory / 'empty.db'}") as empty:
+        with serve_registry(f"sqlite:///{directory / 'empty.db'}") as empty:
             (directory / "empty").write_text(empty.url)
             yield directory
 

@@ -97,14 +97,14 @@ def test_error_of_a_misspelt_variable_or_setting_is_one_line(
 
 def doctor(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> dict[str, dict[str, str]]:
     assert main(["doctor", "--format", "json", *arguments]) == code
-    return {each["need"]: each for each in json.loads(capsys.readouterr().out)}
+    return {each["name"]: each for each in json.loads(capsys.readouterr().out)}
 
 
 def test_a_machine_on_which_nothing_was_started_yet_is_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = doctor(capsys, 0)
-    assert found[HARD_LINKS]["is_well"]
-    assert found["warehouse"]["is_well"]
-    assert found[LOADS]["is_well"]
+    assert found[HARD_LINKS]["is_ok"]
+    assert found["warehouse"]["is_ok"]
+    assert found[LOADS]["is_ok"]
     assert list(tmp_path.iterdir()) == [], "it looks, and leaves nothing"
     assert main(["doctor"]) == 0
     assert all(line.startswith("ok ") for line in capsys.readouterr().out.splitlines())
@@ -122,11 +122,11 @@ def test_what_is_not_well_is_told_with_what_to_do(capsys: pytest.CaptureFixture[
             1,
             *("--broker-listen", taken, "--registry-url", f"http://{nobody}", "--metastore", f"thrift://{nobody}"),
         )
-    assert "broker.listen" in found["broker.listen"]["cure"]
-    assert "connection refused" in found["registry"]["found"].lower()
-    assert "registry.url" in found["registry"]["cure"]
-    assert f"thrift://{nobody}" in found["metastore"]["found"]
-    assert not found["metastore"]["is_well"]
+    assert "broker.listen" in found["broker.listen"]["remedy"]
+    assert "connection refused" in found["registry"]["finding"].lower()
+    assert "registry.url" in found["registry"]["remedy"]
+    assert f"thrift://{nobody}" in found["metastore"]["finding"]
+    assert not found["metastore"]["is_ok"]
     assert "hive.listen" not in found
     assert "registry.listen" not in found
 
@@ -136,8 +136,8 @@ def test_a_damaged_log_of_decisions_is_named(capsys: pytest.CaptureFixture[str],
     log.mkdir(parents=True)
     (log / "format.json").write_text('{"format": 99, "read_min": 99, "write_min": 99}')
     found = doctor(capsys, 1)[LOADS]
-    assert "99" in found["found"]
-    assert found["cure"]
+    assert "99" in found["finding"]
+    assert found["remedy"]
 
 
 def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
@@ -148,9 +148,9 @@ def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
 
     monkeypatch.setattr("headrace.loader.storage.hadoop.jvm.HdfsFileSystem.length", refuse)
     found = doctor(capsys, 1, "--warehouse", "hdfs://nn/w")
-    assert found["warehouse"]["found"].startswith("hdfs://nn/w")
-    assert found[LOADS]["found"] == "ConnectException: Connection refused"
-    assert found[LOADS]["cure"]
+    assert found["warehouse"]["finding"].startswith("hdfs://nn/w")
+    assert found[LOADS]["finding"] == "ConnectException: Connection refused"
+    assert found[LOADS]["remedy"]
     assert HARD_LINKS not in found
 
 
@@ -160,7 +160,7 @@ def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.Captu
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         found = doctor(capsys, 1, "--sql-listen", f"127.0.0.1:{listener.getsockname()[1]}")
-    assert "sql.listen" in found["sql.listen"]["cure"]
+    assert "sql.listen" in found["sql.listen"]["remedy"]
 
 
 def test_a_database_of_before_is_brought_along_by_the_next_start(
@@ -168,7 +168,7 @@ def test_a_database_of_before_is_brought_along_by_the_next_start(
 ) -> None:
     path = tmp_path / "headrace-data" / "registry.db"
     database_at(path, "0001")
-    found = doctor(capsys, 0)[REGISTRY_DATABASE]["found"]
+    found = doctor(capsys, 0)[REGISTRY_DATABASE]["finding"]
     assert re.search(r"\b0001\b.*\b00\d\d\b.*`registry serve`", found)
 
 
@@ -178,8 +178,8 @@ def test_a_database_that_is_not_brought_along_by_itself_names_the_command(
     database_at(tmp_path / "shared.db", "0001")
     monkeypatch.setattr(Database, "is_sqlite", False)
     found = doctor(capsys, 1, "--database-url", sqlite_url(tmp_path / "shared.db"))[REGISTRY_DATABASE]
-    assert "0001" in found["found"]
-    assert "`headrace registry db upgrade`" in found["cure"]
+    assert "0001" in found["finding"]
+    assert "`headrace registry db upgrade`" in found["remedy"]
 
 
 def test_a_database_of_a_newer_release_and_one_that_cannot_be_opened(
@@ -188,15 +188,15 @@ def test_a_database_of_a_newer_release_and_one_that_cannot_be_opened(
     path = tmp_path / "headrace-data" / "registry.db"
     database_at(path, "9999")
     newer = doctor(capsys, 1)[REGISTRY_DATABASE]
-    assert "9999" in newer["found"]
-    assert newer["cure"]
-    assert "registry.database_url" not in newer["cure"]
+    assert "9999" in newer["finding"]
+    assert newer["remedy"]
+    assert "registry.database_url" not in newer["remedy"]
     path.write_text("no database")
     damaged = doctor(capsys, 1)[REGISTRY_DATABASE]
-    assert "registry.db" in damaged["found"]
-    assert "registry.database_url" in damaged["cure"]
+    assert "registry.db" in damaged["finding"]
+    assert "registry.database_url" in damaged["remedy"]
     unknown = doctor(capsys, 1, "--database-url", "oracle://db.example.com/x")[REGISTRY_DATABASE]
-    assert "registry.database_url" in unknown["cure"]
+    assert "registry.database_url" in unknown["remedy"]
 
 
 def database_at(path: Path, migration: str) -> None:
@@ -213,18 +213,18 @@ def database_at(path: Path, migration: str) -> None:
 def test_versions_are_compared_with_what_is_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert re.search(rf"\b{VERSION} .*\ball, Python 3\.", doctor(capsys, 0)["versions"]["found"])
+    assert re.search(rf"\b{VERSION} .*\ball, Python 3\.", doctor(capsys, 0)["versions"]["finding"])
     true = importlib.metadata.version
     others = {"flask": "2.3.3", "kafka-python": "3.0.13", "pyspark": "3.4.4"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: others.get(name) or true(name))
     monkeypatch.setattr("platform.python_version", lambda: "3.14.0")
     found = doctor(capsys, 1)["versions"]
-    amiss = found["found"].split("; ")[1:]
+    amiss = found["finding"].split("; ")[1:]
     names = ("Python 3.14.0 ", "flask 2.3.3 ", "kafka-python 3.0.13 ", "pyspark 3.4.4 ")
     assert len(amiss) == len(names)
     assert all(map(str.startswith, amiss, names)), amiss
     assert amiss[2].endswith("==3.0.12")
-    assert "docs/install.md" in found["cure"]
+    assert "docs/install.md" in found["remedy"]
 
 
 def test_the_pyspark_of_a_cluster_and_libraries_of_extras_that_are_not_there_are_well(
@@ -238,7 +238,7 @@ def test_the_pyspark_of_a_cluster_and_libraries_of_extras_that_are_not_there_are
         return {"pyspark": "3.5.9", "lz4": "1.0"}.get(name) or true(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    found = doctor(capsys, 0)["versions"]["found"]
+    found = doctor(capsys, 0)["versions"]["finding"]
     assert re.search(rf"\b{VERSION} .*producer, registry \(.*cramjam\).*, Python 3\.", found)
     assert found.endswith("PySpark 3.5.9")
 
@@ -273,7 +273,7 @@ def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "flags", "need", "found", "cure"),
+    ("spoil", "flags", "name", "finding", "remedy"),
     [
         (no_java, "", "Java", "PATH", "JAVA_HOME"),
         (almost_no_room, "", "data directory", "1.0 GiB", ""),
@@ -287,12 +287,12 @@ def test_each_need_that_is_not_met_is_told_with_its_cure(
     monkeypatch: pytest.MonkeyPatch,
     spoil: Callable[[pytest.MonkeyPatch], None],
     flags: str,
-    need: str,
-    found: str,
-    cure: str,
+    name: str,
+    finding: str,
+    remedy: str,
 ) -> None:
     spoil(monkeypatch)
-    told = doctor(capsys, 1, *flags.split())[need]
-    assert not told["is_well"]
-    assert found in told["found"]
-    assert cure in told["cure"]
+    result = doctor(capsys, 1, *flags.split())[name]
+    assert not result["is_ok"]
+    assert finding in result["finding"]
+    assert remedy in result["remedy"]

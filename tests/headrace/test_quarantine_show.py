@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.cli.quarantine import REASONS, REPLAYED, _shown
+from headrace.cli.quarantine import REASONS, REPLAYED, _format_bytes
 from headrace.loader.project.quarantine import QuarantineCode
 from headrace.loader.rewrite.replay import REPLAYABLE
 from headrace.loader.work_unit import FileKind
@@ -60,11 +60,11 @@ def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsy
     ],
 )
 def test_bytes_cannot_change_the_terminal(data: bytes | None, shown: str) -> None:
-    assert _shown(data, 8 if data and len(data) == 20 else 256) == shown
+    assert _format_bytes(data, 8 if data and len(data) == 20 else 256) == shown
 
 
 def test_text_that_is_cut_within_a_letter_is_still_text() -> None:
-    assert _shown("grün".encode(), 3) == "gr … (5 bytes)"
+    assert _format_bytes("grün".encode(), 3) == "gr … (5 bytes)"
 
 
 def test_a_message_that_was_replaced_is_not_shown_twice(

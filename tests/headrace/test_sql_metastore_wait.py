@@ -24,9 +24,9 @@ def asker(monkeypatch: pytest.MonkeyPatch, refusals: int, wait_s: float | None) 
             raise error
         return "a session"
 
-    monkeypatch.setattr(sql._Asker, "_open_session", open_session)
+    monkeypatch.setattr(sql._QueryRunner, "_open_session", open_session)
     monkeypatch.setattr(sql, "WAIT_POLL_S", 0.0)
-    return sql._Asker(Settings(), with_values=False, wait_s=wait_s), []
+    return sql._QueryRunner(Settings(), with_values=False, wait_s=wait_s), []
 
 
 def test_it_says_who_has_it_and_how_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:

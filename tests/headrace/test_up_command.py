@@ -18,14 +18,14 @@ ADDRESSES = LiveAddresses(
 
 
 def test_programs_read_one_line() -> None:
-    assert ready_lines(ADDRESSES, "shop", for_people=False) == (
+    assert ready_lines(ADDRESSES, "shop", on_terminal=False) == (
         "ready registry=http://127.0.0.1:8081 metastore=thrift://127.0.0.1:9083 sql=127.0.0.1:10000 "
         "warehouse=/data/warehouse",
     )
 
 
 def test_text_has_an_address_on_each_line_and_commands_to_try() -> None:
-    _, *lines = ready_lines(ADDRESSES, "shop", for_people=True)
+    _, *lines = ready_lines(ADDRESSES, "shop", on_terminal=True)
     assert lines == [
         "  registry   http://127.0.0.1:8081",
         "  metastore  thrift://127.0.0.1:9083",

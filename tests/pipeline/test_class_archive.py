@@ -9,7 +9,7 @@ import pytest
 
 from headrace.hive_ddl.executors.class_archive import find_archive
 from headrace.pipeline import class_archive
-from headrace.pipeline.class_archive import is_wanted, make_archive
+from headrace.pipeline.class_archive import create_archive, is_needed
 
 
 @pytest.fixture
@@ -24,18 +24,18 @@ def test_an_archive_takes_the_place_of_those_that_fit_no_longer(key: Path, tmp_p
     key.parent.mkdir(parents=True)
     (key.parent / "classes-0.jsa").write_bytes(b"old")
     (key.parent / "classes-0.failed").touch()
-    assert is_wanted()
-    make_archive(tmp_path)
+    assert is_needed()
+    create_archive(tmp_path)
     assert sorted(one.name for one in key.parent.iterdir()) == ["classes-1-7.jsa", "classes.lock"]
-    assert not is_wanted()
+    assert not is_needed()
 
 
 def test_what_java_does_not_write_is_tried_once(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "_run_jvm", lambda *_: None)
     with pytest.raises(OSError, match=r"classes-1\.failed"):
-        make_archive(tmp_path)
-    assert not is_wanted()
-    make_archive(tmp_path)
+        create_archive(tmp_path)
+    assert not is_needed()
+    create_archive(tmp_path)
     assert find_archive(key) is None
 
 
@@ -43,9 +43,9 @@ def test_two_do_not_make_it_at_once(key: Path, tmp_path: Path) -> None:
     key.parent.mkdir(parents=True)
     with (key.parent / "classes.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        make_archive(tmp_path)
+        create_archive(tmp_path)
         assert find_archive(key) is None
-    make_archive(tmp_path)
+    create_archive(tmp_path)
     path = find_archive(key)
     assert path is not None
     assert path.read_bytes() == b"classes"
@@ -53,15 +53,15 @@ def test_two_do_not_make_it_at_once(key: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_has_no_room_for_it(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "DISK_BYTES_MIN", 2**63)
-    assert not is_wanted()
+    assert not is_needed()
 
 
 def test_one_that_was_cut_off_is_made_again(key: Path, tmp_path: Path) -> None:
-    make_archive(tmp_path)
+    create_archive(tmp_path)
     path = find_archive(key)
     assert path is not None
     path.write_bytes(b"class")
     assert find_archive(key) is None
-    assert is_wanted()
-    make_archive(tmp_path)
+    assert is_needed()
+    create_archive(tmp_path)
     assert find_archive(key) == path

@@ -144,7 +144,7 @@ def test_a_session_that_never_had_its_metastore_is_for_one_load(paper: Paper, se
 def test_the_end_of_its_jvm_is_the_end_of_a_session(paper: Paper, settings: Settings) -> None:
     kept = LoadSession(outlives_load=True)
     assert not kept.is_alive
-    kept.reached(settings)
+    kept.with_metastore(settings)
     assert kept.is_alive
     paper.jvm_code = -9
     kept.tidy()  # what a load left has gone with it
@@ -159,7 +159,7 @@ def test_only_what_is_kept_is_prepared_for_the_next_load(
     paper: Paper, settings: Settings, master: str, outlives_load: bool, daemon: str | None
 ) -> None:
     flags = {"data_dir": str(settings.data_dir), "hive.metastore": METASTORE, "spark.master": master}
-    LoadSession(outlives_load=outlives_load).reached(load_settings(flags=flags))
+    LoadSession(outlives_load=outlives_load).with_metastore(load_settings(flags=flags))
     extra = paper.opened[0]["extra"]
     assert extra.get("python.daemon.module") == daemon
     assert ("ExitOnOutOfMemoryError" in extra.get("driver.extraJavaOptions", "")) is outlives_load

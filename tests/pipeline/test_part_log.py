@@ -68,12 +68,12 @@ def test_a_log_is_set_aside_while_it_is_written_to_and_the_oldest_goes(
     log = PartLog(tmp_path / "registry.log")
     with log.path.open("ab", buffering=0) as part:  # as the part has it
         part.write(b"before\n")
-        log.limit()
+        log.rotate_if_due()
         assert log.lines() == ["before"]
         monkeypatch.setattr(part_log, "LOG_BYTES_MAX", 3)
         for number in range(ROTATED_LOGS_MAX + 2):
             part.write(b"%d is said\n" % number)
-            log.limit()
+            log.rotate_if_due()
         part.write(b"o\n")
     assert log.lines() == ["o"]
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}

@@ -228,22 +228,22 @@ class FakeProcess:
     def ready(self, wait_s: float) -> dict[str, str] | None:
         return {} if self.is_ready else None
 
-    def ask(self, word: str) -> None:
-        self.asked.append(word)
+    def send_line(self, line: str) -> None:
+        self.asked.append(line)
 
-    def answer(self) -> str:
+    def read_line(self) -> str:
         return self.answers.pop(0) if self.answers else ""
 
     def last_log_line(self) -> str:
         return "last words"
 
-    def end(self) -> str:
+    def end_reason(self) -> str:
         return "its end"
 
     def lines(self) -> list[str]:
         return ["topic  rows", "PROBLEM: orders: trouble"]
 
-    def limit(self) -> None:
+    def rotate_if_due(self) -> None:
         self.limited += 1
 
     def request_stop(self) -> None:
@@ -419,8 +419,8 @@ def test_a_process_that_dies_between_loads_is_started_again_the_later_the_more_o
     schedule.tick(now_ms + 1000)
     assert len(processes) == 3
     assert [one.getMessage() for one in caplog.records] == [
-        "part_died part=load again_in_s=0 said=its end",
-        "part_died part=load again_in_s=1 said=its end",
+        "part_died part=load restart_in_s=0 said=its end",
+        "part_died part=load restart_in_s=1 said=its end",
     ]
 
 
@@ -438,15 +438,15 @@ def test_a_part_answers_what_it_is_asked(tmp_path: Path) -> None:
     assert part.wait_until_ready(time.monotonic() + 60, lambda: False) == {"echo": "1"}
     while not part.log.lines():
         time.sleep(0.01)
-    for word in ("one", "two"):
-        assert part.answer() == ""
-        part.ask(word)
-        while not (answer := part.answer()):
+    for line in ("one", "two"):
+        assert part.read_line() == ""
+        part.send_line(line)
+        while not (read_line := part.read_line()):
             time.sleep(0.01)
-        assert (answer, part.last_log_line()) == (f"heard {word}", f"of {word}")
+        assert (read_line, part.last_log_line()) == (f"heard {line}", f"of {line}")
     part.process.kill()
     part.process.wait(60)
-    part.ask("three")
+    part.send_line("three")
     part.stop(time.monotonic())
 
 
@@ -458,7 +458,7 @@ def test_a_part_that_could_not_write_why_it_ended_is_explained_by_the_full_disk(
         part.wait_until_ready(time.monotonic() + 60, lambda: False)
     assert "its disk" not in str(told.value)
     monkeypatch.setattr(parts, "DISK_BYTES_MIN", 2**63)
-    assert "its disk has " in part.end()
+    assert "its disk has " in part.end_reason()
     part.stop(time.monotonic())
 
 
@@ -466,7 +466,7 @@ def test_a_part_that_was_killed_is_not_blamed_for_its_silence(tmp_path: Path) ->
     part = Part(PartCommand("registry", ("http.server", "0")), tmp_path, os.environ)
     part.process.kill()
     part.process.wait(60)
-    assert part.end().startswith("killed by SIGKILL, by hand or by the kernel for want of memory (log: ")
+    assert part.end_reason().startswith("killed by SIGKILL, manually or by the kernel's OOM killer (log: ")
     part.stop(time.monotonic())
 
 
