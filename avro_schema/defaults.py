@@ -1,4 +1,4 @@
-"""Default values: is a JSON value one of this type, and which value does it stand for? (Avro 1.12, Record fields)"""
+"""Default values: validation, and conversion to the datum they represent (Avro 1.12, Record fields)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ _INT_BITS = {PrimitiveType.INT: 32, PrimitiveType.LONG: 64}
 
 
 def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | None:
-    """What is wrong with `value` as a default of type `node`, in words, or None when it is valid.
+    """Returns the problem of `value` as a default of type `node`, or None if it is valid.
 
-    A union takes a value of any of its branches (Avro 1.12; earlier versions took the first only). A missing member
-    of a record's default is taken from the field's own default.
+    A default of a union may match any of its branches (Avro 1.12; earlier versions allowed only the first). A record's
+    default may omit members whose fields have defaults.
     """
     return DefaultValidator(resolve).problem(node, value)
 
 
 class DefaultValidator:
-    """Judges the defaults of one schema; each field's own default once, so that the work is bounded by the text."""
+    """Validates the defaults of one schema. Each field's own default is validated once, so that the work is bounded by
+    the text.
+    """
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
@@ -52,7 +54,7 @@ class DefaultValidator:
                 return _primitive_problem(node.type, value)
             case Enum() | Fixed():
                 kind = "an enum symbol" if isinstance(node, Enum) else "the bytes of a fixed"
-                return None if isinstance(value, str) else f"{shorten(value)} is not {kind}; expected a text"
+                return None if isinstance(value, str) else f"{shorten(value)} is not {kind}; expected a string"
             case Array():
                 if not isinstance(value, list):
                     return f"{shorten(value)} is not an array"
@@ -72,10 +74,10 @@ class DefaultValidator:
                 raise AssertionError(f"unresolved reference {node.name}")
 
     def own(self, field: Field) -> str | None:
-        """What is wrong with a field's own default, which it has."""
+        """Returns the problem of a field's own default; the field must have one."""
         key = id(field)
         if key not in self._own:
-            self._own[key] = "the default contains itself without end"  # what it meets when it needs itself
+            self._own[key] = "the default contains itself recursively"  # found by a default that depends on itself
             self._own[key] = self.problem(field.type, field.default)
         return self._own[key]
 
@@ -101,7 +103,7 @@ class DefaultValidator:
 
 
 def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
-    """The value that a valid default stands for: bytes for bytes and fixed, complete records; else the JSON value."""
+    """Returns the datum of a valid default: bytes for bytes and fixed, complete records, else the JSON value."""
     node = schema.resolve(node)
     match node:
         case Primitive(type=PrimitiveType.BYTES) | Fixed():
@@ -124,7 +126,7 @@ def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
 
 
 def shorten(value: JsonValue) -> str:
-    """A JSON value, short enough for a message."""
+    """Returns a JSON value, truncated for a message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -133,7 +135,7 @@ def _primitive_problem(kind: PrimitiveType, value: JsonValue) -> str | None:
     bits = _INT_BITS.get(kind)
     if bits is not None:
         if type(value) is not int:
-            return f"{shorten(value)} is not {_article(kind)}; expected a whole number"
+            return f"{shorten(value)} is not {_article(kind)}; expected an integer"
         limit = 1 << (bits - 1)
         return None if -limit <= value < limit else f"{value} is outside the range of {_article(kind)} ({bits} bits)"
     valid = {
@@ -152,13 +154,13 @@ _EXPECTED: Mapping[PrimitiveType, str] = {
     PrimitiveType.BOOLEAN: "true or false",
     PrimitiveType.FLOAT: "a number",
     PrimitiveType.DOUBLE: "a number",
-    PrimitiveType.BYTES: "a text whose characters are the bytes",
-    PrimitiveType.STRING: "a text",
+    PrimitiveType.BYTES: "a string with one character per byte",
+    PrimitiveType.STRING: "a string",
 }
 
 
 def _double(number: int | float) -> float:
-    """The nearest one; a number of too many digits is infinite, as it is to Avro Java."""
+    """Returns the nearest double; a number with too many digits is infinite, as in Avro Java."""
     try:
         return float(number)
     except OverflowError:

@@ -1,9 +1,8 @@
-"""What can go wrong with a schema or with a framed message.
+"""Errors of schemas and framed messages.
 
-AvroSchemaError
-├── SchemaParseError   a text is not an Avro schema; says where and what was expected
-├── FramingError       a message does not begin with a schema id
-└── MessageTimeError   the field that was named as the message's time cannot be one
+AvroSchemaError ├── SchemaParseError   a text is not an Avro schema; has the position and the expected syntax ├──
+FramingError       a message does not start with a schema id └── MessageTimeError   the field configured as the
+message's time is unsuitable
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from headrace.avro_schema.model import NOWHERE, Position
 
 
 class AvroSchemaError(Exception):
-    """Root of this package's errors."""
+    """Root of the errors of this package."""
 
 
 class SchemaParseError(AvroSchemaError):
-    """A text that is not a valid Avro schema.
+    """The text is not a valid Avro schema.
 
-    `message` says what is wrong and what was expected, `position` where, `source` in which file or subject. The
-    text of the error is `source:line:column: message`, as compilers write it.
+    `message` describes the problem and the expected syntax, `position` its location and `source` the file or subject.
+    The text of the error is `source:line:column: message`, in the style of compilers.
     """
 
     def __init__(self, message: str, position: Position = NOWHERE, source: str = "") -> None:
@@ -46,7 +45,7 @@ class FramingError(AvroSchemaError):
 
 
 class MessageTimeError(AvroSchemaError):
-    """The field `path`, named as the message's time, does not exist or has no unit."""
+    """The field `path`, configured as the message's time, does not exist or has no unit."""
 
     def __init__(self, message: str, path: str) -> None:
         super().__init__(message, path)

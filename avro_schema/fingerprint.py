@@ -1,7 +1,7 @@
 """Parsing Canonical Form and fingerprints (Avro 1.12, Transforming into Parsing Canonical Form; Schema Fingerprints).
 
-The form keeps what matters for reading data and nothing else; schemas with one form are the same to a reader that
-does not look at logical types.
+The form contains only the attributes that matter for reading data. Schemas with the same form are equal for a reader
+that ignores logical types.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parsing_canonical_form(schema: Schema) -> str:
 
 
 def fingerprint_crc64(schema: Schema) -> int:
-    """CRC-64-AVRO of the form, as an unsigned number (what single-object encoding carries, little-endian)."""
+    """CRC-64-AVRO of the form as an unsigned number (little-endian in single-object encoding)."""
     return crc64_avro(parsing_canonical_form(schema).encode())
 
 

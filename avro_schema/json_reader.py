@@ -1,11 +1,11 @@
-"""JSON that remembers where each value began.
+"""JSON parser that records the offset of each value.
 
-`read_json` gives plain scalars, and objects and arrays that also hold the offset of every member, so that the
-schema parser can point at the very word that is wrong. It is stricter than `json.loads`: duplicate keys, NaN,
-infinities, a byte order mark, lone surrogates and text after the value are errors.
+`read_json` returns plain scalars, and objects and arrays that also hold the offset of every member, so that the schema
+parser can report exact positions. It is stricter than `json.loads`: duplicate keys, NaN, infinities, a byte order mark,
+lone surrogates and text after the value are errors.
 
-One regular expression takes a whole `"key": "text",` at a time, because most of a schema is that; this is what
-keeps a schema of 40 fields near a millisecond.
+One regular expression matches a complete `"key": "text",`, because most of a schema consists of these; this keeps a
+schema of 40 fields near a millisecond.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headrace.avro_schema.errors import SchemaParseError
 from headrace.avro_schema.model import JsonValue, Position
 
 TEXT_CHARS_MAX = 4_000_000
-"""Longest schema text that is read; Kafka and every registry refuse far shorter ones."""
+"""Longest schema text that is read; Kafka and all registries refuse much shorter ones."""
 
 DEPTH_MAX = 200
-"""Deepest nesting of objects and arrays (some 65 records inside each other); bounds the recursion of every walk."""
+"""Deepest nesting of objects and arrays (some 65 nested records); bounds the recursion of every walk."""
 
 NUMBER_CHARS_MAX = 400
-"""Longest number; no double needs more digits, and huge integers cost quadratic time."""
+"""Longest number; no double needs more digits, and parsing huge integers takes quadratic time."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _KEY = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*(?:"([^"\\\x00-\x1f]*)"[ \t\n\r]*([,}]))?')
@@ -40,7 +40,7 @@ _LITERALS = {"true": True, "false": False, "null": None}
 
 
 class JsonObject(dict[str, JsonValue]):
-    """An object whose places are not known: every offset that the schema parser may ask for is 0."""
+    """An object without known positions: every offset that the schema parser reads is 0."""
 
     __slots__ = ()
     offset = 0
@@ -50,7 +50,7 @@ class JsonObject(dict[str, JsonValue]):
 
 
 class PositionedObject(JsonObject):
-    """An object; `offsets` says where each member's value begins, `offset` where the object does."""
+    """An object; `offsets` contains the offset of each member's value, `offset` that of the object."""
 
     __slots__ = ("offset", "offsets")
     offset: int
@@ -63,7 +63,7 @@ class PositionedObject(JsonObject):
 
 
 class JsonArray(list[JsonValue]):
-    """An array; `offsets` says where each item begins, `offset` where the array does."""
+    """An array; `offsets` contains the offset of each item, `offset` that of the array."""
 
     __slots__ = ("offset", "offsets")
 
@@ -74,7 +74,7 @@ class JsonArray(list[JsonValue]):
 
 
 class Document:
-    """A text, the value read from it, and the way from offsets to lines and columns."""
+    """A text, its JSON value, and the mapping from offsets to lines and columns."""
 
     __slots__ = ("_lines", "offset", "root", "source", "text")
 
@@ -86,7 +86,7 @@ class Document:
         self._lines: list[int] = []
 
     def position(self, pointer: str, offset: int) -> Position:
-        """Line and column, from 1, of an offset."""
+        """Returns line and column of an offset, counted from 1."""
         lines = self._lines
         if not lines:
             lines.append(0)
@@ -106,7 +106,7 @@ def read_json(text: str, source: str = "") -> Document:
     """
     document = Document(text, source)
     if len(text) > TEXT_CHARS_MAX:
-        document.fail(f"the text has {len(text)} characters; at most {TEXT_CHARS_MAX} are read", 0)
+        document.fail(f"the text has {len(text)} characters; the limit is {TEXT_CHARS_MAX}", 0)
     if text.startswith("\ufeff"):
         document.fail("the text begins with a byte order mark; save it as UTF-8 without one", 0)
     try:
@@ -123,12 +123,12 @@ def read_json(text: str, source: str = "") -> Document:
 
 
 def item_offset(items: list[JsonValue], index: int) -> int:
-    """Where an item of an array begins; 0 where places are not known."""
+    """Returns the offset of an array item; 0 if positions are unknown."""
     return items.offsets[index] if isinstance(items, JsonArray) else 0
 
 
 def to_plain(value: JsonValue) -> JsonValue:
-    """The value in plain dicts and lists, free of its source."""
+    """Converts the value to plain dicts and lists, which do not refer to the source."""
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -187,7 +187,7 @@ def _read_object(document: Document, start: int, depth: int) -> tuple[JsonValue,
 
 
 def _read_key(document: Document, at: int) -> tuple[str, int]:
-    """The slow way to a key: escapes in it, or an error."""
+    """Slow path for a key with escapes, or an error."""
     text = document.text
     at = _skip(text, at)
     if not text.startswith('"', at):
@@ -226,7 +226,7 @@ def _read_array(document: Document, start: int, depth: int) -> tuple[JsonValue, 
 
 
 def _closer(document: Document, at: int, closing: str, where: str) -> tuple[int, str]:
-    """Takes the comma or the closing bracket; returns what follows and which it was."""
+    """Reads the comma or closing bracket; returns the next offset and the character."""
     text = document.text
     at = _skip(text, at)
     char = text[at : at + 1]
@@ -245,10 +245,10 @@ def _read_string(document: Document, at: int) -> tuple[str, int]:
         assert body is not None
         bad = body.end()
         if bad >= len(text):
-            document.fail("a text in double quotes is not closed", at)
+            document.fail("a string is not closed; expected a double quote", at)
         if text[bad] == "\\":
-            document.fail(f"invalid escape {text[bad : bad + 2]!r} in a text", bad)
-        document.fail("a control character (such as a line break) inside a text; escape it", bad)
+            document.fail(f"invalid escape {text[bad : bad + 2]!r} in a string", bad)
+        document.fail("a control character (such as a line break) in a string; escape it", bad)
     value: str = json.loads(match.group())
     if "\\u" in match.group():
         try:
@@ -268,7 +268,7 @@ def _read_scalar(document: Document, at: int) -> tuple[JsonValue, int]:
         document.fail(f"expected a JSON value, found {_describe_at(text, at)}", at)
     digits = match.group()
     if len(digits) > NUMBER_CHARS_MAX:
-        document.fail(f"a number of {len(digits)} characters; at most {NUMBER_CHARS_MAX} are read", at)
+        document.fail(f"a number of {len(digits)} characters; the limit is {NUMBER_CHARS_MAX}", at)
     if not match.group(1):
         return int(digits), match.end()
     number = float(digits)
@@ -278,10 +278,10 @@ def _read_scalar(document: Document, at: int) -> tuple[JsonValue, int]:
 
 
 def _describe_at(text: str, at: int) -> str:
-    """What stands at an offset, short enough for a message."""
+    """Describes the text at an offset for a message."""
     if at >= len(text):
         return "the end of the text"
     if text.startswith(("//", "/*"), at):
         return 'a comment, which JSON does not have; use "doc"'
     word = _WORD.match(text, at)
-    return f'"{word.group() if word else text[at]}"' if text[at] != '"' else "a text in double quotes"
+    return f'"{word.group() if word else text[at]}"' if text[at] != '"' else "a string"

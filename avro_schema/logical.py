@@ -1,7 +1,7 @@
-"""Logical types (Avro 1.12): which underlying types each may annotate.
+"""Logical types (Avro 1.12) and the underlying types that each may annotate.
 
-A logical type that is unknown, or wrong for the type under it, is ignored by every Avro implementation, so it
-never makes a schema invalid; it then stays among the properties only.
+Every Avro implementation ignores a logical type that is unknown or invalid for its underlying type. Such a type never
+makes a schema invalid; it only remains in the properties.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LOGICAL_TYPES: Mapping[str, frozenset[str]] = {
 }
 
 FIXED_SIZES: Mapping[str, int] = {"uuid": 16, "duration": 12}
-"""Sizes in bytes that a logical type demands of a fixed."""
+"""Required sizes in bytes of a fixed with a logical type."""
 
 
 def logical_type(attributes: Mapping[str, JsonValue], kind: str, size: int | None = None) -> LogicalType | None:
-    """The valid logical type among a schema's attributes, or None.
+    """Returns the valid logical type in a schema's attributes, or None.
 
-    `kind` is the underlying type ("long", "fixed", …), `size` a fixed's size in bytes.
+    `kind` is the underlying type ("long", "fixed", …), `size` the size of a fixed in bytes.
     """
     name = attributes.get("logicalType")
     if not isinstance(name, str) or kind not in LOGICAL_TYPES.get(name, ()):
@@ -47,7 +47,7 @@ def logical_type(attributes: Mapping[str, JsonValue], kind: str, size: int | Non
 
 
 def decimal_digits_max(size: int) -> int:
-    """How many decimal digits a two's-complement number of `size` bytes always holds."""
+    """Returns how many decimal digits a two's-complement number of `size` bytes can always hold."""
     return math.floor(math.log10(2) * (8 * size - 1)) if size else 0
 
 

@@ -1,8 +1,8 @@
-"""When a message happened: the one rule that every tier follows, so that counts of one window are comparable.
+"""Time of a message: the one rule that every tier applies, so that counts of the same window are comparable.
 
-The field that the subject's metadata property `headrace.time` names, else the first candidate that exists, else the
-record's own timestamp. A long without logical type is milliseconds since 1970; texts and doubles have no unit and
-are never taken. Times are UTC.
+The time is the field that the subject's metadata property `headrace.time` names, else the first existing candidate
+field, else the record's own timestamp. A long without logical type is milliseconds since 1970. Strings and doubles have
+no unit and are never used. Times are UTC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.avro_schema.errors import MessageTimeError
 from headrace.avro_schema.model import Primitive, PrimitiveType, Record, Schema, Type, Union
 
 TIME_PROPERTY = "headrace.time"
-"""The metadata property of a subject that names the time field, as a path with dots."""
+"""Metadata property of a subject that names the time field as a dotted path."""
 
 
 class TimeUnit(StrEnum):
@@ -50,16 +50,16 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeField:
-    """The field that holds a message's time: its path, its unit, and the dotted path that counts name it by."""
+    """The field that holds a message's time. `source` is the dotted path under which counts record it."""
 
     path: tuple[str, ...]
     unit: TimeUnit
     source: str
 
     def to_ms(self, value: Any) -> int | None:
-        """Milliseconds since 1970, rounded down, of a decoded value; None when it is not a time."""
+        """Converts a decoded value to milliseconds since 1970, rounded down; None if it is not a time."""
         if isinstance(value, datetime.datetime):
-            # A local timestamp decodes to a datetime without zone and is read as UTC.
+            # A local timestamp decodes to a datetime without zone, which is interpreted as UTC.
             aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
             return (aware - _EPOCH) // _MILLISECOND
         if isinstance(value, datetime.date):
@@ -69,7 +69,7 @@ class TimeField:
         return _TO_MS[self.unit](value)
 
     def read(self, value: Mapping[str, Any]) -> int | None:
-        """The time of a decoded message in milliseconds, or None when it is null or a record on the way is."""
+        """Returns the time of a decoded message in milliseconds; None if it or an enclosing record is null."""
         inner: Any = value
         for name in self.path:
             if not isinstance(inner, Mapping):
@@ -79,14 +79,14 @@ class TimeField:
 
 
 def find_time_field(schema: Schema, time_property: str, candidates: Sequence[str]) -> TimeField | None:
-    """The time field of messages written with `schema`, or None for the record's timestamp.
+    """Returns the time field of messages written with `schema`, or None to use the record's timestamp.
+
+    A schema version without the named field uses the candidates: the property belongs to the subject's newest version,
+    and messages of older versions may still arrive.
 
     Args:
-        time_property: the subject's `headrace.time`, or "" when it has none.
-        candidates: dotted paths, the first that exists wins; one whose type has no unit is passed over.
-
-    A version of the schema that lacks the named field falls back to the candidates: the property belongs to a
-    subject's newest version, and messages of older ones may still arrive.
+        time_property: the subject's `headrace.time`, "" if it has none.
+        candidates: dotted paths; the first existing field with a unit is used.
     """
     for text in (time_property, *candidates):
         found = _time_field(schema, text) if text else None
@@ -96,7 +96,7 @@ def find_time_field(schema: Schema, time_property: str, candidates: Sequence[str
 
 
 def check_time_property(schema: Schema, time_property: str) -> TimeField:
-    """The field that `headrace.time` names.
+    """Returns the field that `headrace.time` names.
 
     Raises:
         MessageTimeError: it does not exist, or its type has no unit.
@@ -132,7 +132,7 @@ def _unit(leaf: Primitive) -> TimeUnit | None:
 
 
 def _without_null(schema: Schema, node: Type | None) -> Type | None:
-    """What a nullable type is when it is not null; any other union is itself."""
+    """Returns the non-null type of a nullable type; other unions are returned unchanged."""
     if node is None:
         return None
     node = schema.resolve(node)

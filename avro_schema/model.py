@@ -1,10 +1,10 @@
 """Avro schemas as immutable values.
 
-A parsed schema is a tree of frozen nodes. A named type (record, enum, fixed) stands in the tree once, where it
-is defined; every later use is a `Reference` by full name, so recursive schemas are finite values and equality is
-structural. `Schema.resolve` follows a reference.
+A parsed schema is a tree of frozen nodes. A named type (record, enum, fixed) occurs once in the tree, at its
+definition; every later use is a `Reference` by full name. Recursive schemas are therefore finite values with structural
+equality. `Schema.resolve` resolves a reference.
 
-Positions and source text take no part in equality: two schemas that differ only in layout are equal.
+Positions and source text are excluded from equality: two schemas that differ only in layout are equal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 JsonValue = Any
-"""A value as `json.loads` gives it: None, bool, int, float, str, list or dict."""
+"""A value as returned by `json.loads`: None, bool, int, float, str, list or dict."""
 
 
 class _NoDefault:
-    """The default of a field that has none; an explicit JSON null is `None`."""
+    """Marker for a field without default; an explicit JSON null is `None`."""
 
     _instance: _NoDefault | None = None
 
@@ -41,7 +41,7 @@ NO_DEFAULT: Final = _NoDefault()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Position:
-    """Where a node begins in its source text; `quick_json` has a kind that looks for it when it is asked.
+    """Position of a node in its source text; `quick_json` has a lazy variant.
 
     `line` and `column` count from 1 (columns in characters); `pointer` is the JSON pointer of RFC 6901, "" for the
     whole document.
@@ -61,7 +61,7 @@ class Position:
 
 
 NOWHERE: Final = Position("", 0, 0)
-"""The position of a node that was made by a program and not read from a text."""
+"""Position of a node that was not read from a text."""
 
 
 class PrimitiveType(StrEnum):
@@ -83,7 +83,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """A full name: `namespace` is "" in the null namespace."""
+    """A full name; `namespace` is "" for the null namespace."""
 
     name: str
     namespace: str = ""
@@ -98,7 +98,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """A logical type that is valid on the type that carries it; invalid or unknown ones stay in `props` only.
+    """A valid logical type of its node; invalid or unknown ones are only in `props`.
 
     `precision` and `scale` are set for decimal, in digits.
     """
@@ -109,7 +109,7 @@ class LogicalType:
 
 
 Props = tuple[tuple[str, JsonValue], ...]
-"""Attributes that Avro does not reserve, in source order; `logicalType`, `precision` and `scale` are among them."""
+"""Attributes that Avro does not reserve, in source order, including `logicalType`, `precision` and `scale`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a record. `default` is the JSON value of the schema text, or `NO_DEFAULT`."""
+    """A field of a record. `default` is the JSON value of the schema text, or `NO_DEFAULT`."""
 
     name: str
     type: Type
@@ -140,7 +140,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record, or an error type (`is_error`), which reads and writes like one. Aliases are full names."""
+    """A record, or an error type (`is_error`), which is encoded the same way. Aliases are full names."""
 
     name: Name
     fields: tuple[Field, ...]
@@ -153,7 +153,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """`default` is the symbol read for an unknown one, or None when the enum has none."""
+    """`default` is the symbol returned for an unknown one, or None if the enum has no default."""
 
     name: Name
     symbols: tuple[str, ...]
@@ -199,7 +199,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A use of a named type that is defined elsewhere in the schema, or in a referenced schema."""
+    """A use of a named type that is defined elsewhere in the schema or in a referenced schema."""
 
     name: Name
     position: Position = field(default=NOWHERE, compare=False)
@@ -211,10 +211,10 @@ Type = Primitive | Record | Enum | Fixed | Array | Map | Union | Reference
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A whole schema: its root node and every named type that a reference in it may mean.
+    """A complete schema: its root node and all named types that its references may refer to.
 
-    `names` holds the types defined in this text and those of the schemas it refers to; `text` and `source` (a file
-    name or a subject) say where it was read from.
+    `names` holds the types of this text and of the schemas it refers to; `text` and `source` (a file name or a subject)
+    are its origin.
     """
 
     root: Type
@@ -223,7 +223,7 @@ class Schema:
     source: str = field(default="", compare=False)
 
     def resolve(self, node: Type) -> Type:
-        """The node itself, or what a reference stands for."""
+        """Returns the referenced type, or the node itself if it is not a reference."""
         if isinstance(node, Reference):
             return self.names[node.name]
         return node

@@ -1,4 +1,4 @@
-"""Full names, namespaces and where an unqualified name looks (Avro 1.12, Names)."""
+"""Full names, namespaces and the resolution of unqualified names (Avro 1.12, Names)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NAME_RULE = "a letter or underscore, then letters, digits and underscores"
 
 
 def is_name(text: str) -> bool:
-    """Whether the text is one part of a full name; ASCII only, as the specification says."""
+    """Whether the text is a valid part of a full name; ASCII only, as in the specification."""
     return _NAME.match(text) is not None
 
 
 def full_name(text: str, namespace: str) -> Name:
-    """The full name that a text means inside a namespace; nothing is checked."""
+    """Returns the full name that a text denotes inside a namespace, without validation."""
     space, dot, name = text.rpartition(".")
     return Name(name, space if dot else namespace)
 
 
 def name_problem(name: Name, *, check_namespace: bool = True) -> str | None:
-    """What is wrong with a full name, or None."""
+    """Returns the problem of a full name, or None if it is valid."""
     if not is_name(name.name):
         return f'"{name.name}" is not a name; expected {NAME_RULE}'
     if check_namespace and name.namespace:
@@ -38,9 +38,9 @@ def name_problem(name: Name, *, check_namespace: bool = True) -> str | None:
 
 
 def shortest_name(name: Name, namespace: str) -> str:
-    """The shortest text that means `name` inside `namespace`.
+    """Returns the shortest text that denotes `name` inside `namespace`.
 
-    A simple name that is also the name of a built-in type stays qualified, or it would mean that type.
+    A simple name that equals a built-in type stays qualified, otherwise it would denote that type.
     """
     if name.namespace != namespace or not name.namespace:
         return name.full

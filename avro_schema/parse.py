@@ -1,10 +1,11 @@
-"""JSON text to model: Avro 1.12, Schema Declaration, with the rules that Avro Java applies where the text is silent.
+"""Parses JSON text to the model: Avro 1.12, Schema Declaration, with Avro Java's rules where the specification is
+silent.
 
-A name is looked up in the enclosing namespace, then without namespace, then among the types that stand further down
-in the same text (Avro 1.12 allows a use before the definition). The same definition given twice is one type.
+A name is resolved in the enclosing namespace, then without namespace, then among types defined later in the same text
+(Avro 1.12 allows a use before the definition). Two equal definitions are one type.
 
-`strict` is how new schemas are judged: defaults must be valid and the parts of namespaces must be names. Without it
-schemas that older registries accepted can still be read; names themselves are always checked.
+`strict` applies to new schemas: defaults must be valid and the parts of namespaces must be names. Without it, schemas
+that older registries accepted can still be read; names themselves are always checked.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from headrace.avro_schema.quick_json import read_without_positions
 from headrace.avro_schema.text import canonical_text
 
 NODES_MAX = 200_000
-"""Most types in one schema; a text near the reader's limit stays below it only if it is a schema people wrote."""
+"""Most types in one schema; texts near the length limit exceed it only if they are generated to."""
 
 FIXED_BYTES_MAX = 2**31 - 1
 
@@ -57,7 +58,7 @@ _NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = "", strict: bool = True) -> Schema:
-    """The schema that a text declares.
+    """Parses a schema text.
 
     Args:
         text: JSON.
@@ -66,14 +67,14 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
         strict: also refuse invalid defaults and namespaces.
 
     Raises:
-        SchemaParseError: the text is not a schema; the error says where and what was expected.
+        SchemaParseError: the text is not a schema; the error has the position and the expected syntax.
     """
     quick = read_without_positions(text, source)
     if quick is not None:
         try:
             return _parsed(quick, references, strict)
         except SchemaParseError:
-            pass  # the careful reading says what and where
+            pass  # the parser with positions reports the error
     return _parsed(read_json(text, source), references, strict)
 
 
@@ -84,10 +85,10 @@ def _parsed(document: Document, references: Sequence[Schema], strict: bool) -> S
     try:
         parser.finish()
         if parser.unresolved:
-            # The canonical text moves a type to its first use, so it may nest deeper than the text that was read.
+            # The canonical text moves a type to its first use, so it may be nested deeper than the parsed text.
             read_json(canonical_text(schema), document.source)
     except RecursionError:
-        document.fail("the types of this schema hold each other too deeply", document.offset)
+        document.fail("the types of this schema are nested too deeply", document.offset)
     return schema
 
 
@@ -101,7 +102,7 @@ def _referenced_names(document: Document, references: Sequence[Schema]) -> dict[
 
 
 class _Parser:
-    """The state of one parse: the types known so far, and what can only be judged when all are."""
+    """State of one parse: the known types, and the checks that need all types."""
 
     def __init__(self, document: Document, known: dict[Name, NamedType], strict: bool) -> None:
         self.document = document
@@ -242,7 +243,7 @@ class _Parser:
         return field
 
     def with_number_default(self, field: Field, value: JsonObject, pointer: str) -> Field:
-        """A text as default of a float or double means the number it spells (Avro Java, since 1.4)."""
+        """Converts a string default of a float or double to the number it contains (Avro Java, since 1.4)."""
         text = field.default
         if not isinstance(text, str) or text in _NON_FINITE or not isinstance(field.type, Primitive):
             return field
@@ -338,7 +339,7 @@ class _Parser:
         aliases = []
         for i, alias in enumerate(self.aliases_of(value, pointer)):
             full = full_name(alias, name.namespace)
-            problem = name_problem(full, check_namespace=False)  # Avro Java looks at the namespace of names only
+            problem = name_problem(full, check_namespace=False)  # Avro Java checks only the namespaces of names
             if problem is not None:
                 self.fail(f"alias: {problem}", item_offset(value["aliases"], i), f"{pointer}/aliases/{i}")
             aliases.append(full)
@@ -351,7 +352,9 @@ class _Parser:
         for i, item in enumerate(items):
             if not isinstance(item, str):
                 self.fail(
-                    f"{shorten(item)} is not an alias; expected a text", item_offset(items, i), f"{pointer}/aliases/{i}"
+                    f"{shorten(item)} is not an alias; expected a string",
+                    item_offset(items, i),
+                    f"{pointer}/aliases/{i}",
                 )
         return list(dict.fromkeys(items))
 
@@ -367,7 +370,7 @@ class _Parser:
         return Reference(name, node.position)
 
     def finish(self) -> None:
-        """Judges what had to wait until every type was known."""
+        """Runs the checks that need all types."""
         for name, pointer, offset in self.unresolved:
             if name not in self.names:
                 self.fail(_undefined(name, self.names), offset, pointer)
@@ -410,9 +413,10 @@ def _doc(value: JsonObject) -> str | None:
 
 
 def _comparable(node: Type, *, is_outer: bool = True) -> Type:
-    """A type without what Avro Java leaves out of equality: documentation, aliases, an enum's default.
+    """Returns a type without the attributes that Avro Java excludes from equality: documentation, aliases, an enum's
+    default.
 
-    Types inside it are left as their names, since each of them is compared where it is defined.
+    Nested named types are replaced by references, because each of them is compared at its own definition.
     """
     if isinstance(node, Union):
         return Union(tuple(_comparable(branch, is_outer=False) for branch in node.branches))
@@ -431,7 +435,7 @@ def _comparable(node: Type, *, is_outer: bool = True) -> Type:
 
 
 def _branch_key(branch: Type) -> str:
-    """What may stand only once in a union: the full name of a named type, else the type itself."""
+    """Returns the key that must be unique in a union: the full name of a named type, else the type itself."""
     match branch:
         case Primitive():
             return branch.type.value

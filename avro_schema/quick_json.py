@@ -1,9 +1,9 @@
-"""JSON at the speed of the standard library's own reader, with the place of a value found only when somebody asks.
+"""Fast JSON parsing with the standard library; positions of values are computed on demand.
 
-Nearly every schema text is fine and nearly no position in it is ever shown. So a text is first read without positions,
-which takes a fifth of the time; a position is then a JSON pointer, and the first one whose line is asked for has the
-text read again by `json_reader`. What that reader refuses, or says in its own words, is refused here without a word:
-the caller then reads the text with it.
+Nearly all schema texts are valid, and positions are rarely shown. A text is therefore read without positions first,
+which takes a fifth of the time. A position is then only a JSON pointer; the first access to a line parses the text
+again with `json_reader`. Texts that `json_reader` rejects, or for which it has its own error messages, are rejected
+here without a message; the caller then parses them with `json_reader`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.avro_schema.model import JsonValue, Position
 
 
 class QuickDocument(Document):
-    """A text and its value; offsets mean nothing in it, and positions know only their pointer until they are asked."""
+    """A text and its value. Offsets are meaningless, and positions are lazy."""
 
     __slots__ = ("_positioned",)
 
@@ -41,11 +41,11 @@ class QuickDocument(Document):
         return position
 
     def fail(self, message: str, offset: int, pointer: str = "") -> NoReturn:
-        """Says that something is wrong; what, the careful reading will say."""
+        """Raises an error without details; the caller parses the text again to get them."""
         raise SchemaParseError(message, source=self.source)
 
     def locate(self, pointer: str) -> Position:
-        """The position of the value that a pointer means; its parts are keys of schemas, and so not escaped."""
+        """Returns the position of the value at a pointer; its parts are keys of schemas, which need no unescaping."""
         if self._positioned is None:
             self._positioned = read_json(self.text, self.source)
         value, offset = self._positioned.root, self._positioned.offset
@@ -58,7 +58,7 @@ class QuickDocument(Document):
 
 
 class LazyPosition(Position):
-    """A position whose line and column are found when they are asked for."""
+    """A position that computes line and column on access."""
 
     __slots__ = ("_document",)
     _document: QuickDocument
@@ -81,8 +81,8 @@ _set_document = LazyPosition.__dict__["_document"].__set__
 
 
 def read_without_positions(text: str, source: str) -> QuickDocument | None:
-    """Reads one JSON value, or gives None where `read_json` is to decide, as it always does on what is not valid."""
-    if len(text) > TEXT_CHARS_MAX or "\\u" in text:  # an escape may be half a character
+    """Reads one JSON value; returns None if `read_json` must be used, such as for every invalid text."""
+    if len(text) > TEXT_CHARS_MAX or "\\u" in text:  # the escape may be a lone surrogate
         return None
     document = QuickDocument(text, source)
     try:

@@ -1,8 +1,8 @@
-"""Model to text: the canonical text a registry stores, the normalized text, and the self-contained text.
+"""Converts the model to text: canonical text (stored by registries), normalized text and self-contained text.
 
-The canonical text is what Avro Java's `Schema.toString()` gives, byte for byte, since identity in the registry is
-built on it: attributes in the order type, name, namespace, doc, fields | symbols | size, default, properties,
-aliases; a namespace only where it differs from the enclosing one; a named type in full where it is first used.
+The canonical text equals Avro Java's `Schema.toString()` byte for byte, because it identifies schemas in the registry.
+Attributes have the order type, name, namespace, doc, fields | symbols | size, default, properties, aliases. A namespace
+is written only if it differs from the enclosing one, a named type in full at its first use.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from headrace.avro_schema.walk import defined_names
 
 
 def canonical_text(schema: Schema) -> str:
-    """The text as the Confluent registry stores it: what was read, without spaces, types of references by name."""
+    """Returns the text that the Confluent registry stores: the input without spaces, types of references as names."""
     return to_json_text(_Writer(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 
 def normalized_text(schema: Schema) -> str:
-    """The canonical text with aliases and properties sorted and defaults retyped: one text for equal meanings."""
+    """Returns the canonical text with sorted aliases and properties and converted defaults: one text per meaning."""
     return to_json_text(_NormalWriter(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 
 def self_contained_text(schema: Schema) -> str:
-    """Text in which every named type, also of references, stands in full at its first use."""
+    """Returns a text that contains every named type, also those of references, in full at its first use."""
     return to_json_text(schema_to_json(schema))
 
 
 def schema_to_json(schema: Schema) -> JsonValue:
-    """The self-contained schema as a JSON value."""
+    """Returns the self-contained schema as a JSON value."""
     return _Writer(schema, inline=defined_names(schema) | set(schema.names)).json(schema.root, "")
 
 
 def to_json_text(value: JsonValue) -> str:
-    """Compact JSON with numbers as Java writes them."""
+    """Returns compact JSON with numbers formatted as in Java."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, dict):
@@ -73,7 +73,7 @@ def to_json_text(value: JsonValue) -> str:
 
 
 def java_double(value: float) -> str:
-    """A double as `Double.toString` gives it: plain from 10^-3 up to 10^7, else with one digit before the point."""
+    """Formats a double like Java's `Double.toString`: decimal from 10^-3 up to 10^7, else scientific notation."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -95,12 +95,12 @@ def _quoted(text: str) -> str:
     quoted = _escape(text)
     if "\\u00" not in quoted:
         return quoted
-    # Jackson writes other control characters in upper-case hex where Python writes lower case.
+    # Jackson writes the other control characters in upper-case hex, Python in lower case.
     return _ESCAPE_SEQUENCE.sub(lambda match: match[0][:2] + match[0][2:].upper(), quoted)
 
 
 class _Writer:
-    """Writes types as JSON values; `inline` holds the names that are written in full at their first use."""
+    """Converts types to JSON values; `inline` holds the names that are written in full at their first use."""
 
     def __init__(self, schema: Schema, inline: set[Name]) -> None:
         self.schema = schema
@@ -178,7 +178,7 @@ class _Writer:
 
 
 class _NormalWriter(_Writer):
-    """Writes what the registry's normalization, through which the text goes first, leaves of it."""
+    """Writes the form that the registry's own normalization produces."""
 
     def is_error(self, node: NamedType) -> bool:
         return False
@@ -217,7 +217,9 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 
 def _as_float(value: float, *, single: bool) -> JsonValue:
-    """A number as one of 64 bits, or as the shortest text of the same number of 32 bits; one out of range stays."""
+    """Returns a number as a double, or as the shortest text of the same float (`single`). Out-of-range values do not
+    change.
+    """
     try:
         if not single:
             return float(value)
@@ -230,7 +232,7 @@ def _as_float(value: float, *, single: bool) -> JsonValue:
 
 
 def _retyped(schema: Schema, node: Type, value: JsonValue) -> JsonValue:
-    """A default in the number type of its field, so that `1` and `1.0` on a double are one text."""
+    """Converts a default to the number type of its field, so that `1` and `1.0` for a double have the same text."""
     node = schema.resolve(node)
     if isinstance(node, Union) and node.branches:
         return _retyped(schema, node.branches[0], value)

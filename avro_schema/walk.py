@@ -1,4 +1,4 @@
-"""Walking a schema's tree."""
+"""Traversal of a schema's tree."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headrace.avro_schema.model import Array, Enum, Fixed, Map, Name, Record, Sc
 
 
 def walk(schema: Schema) -> Iterator[Type]:
-    """Every node of the tree, outer before inner, in document order; references are given, not followed."""
+    """Yields every node of the tree, outer before inner, in document order; references are not resolved."""
     return walk_type(schema.root)
 
 
 def walk_type(node: Type) -> Iterator[Type]:
-    """A node and all below it, as `walk` does."""
+    """Yields a node and all nodes below it, as `walk` does."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -22,7 +22,7 @@ def walk_type(node: Type) -> Iterator[Type]:
 
 
 def children(node: Type) -> tuple[Type, ...]:
-    """The types directly inside a node; none for a reference."""
+    """Returns the types directly inside a node; empty for a reference."""
     if isinstance(node, Record):
         return tuple(field.type for field in node.fields)
     if isinstance(node, Union):
@@ -35,5 +35,5 @@ def children(node: Type) -> tuple[Type, ...]:
 
 
 def defined_names(schema: Schema) -> set[Name]:
-    """The names of the types that this schema's own text defines, without those of its references."""
+    """Returns the names of the types that the schema's own text defines, without those of its references."""
     return {node.name for node in walk(schema) if isinstance(node, Record | Enum | Fixed)}

@@ -1,10 +1,10 @@
-"""The wire format of messages: which schema wrote this value?
+"""Wire format of messages, which identifies the schema of a value.
 
-    value  = magic 0 (1 byte) | schema id (4 bytes, big-endian) | Avro binary
-    header = `__value_schema_id`: magic 0 | schema id (4 bytes, big-endian); the value is then Avro binary alone
+    value  = magic 0 (1 byte) | schema id (4 bytes, big-endian) | Avro binary header = `__value_schema_id`: magic 0 |
+    schema id (4 bytes, big-endian); the value is then Avro binary alone
 
-A header wins over the value, as in the serializers that write it. Magic 1 in a header carries a GUID, which only a
-registry can turn into an id, so it is refused here by name.
+A header takes precedence over the value, as in the serializers that write it. Magic 1 in a header means a GUID, which
+only a registry can map to an id; it is refused with its own reason.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _PREFIX = struct.Struct(">Bi")
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """A message body in Avro binary and the global id of the schema that wrote it."""
+    """A message body in Avro binary and the global id of its writer schema."""
 
     schema_id: int
     body: bytes
 
 
 def frame(schema_id: int, body: bytes) -> bytes:
-    """The value to send for a body that the schema `schema_id` wrote."""
+    """Returns the framed value of a body written with the schema `schema_id`."""
     if not 0 <= schema_id < 2**31:
         raise FramingError(f"schema id {schema_id} is outside 0 … 2^31-1", "bad-id")
     return _PREFIX.pack(MAGIC_ID, schema_id) + body
 
 
 def unframe(value: bytes, headers: Iterable[tuple[str, bytes | None]] = ()) -> Framed:
-    """Schema id and body of a message value.
+    """Returns the schema id and body of a message value.
 
     Raises:
         FramingError: too short, another magic byte, a negative id, or a GUID in the header.

@@ -1,5 +1,5 @@
-"""Which statements bring this Hive table to that schema? Types, names, a plan, its text, and who carries it out.
+"""Plans and applies changes of Hive tables so that they match an Avro schema.
 
-`plan` compares the wanted `table` with the present one and answers with `ops`; `render` makes HiveQL of them, and
-`executors` change the metastore.
+`plan` compares the desired `table` with the current one and returns `ops`; `render` converts these to HiveQL, and
+`executors` apply them to a metastore.
 """

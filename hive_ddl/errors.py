@@ -1,13 +1,10 @@
-"""What can go wrong between a schema and its Hive table.
+"""Errors of mapping a schema to its Hive table.
 
-HiveDdlError
-├── UnsupportedColumn       an Avro type that no Hive column can hold
-├── UnusableLocation        a directory whose name Hive cannot take where it must
-├── ForeignTable            a table of that name exists and is not this topic's
-├── StaleRevision           somebody changed the table since it was read
-├── StatementRefused        the metastore said no; the message carries its reason
-├── MetastoreUnavailable    it cannot be reached, opened or understood
-└── SessionFailed           Spark itself did not start
+HiveDdlError ├── UnsupportedColumn       an Avro type that no Hive column can hold ├── UnusableLocation        a
+directory name that Hive cannot use ├── ForeignTable            a table of that name exists and does not belong to the
+topic ├── StaleRevision           another writer changed the table since it was read ├── StatementRefused        the
+metastore refused a statement; the message contains its reason ├── MetastoreUnavailable    the metastore is unreachable,
+cannot be opened or returned an unknown response └── SessionFailed           Spark did not start
 """
 
 from __future__ import annotations
@@ -16,11 +13,11 @@ from headrace.avro_schema.model import NOWHERE, Position
 
 
 class HiveDdlError(Exception):
-    """Root of the package's errors; the message is one line for people."""
+    """Root of the errors of this package; the message is one line."""
 
 
 class UnsupportedColumn(HiveDdlError):
-    """`path` names the column, and within it the member, item or value; `reason` is a sentence."""
+    """`path` is the column and the member, item or value within it; `reason` is a sentence."""
 
     def __init__(self, path: str, reason: str, position: Position = NOWHERE) -> None:
         super().__init__(f"{path or 'the schema'} cannot be a Hive column: {reason}")
@@ -37,11 +34,11 @@ class UnusableLocation(HiveDdlError):
 
 
 class ForeignTable(HiveDdlError):
-    """A table that was made by hand, or for another topic or warehouse: it is never touched."""
+    """A table that was created manually, or for another topic or warehouse. It is never changed."""
 
     def __init__(self, database: str, table: str, topic: str, reason: str) -> None:
         super().__init__(
-            f"topic {topic} waits: the Hive table {database}.{table} is not its own ({reason}); "
+            f"the Hive table {database}.{table} does not belong to topic {topic} ({reason}); "
             "rename or drop that table, then load again"
         )
         self.database = database
@@ -51,11 +48,11 @@ class ForeignTable(HiveDdlError):
 
 
 class StaleRevision(HiveDdlError):
-    """The change was planned on a state that is no longer the table's; nothing was written. Read and plan again."""
+    """The change was planned on an outdated revision; nothing was written. Read the table and plan again."""
 
     def __init__(self, database: str, table: str, expected: str, found: str) -> None:
         super().__init__(
-            f"the table {database}.{table} was changed by somebody else: expected revision {expected or 'none'}, "
+            f"another writer changed the table {database}.{table}: expected revision {expected or 'none'}, "
             f"found {found or 'none'}; nothing was changed"
         )
         self.database = database

@@ -1,4 +1,4 @@
-"""Names of tables and directories, and how names and texts are quoted in HiveQL."""
+"""Names of tables and directories, and quoting of identifiers and literals in HiveQL."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Collection
 
 TABLE_NAME_CHARS_MAX = 120
-"""Old metastores keep 128 characters; the rest leaves room for suffixes that people add to copies."""
+"""Old metastores store 128 characters; the rest is reserved for suffixes that users add to copies."""
 
 COLUMN_NAME_CHARS_MAX = 767  # COLUMNS_V2.COLUMN_NAME
 PROBE_PREFIX = "headrace_probe_"
 RESERVED_PREFIXES = (PROBE_PREFIX,)
-"""Table names that Headrace makes for itself; a topic that would get one is told apart by its hash."""
+"""Prefixes of tables that Headrace creates for itself; a topic with such a name gets a hash in its table name."""
 
 HASH_DIGITS = 8
 
@@ -30,7 +30,7 @@ _RESERVED = """
     values varchar view views when where window with within without year
     """
 RESERVED_WORDS = frozenset(_RESERVED.split())
-"""Words that Hive or ANSI Spark reserve: as a column or table they work only between back-ticks in a query."""
+"""Reserved words of Hive or ANSI Spark; as a column or table name they must be quoted with back-ticks."""
 
 _NOT_TABLE = re.compile(r"[^a-z0-9_]")
 _NOT_DIRECTORY = re.compile(r"[^A-Za-z0-9.\-_]")
@@ -42,16 +42,16 @@ _ESCAPES = {
     "\r": "\\r",
     "\t": "\\t",
     "\0": "\\0",
-    # A script runner may cut at a semicolon without looking for quotes.
+    # Script runners may split at a semicolon inside quotes.
     ";": "\\u003B",
 }
 
 
 def table_name(topic: str, taken: Collection[str] = ()) -> str:
-    """The table of a topic: its lower-cased name with all but `[a-z0-9_]` as `_`.
+    """Returns the table name of a topic: the lower-cased name with every character except `[a-z0-9_]` replaced by `_`.
 
-    A hash of the topic is appended where that name is among `taken` (names of other topics' tables), is reserved or
-    is too long. The answer depends on `taken`, so it is chosen once and kept.
+    A hash of the topic is appended if that name is in `taken` (names of other topics' tables), is reserved or is too
+    long. The result depends on `taken`, so the caller chooses it once and stores it.
     """
     name = _NOT_TABLE.sub("_", topic.lower())
     if name not in taken and len(name) <= TABLE_NAME_CHARS_MAX and not name.startswith(RESERVED_PREFIXES):
@@ -66,9 +66,10 @@ def table_name(topic: str, taken: Collection[str] = ()) -> str:
 
 
 def directory_name(topic: str) -> str:
-    """The directory of a topic in the warehouse: all but letters, digits, `.`, `-` and inner `_` percent-encoded.
+    """Returns the directory of a topic in the warehouse: all except letters, digits, `.`, `-` and inner `_`
+    percent-encoded.
 
-    A leading `_` or `.` would hide the directory from every Hadoop reader. Different topics get different directories.
+    Hadoop readers ignore directories that start with `_` or `.`. Different topics get different directories.
     """
     encoded = _NOT_DIRECTORY.sub(lambda match: _percent(match[0]), topic)
     encoded = re.sub(r"^[._]", lambda match: _percent(match[0]), encoded)
@@ -80,15 +81,15 @@ def is_reserved_word(name: str) -> bool:
 
 
 def quote_identifier(name: str) -> str:
-    """The name between back-ticks, as Hive and Spark read it."""
+    """Quotes a name with back-ticks for Hive and Spark."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quote_literal(text: str) -> str:
-    """The text as a HiveQL string that yields exactly this text.
+    """Returns a HiveQL string literal of exactly this text.
 
-    Both engines un-escape backslashes inside quotes, and before they parse they replace `${name}` anywhere in the
-    statement by a variable of the session or the environment; writing the dollar as an escape keeps it a dollar.
+    Both engines unescape backslashes inside quotes. Before parsing they replace `${name}` anywhere in the statement by
+    a session or environment variable; writing the dollar sign as an escape prevents that.
     """
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return "'" + escaped.replace("${", "\\u0024{") + "'"

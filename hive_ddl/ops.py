@@ -1,4 +1,4 @@
-"""What is done to a Hive metastore, as values that can be printed, compared and run twice."""
+"""Operations on a Hive metastore as values that can be printed, compared and executed repeatedly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from headrace.hive_ddl.table import TableState
 
 PartitionValues = tuple[str, ...]
-"""Values of the partition columns in the table's order, such as `("2026-01-31", "07")`."""
+"""Values of the partition columns in table order, such as `("2026-01-31", "07")`."""
 
 
 class ColumnChangeKind(StrEnum):
@@ -19,7 +19,7 @@ class ColumnChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """What a new schema does to one column, for people; readers get it from the schema. Types are Hive's texts."""
+    """Change of one column by a new schema, for reports; readers use the schema. Types are Hive type names."""
 
     kind: ColumnChangeKind
     name: str
@@ -29,7 +29,7 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class PublishSchema:
-    """Puts the schema text at a URL that holds nothing or the same text; `avro.schema.url` is set only after it."""
+    """Writes the schema text to a URL that has no file or the same text; `avro.schema.url` is set only afterwards."""
 
     url: str
     text: str
@@ -42,9 +42,9 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class SetProperties:
-    """Sets and removes table properties if the table's `headrace.revision` is `expected_revision` (None: it has none).
+    """Sets and removes table properties if the table's `headrace.revision` is `expected_revision` (None: not set).
 
-    `properties` and `removed` are sorted; the new revision is among the properties.
+    `properties` and `removed` are sorted; `properties` contains the new revision.
     """
 
     database: str
@@ -63,7 +63,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Partitions that are there already are left as they are."""
+    """Adds partitions; existing ones are not changed."""
 
     database: str
     name: str
@@ -81,7 +81,7 @@ class SetPartitionLocation:
 
 @dataclass(frozen=True, slots=True)
 class DropPartitions:
-    """Takes partitions out of the table and leaves their files; those that are not there are passed over."""
+    """Removes partitions from the table but not their files; missing partitions are ignored."""
 
     database: str
     name: str
@@ -91,7 +91,7 @@ class DropPartitions:
 
 @dataclass(frozen=True, slots=True)
 class DropTable:
-    """Takes a topic's table out of the metastore and leaves its files; fine when it is not there."""
+    """Removes a topic's table from the metastore but not its files; a missing table is ignored."""
 
     database: str
     name: str
@@ -100,9 +100,9 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceView:
-    """Makes a view over a topic's table, in place of an earlier one that was made for the same topic.
+    """Creates or replaces the view over a topic's table.
 
-    `columns` are names, Spark's expressions over the columns of `table`, and comments.
+    `columns` are names, Spark expressions over the columns of `table`, and comments.
     """
 
     database: str

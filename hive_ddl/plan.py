@@ -1,8 +1,8 @@
-"""Which operations bring a Hive table, and its partitions, to what is wanted. What is already there needs none.
+"""Plans the operations that bring a Hive table and its partitions to the desired state.
 
-A table's schema lives in one property, so adding, removing, widening or renaming fields are all one change of that
-property; the single columns are told for people. Stored columns are left alone on purpose, see `hive_ddl.table`. So a
-table with a column whose type is too long to be stored is made with another schema, and gets its own by a change.
+A table's schema is stored in one property, so adding, removing, widening and renaming fields is a single change of that
+property; changes of columns are listed only for reports. Stored columns are deliberately not updated, see
+`hive_ddl.table`. A table with a column type that is too long to store is created with another schema and then altered.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from headrace.hive_ddl.table import (
 )
 
 PARTITIONS_PER_CALL_MAX = 500
-"""A call of some 10 s on Derby: well within the ten minutes after which a metastore client gives up."""
+"""Such a call takes some 10 s on Derby, well below the client timeout of ten minutes."""
 
 STORED_TYPE_CHARS_MAX = 32_672
-"""COLUMNS_V2.TYPE_NAME where DataNucleus made the metastore's tables; Hive's own scripts since 2.3 give it no bound."""
+"""COLUMNS_V2.TYPE_NAME in metastores created by DataNucleus; Hive's own scripts since 2.3 have no limit."""
 
-CREATED_SUFFIX = "-created"  # of the revision between a creation and the change that belongs to it
+CREATED_SUFFIX = "-created"  # revision suffix between a creation and the change that completes it
 
 SCHEMA_PROPERTIES = (SCHEMA_LITERAL, SCHEMA_URL)
 
 
 def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...]:
-    """The operations, in order, that make `current` what `desired` says; none when it is.
+    """Returns the operations, in order, that change `current` to `desired`; empty if they are equal.
 
-    Properties that `desired` does not name are kept, except that a table has either a schema literal or a schema URL.
+    Other properties of the table are not changed, except that it has either a schema literal or a schema URL.
 
     Raises:
-        ForeignTable: a table of that name was not made for this topic, warehouse and partitioning.
+        ForeignTable: the table belongs to another topic, warehouse or partitioning.
     """
     if current is None:
         if all(len(column.type) <= STORED_TYPE_CHARS_MAX for column in desired.columns):
@@ -89,20 +89,20 @@ def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...
 
 
 def plan_view(current: TableState | None, desired: ReplaceView) -> tuple[Op, ...]:
-    """The operation that makes the view what is wanted; none when it is.
+    """Returns the operation that creates or replaces the view; empty if it is current.
 
     Raises:
-        ForeignTable: a table or view of that name was not made as the view of this topic.
+        ForeignTable: a table or view of that name is not the view of this topic.
     """
     if current is not None and current.properties.get(VIEW_OF) != desired.topic:
-        raise ForeignTable(desired.database, desired.name, desired.topic, "it was not made as the view of this topic")
+        raise ForeignTable(desired.database, desired.name, desired.topic, "it is not the view of this topic")
     if current is not None and current.properties.get(VIEW_REVISION) == view_revision(desired):
         return ()
     return (desired,)
 
 
 def column_changes(current: tuple[Column, ...], desired: tuple[Column, ...]) -> Iterator[ColumnChange]:
-    """What readers will see differently, removed columns last. A renamed column is one removed and one added."""
+    """Yields the column changes that readers see, removals last. A renamed column is one removal and one addition."""
     old_types = {column.name: column.type for column in current}
     new_types = {column.name: column.type for column in desired}
     for name, new_type in new_types.items():
@@ -121,11 +121,10 @@ def plan_partitions(
     desired: Mapping[PartitionValues, str],
     dropped_partitions: Collection[PartitionValues] = (),
 ) -> tuple[Op, ...]:
-    """The operations that make every partition of `desired` be there at its location, and none of `dropped_partitions`; others are
-    left alone.
+    """Returns the operations that set the location of every desired partition and drop `dropped_partitions`.
 
-    Both mappings go from partition values to location URIs. What is gone is dropped without a look whether it is there:
-    an executor that cannot look says it all the same.
+    Other partitions are not changed. Both mappings go from partition values to location URIs. Drops are planned without
+    checking that the partition exists, because not every executor can check it.
     """
     columns = table.partition_columns
     assert all(len(values) == len(columns) for values in desired), f"partition values of {table.full_name}"
@@ -151,10 +150,10 @@ def plan_partitions(
 
 
 def _single_column_table(desired: TableState) -> TableState:
-    """The table with another schema, whose columns a metastore can store, to be given its own by a change: a creation
-    stores the columns of the schema, a change of properties stores none.
+    """Returns the table with a one-column schema, to be altered to its own schema afterwards.
 
-    It has one column, since a schema of all those that can be stored may be too long for a literal.
+    Creating a table stores the columns of its schema, changing properties stores none. The schema has one column,
+    because a schema of all storable columns may be too long for a literal.
     """
     name = desired.columns[0].name
     schema = {"type": "record", "name": "created", "fields": [{"name": name, "type": "string"}]}

@@ -1,6 +1,7 @@
-"""Operations as HiveQL, for dry runs and for people who run the statements themselves.
+"""Renders operations as HiveQL, for dry runs and for users who run the statements themselves.
 
-Every statement means the same in Hive and in Spark SQL, whatever the schema text holds, see `quote_literal`.
+Every statement has the same meaning in Hive and in Spark SQL, also with unusual characters in the schema text, see
+`quote_literal`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ CHANGE_TEMPLATES: Mapping[ColumnChangeKind, str] = {
 
 
 def render_script(ops: Iterable[Op]) -> str:
-    """All operations as one script; "" when there are none."""
+    """Renders all operations as one script; "" without operations."""
     return "\n".join(render(op) for op in ops)
 
 
 def render(op: Op) -> str:
-    """The operation as statements, each ended by a semicolon and a newline, after comment lines that explain it."""
+    """Renders an operation: comment lines that explain it, then statements that end with a semicolon and a newline."""
     comments = "".join(f"-- {line}\n" for line in _comments(op))
     return comments + "".join(f"{statement};\n" for statement in render_statements(op))
 
@@ -52,7 +53,7 @@ def database_statement(name: str) -> str:
 
 
 def render_statements(op: Op) -> tuple[str, ...]:
-    """The operation as HiveQL for one who runs statements one by one; none for what is no statement: a file."""
+    """Returns the HiveQL statements of an operation; empty for a file, which HiveQL cannot write."""
     match op:
         case PublishSchema():
             return ()
@@ -82,14 +83,14 @@ def render_statements(op: Op) -> tuple[str, ...]:
 def _comments(op: Op) -> list[str]:
     match op:
         case PublishSchema(url=url, text=text):
-            return [f"the file {_one_line(url)} gets the schema, {len(text)} characters"]
+            return [f"write the schema to the file {_one_line(url)}, {len(text)} characters"]
         case CreateTable(table=table):
             return [f"column {column.name}: {column.type}" for column in table.columns]
         case SetProperties(changes=changes, expected_revision=expected):
             condition = f"only if headrace.revision is {_one_line(expected or 'absent')}"
             return [*map(_change, changes), condition]
         case DropTable():
-            return ["the files stay; the next load makes the table again"]
+            return ["the files are not deleted; the next load creates the table again"]
     return []
 
 
@@ -106,7 +107,7 @@ def _create_table(op: CreateTable) -> str:
 
 
 def view_revision(view: ReplaceView) -> str:
-    """Names what the view is, so that one that is this already is not made again."""
+    """Returns a hash of the view's definition, to skip replacing a view that is current."""
     return hashlib.sha256(_view_statement(view, "").encode()).hexdigest()[:16]
 
 
@@ -121,7 +122,7 @@ def _view_statement(view: ReplaceView, properties: str) -> str:
         for name, _, comment in view.columns
     )
     values = (
-        # Spark makes no permanent view of an expression that has no name of its own.
+        # Spark requires a name for every expression of a permanent view.
         expression if expression == quote_identifier(name) else f"{expression} AS {quote_identifier(name)}"
         for name, expression, _ in view.columns
     )
@@ -164,5 +165,5 @@ def qualified_name(database: str, name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """For comments: a line break in it would end the comment."""
+    """Removes line breaks, which would end a comment."""
     return " ".join(text.split())

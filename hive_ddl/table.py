@@ -1,9 +1,9 @@
-"""A Hive table as a value: what is there, and what a topic's load schema asks for.
+"""A Hive table as a value: the current table, or the table that a topic's load schema requires.
 
-The tables are external, stored as Avro, partitioned by strings, and say their columns by an Avro schema in the table
-properties. `columns` is what a reader of that schema sees. The columns stored beside it in the metastore are those
-of the day the table was made and are not kept up: readers take the schema, partitions share the stored ones while
-they stay the same, and a change of them makes the metastore rewrite every partition.
+Tables are external, stored as Avro, partitioned by strings, and declare their columns by an Avro schema in the table
+properties. `columns` are the columns that readers get from that schema. The metastore also stores columns, those of the
+table's creation. They are not updated: readers use the schema, partitions share the stored columns while these do not
+change, and a change would make the metastore rewrite every partition.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ SCHEMA_LITERAL: Final = "avro.schema.literal"
 SCHEMA_URL: Final = "avro.schema.url"
 
 LITERAL_CHARS_MAX = 30_000
-"""A metastore whose tables DataNucleus made keeps 32,672 characters of a property; a longer one fails the CREATE."""
+"""Metastores created by DataNucleus store 32,672 characters of a property; a longer value fails the CREATE."""
 
 _NOT_URI = re.compile(r"""[\s"<>\\^`{|}#?\[\]]|%(?![0-9A-Fa-f]{2})""")
 
-SCHEMA_DIRECTORY = "_schema"  # hidden from readers of the table's directory
+SCHEMA_DIRECTORY = "_schema"  # ignored by readers of the table's directory
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table, present or wanted. `location` is a URI in Hadoop's spelling: nothing in it is percent-encoded.
+    """A current or desired table. `location` is a URI in Hadoop's spelling, without percent-encoding.
 
-    `schema_text` is the text behind `avro.schema.url` where that is used and known; it takes no part in equality,
-    since the URL names it by its hash.
+    `schema_text` is the text behind `avro.schema.url`, if used and known. It is excluded from equality, because the URL
+    contains its hash.
     """
 
     database: str
@@ -82,7 +82,7 @@ class TableState:
 
     @property
     def topic(self) -> str | None:
-        """The topic whose table it is, or None where it was not made by Headrace."""
+        """Topic of the table, or None if Headrace did not create it."""
         return self.properties.get(TOPIC)
 
     @property
@@ -105,21 +105,21 @@ def desired_table(
     properties: Mapping[str, str] = MappingProxyType({}),
     literal_chars_max: int = LITERAL_CHARS_MAX,
 ) -> TableState:
-    """The table that a topic's load schema asks for.
+    """Returns the table that a topic's load schema requires.
 
     Args:
         location: the topic's directory, see `local_location`.
-        version: of the subject, the newest that the load schema holds.
-        schema_text: the load schema, every named type written out.
-        revision: new with every change of the table, such as `<slot>-<work id>`; it alone is never a difference.
-        complete_until: up to where the table is complete; None leaves what the table says.
-        properties: further ones to set.
-        literal_chars_max: a longer schema text is put beside the data and named by `avro.schema.url`.
+        version: newest version of the subject in the load schema.
+        schema_text: the load schema with all named types included.
+        revision: changes with every change of the table; a different revision alone is not a difference.
+        complete_until: time up to which the table is complete; None to keep the table's value.
+        properties: further properties to set.
+        literal_chars_max: a longer schema text is stored in a file next to the data, named by `avro.schema.url`.
 
     Raises:
-        UnsupportedColumn: a field that Hive cannot hold.
-        SchemaParseError: the text is no Avro schema.
-        UnusableLocation: the schema needs a file of its own and Hive cannot read one there.
+        UnsupportedColumn: Hive cannot hold a field.
+        SchemaParseError: the text is not an Avro schema.
+        UnusableLocation: the schema needs a file, and Hive cannot read one at this location.
     """
     facts = {TOPIC: topic, SUBJECT: subject, VERSION: str(version), REVISION: revision, **properties}
     if complete_until is not None:
@@ -132,7 +132,7 @@ def desired_table(
         database=database,
         name=name,
         location=location,
-        # Strictly, unlike what others wrote: readers of the table refuse it for an invalid default.
+        # Strict, because readers of the table refuse invalid defaults.
         columns=table_columns(parse_schema(schema_text, source=f"table {database}.{name}"), partition_columns),
         partition_columns=tuple(partition_columns),
         properties=MappingProxyType(facts),
@@ -141,39 +141,39 @@ def desired_table(
 
 
 def literal_columns(properties: Mapping[str, str], partition_columns: Sequence[str]) -> tuple[Column, ...]:
-    """What readers see of a table with these properties; nothing where they hold no schema that can be read."""
+    """Returns the columns that readers get from the schema in the properties; empty if there is no readable schema."""
     literal = properties.get(SCHEMA_LITERAL)
     try:
         return () if literal is None else table_columns(parse_schema(literal, strict=False), partition_columns)
     except (AvroSchemaError, UnsupportedColumn):
-        return ()  # a table made by hand may hold anything; it is foreign whatever its columns are
+        return ()  # a table that was created manually may contain anything; its owner check does not use columns
 
 
 def schema_file_name(schema_text: str) -> str:
-    """Name of the file that holds exactly this text: 16 hex digits of its SHA-256."""
+    """Returns the name of the file with this text: 16 hex digits of its SHA-256."""
     return f"{hashlib.sha256(schema_text.encode()).hexdigest()[:16]}.avsc"
 
 
 def schema_url(location: str, schema_text: str) -> str:
-    """Where a table at `location` publishes this text."""
+    """Returns the URL at which a table at `location` publishes this text."""
     return f"{location.rstrip('/')}/{SCHEMA_DIRECTORY}/{schema_file_name(schema_text)}"
 
 
 def local_location(path: Path) -> str:
-    """The URI of a local directory in Hadoop's spelling.
+    """Returns the URI of a local directory in Hadoop's spelling.
 
-    Hadoop does not decode percent signs in a path's text, so `Path.as_uri` would name another directory.
+    Hadoop does not decode percent signs, so `Path.as_uri` would name another directory.
     """
     return f"file://{path.resolve()}"
 
 
 def is_same_location(one: str, other: str) -> bool:
-    """Whether two URIs name one directory: `file:/a`, `file:///a`, `/a` and `file:/a/` do."""
+    """Whether two URIs name the same directory, such as `file:/a`, `file:///a`, `/a` and `file:/a/`."""
     return _plain(one) == _plain(other)
 
 
 def _checked_url(url: str, schema_chars: int) -> str:
-    """Hive takes `avro.schema.url` for a URI and for a path that is not decoded, so it must be the same as both."""
+    """Checks that `avro.schema.url` is the same as a URI and as an undecoded path, because Hive uses it as both."""
     misfit = _NOT_URI.search(url)
     if misfit is not None:
         raise UnusableLocation(

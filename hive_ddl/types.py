@@ -1,8 +1,8 @@
-"""Which Hive type a column of an Avro type has, and why some types cannot be a column.
+"""Maps Avro types to Hive column types and explains why some types cannot be columns.
 
-The meaning is that of Hive's AvroSerDe (2.3, which Spark carries) as Spark SQL reads its answer. Where the SerDe
-would accept a type that Spark then refuses, or one whose values cannot be read, the type is refused here with the
-reason: one such field makes the whole table unusable.
+The mapping is that of Hive's AvroSerDe (2.3, included in Spark) as read by Spark SQL. Types that the SerDe accepts but
+Spark refuses, and types with unreadable values, are refused here with the reason: one such field makes the whole table
+unusable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHAR_CHARS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`name` is in lower case, as Hive keeps it; `type` is Hive's text; `comment` is as of `column_comment`."""
+    """`name` is in lower case, as in Hive; `type` is Hive's type name; `comment` is the result of `column_comment`."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ColumnProblem:
-    """Why a field cannot be a column. `path` is dotted, with `[]` for items and `{}` for map values."""
+    """Reason why a field cannot be a column. `path` is dotted, with `[]` for items and `{}` for map values."""
 
     path: str
     reason: str
@@ -68,7 +68,7 @@ PRIMITIVE_TYPES: Mapping[PrimitiveType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LogicalTypeMapping:
-    """The Hive type of a logical type on a base type. Names are compared without case, as the SerDe does."""
+    """Hive type of a logical type on a base type. Names are case-insensitive, as in the SerDe."""
 
     name: str
     base: PrimitiveType
@@ -76,22 +76,22 @@ class LogicalTypeMapping:
 
 
 class _UnusableLogicalType(Exception):
-    """The reason why a logical type's attributes make no column."""
+    """The attributes of a logical type do not allow a column; the message gives the reason."""
 
 
 def _decimal(props: Props) -> str:
     attributes = dict(props)
     precision, scale = attributes.get("precision"), attributes.get("scale")
     if not _is_integer(precision) or precision < 1:
-        raise _UnusableLogicalType(f"the decimal needs a whole precision of at least 1, found {precision!r}")
+        raise _UnusableLogicalType(f"the decimal needs an integer precision of at least 1, found {precision!r}")
     if precision > DECIMAL_PRECISION_MAX:
         raise _UnusableLogicalType(
             f"Hive's decimals have at most {DECIMAL_PRECISION_MAX} digits and this one has {precision}; "
-            "as plain bytes it can be kept"
+            "use plain bytes instead"
         )
     if scale is None:
-        # The SerDe reads the scale from each file's own schema and fails where that does not say it.
-        raise _UnusableLogicalType("the decimal does not say its scale, without which Hive cannot read the files")
+        # The SerDe reads the scale from each file's schema and fails if it is missing.
+        raise _UnusableLogicalType("the decimal has no scale, which Hive needs to read the files")
     if not _is_integer(scale) or not 0 <= scale <= precision:
         raise _UnusableLogicalType(f"the decimal needs a scale between 0 and its precision, found {scale!r}")
     return f"decimal({precision},{scale})"
@@ -114,15 +114,16 @@ LOGICAL_TYPES: tuple[LogicalTypeMapping, ...] = (
     LogicalTypeMapping("varchar", PrimitiveType.STRING, _text_of_length("varchar", VARCHAR_CHARS_MAX)),
     LogicalTypeMapping("char", PrimitiveType.STRING, _text_of_length("char", CHAR_CHARS_MAX)),
 )
-"""All other logical types are shown as their base type: time-millis int, time-micros bigint, timestamp-micros,
-timestamp-nanos and the local timestamps bigint, uuid on string string, duration and decimal on fixed binary."""
+"""All other logical types map to their base type: time-millis to int, time-micros to bigint, timestamp-micros,
+timestamp-nanos and the local timestamps to bigint, uuid on string to string, duration and decimal on fixed to binary.
+"""
 
 
 def hive_type(schema: Schema, node: Type) -> str:
-    """Hive's text for a column of this type.
+    """Returns Hive's type name for a column of this type.
 
     Raises:
-        UnsupportedColumn: there is none that can be created and read.
+        UnsupportedColumn: no Hive type can be created and read.
     """
     text, problems = _TypeMapper(schema).of(node, "")
     for problem in problems:
@@ -131,7 +132,7 @@ def hive_type(schema: Schema, node: Type) -> str:
 
 
 def table_columns(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[Column, ...]:
-    """The columns of a table with this schema, in its order, without the partition columns.
+    """Returns the columns of a table with this schema, in schema order, without partition columns.
 
     Raises:
         UnsupportedColumn: the first of `column_problems`.
@@ -143,21 +144,25 @@ def table_columns(schema: Schema, partition_columns: Sequence[str] = ()) -> tupl
 
 
 def column_comment(doc: str | None) -> str:
-    """What a schema says of a field as a column's comment: one line that every metastore's database can hold."""
+    """Converts the documentation of a field to a column comment: one line that fits every metastore database."""
     line = " ".join("".join(one if one.isprintable() else " " for one in doc or "").split())
-    # Java, and Derby with it, counts a character beyond the first 65,536 as two.
+    # Java and Derby count characters beyond U+FFFF as two.
     return line.encode("utf-16-le")[: 2 * COMMENT_CHARS_MAX].decode("utf-16-le", "ignore")
 
 
 def column_problems(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[ColumnProblem, ...]:
-    """Every reason why this schema cannot be a table's, in its order."""
+    """Returns every reason why this schema cannot be that of a table, in schema order."""
     return _columns(schema, partition_columns)[1]
 
 
 def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Column, ...], tuple[ColumnProblem, ...]]:
     root = schema.resolve(schema.root)
     if not isinstance(root, Record):
-        return (), (ColumnProblem("", "a table needs a record, whose fields are its columns", schema.root.position),)
+        return (), (
+            ColumnProblem(
+                "", "a table needs a record schema, since its fields become the columns", schema.root.position
+            ),
+        )
     if not root.fields:
         return (), (ColumnProblem("", "a table needs at least one column", root.position),)
     mapper = _TypeMapper(schema)
@@ -174,7 +179,7 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
 
 @dataclass(frozen=True, slots=True)
 class _TypeMapper:
-    """Walks a schema; `open_records` are those around the present node, in which a mention of one is a recursion."""
+    """Walks a schema. A use of a record in `open_records`, the enclosing records, is a recursion."""
 
     schema: Schema
     open_records: tuple[Name, ...] = ()
@@ -183,7 +188,7 @@ class _TypeMapper:
         return _TypeMapper(self.schema, (*self.open_records, name))
 
     def of(self, node: Type, path: str) -> tuple[str, list[ColumnProblem]]:
-        """Hive's text, meaningless where there are problems, and the problems."""
+        """Returns Hive's type name, which is meaningless if there are problems, and the problems."""
         node_position = node.position
         node = self.schema.resolve(node)
         match node:
@@ -221,7 +226,7 @@ class _TypeMapper:
         if len(others) == 1 and len(node.branches) == 2:
             return self.of(others[0], path)
         if len(node.branches) < 2:
-            reason = "Hive takes a union of a single branch for a uniontype, which Spark cannot read"
+            reason = "Hive maps a union of a single branch to a uniontype, which Spark cannot read"
         else:
             reason = f"a union of {len(others)} types besides null is a uniontype in Hive, which Spark cannot read"
         return "", [ColumnProblem(path, reason, node.position)]
@@ -244,12 +249,12 @@ def _name_problems(record: Record, prefix: str, taken: Mapping[str, str]) -> Ite
         key, path = field.name.lower(), f"{prefix}{field.name}"
         if key in seen:
             yield ColumnProblem(
-                path, f"Hive names have no case, so its name is also that of {seen[key]}", field.position
+                path, f"Hive names are case-insensitive, so its name equals that of {seen[key]}", field.position
             )
         if len(key) > COLUMN_NAME_CHARS_MAX:
             yield ColumnProblem(
                 path,
-                f"its name has {len(key)} characters and a metastore keeps {COLUMN_NAME_CHARS_MAX}",
+                f"its name has {len(key)} characters and a metastore stores at most {COLUMN_NAME_CHARS_MAX}",
                 field.position,
             )
         seen.setdefault(key, f"the field {path}")

@@ -1,2 +1,3 @@
-"""Whoever carries operations out: `spark` by the metastore client of a Spark session, `hiveserver` by HiveQL through
-PyHive, `printing` as text."""
+"""Executors of operations: `spark` uses the metastore client of a Spark session, `hiveserver` runs HiveQL through
+PyHive, `printing` prints the statements.
+"""

@@ -1,4 +1,4 @@
-"""What an executor is: the edge where operations reach a metastore."""
+"""Interface of an executor, which applies operations to a metastore."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from headrace.hive_ddl.table import TableState
 
 
 class Executor(Protocol):
-    """Reads tables and runs operations, one after the other; not for use from several threads.
+    """Reads tables and runs operations sequentially; not thread-safe.
 
-    Each operation may be run again after a failure of unknown outcome. Every method raises `MetastoreUnavailable`
-    when the metastore cannot be reached and `StatementRefused` when it says no.
+    Every operation can be repeated after a failure with unknown result. Every method raises `MetastoreUnavailable` if
+    the metastore is unreachable and `StatementRefused` if it refuses.
     """
 
     @property
     def has_compare_and_set(self) -> bool:
-        """Whether `SetProperties` is a true compare-and-set here; else it only looks before it writes."""
+        """Whether `SetProperties` is an atomic compare-and-set; otherwise the revision is read before the write."""
         ...
 
     def ensure_database(self, name: str) -> None:
-        """Makes the database unless it is there."""
+        """Creates the database if it does not exist."""
         ...
 
     def table(self, database: str, name: str) -> TableState | None:
-        """The table as it is now, whoever made it, or None."""
+        """Returns the current table, whether or not Headrace created it, or None."""
         ...
 
     def partitions(
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
-        """Locations of the table's partitions by their values, of the `selected` ones where given; absent ones are left
-        out. Asking for the few that matter spares a listing of the whole table."""
+        """Returns the locations of existing partitions by their values; limited to the `selected` ones if given, which
+        avoids listing the whole table.
+        """
         ...
 
     def execute(self, op: Op) -> None:
@@ -43,21 +44,21 @@ class Executor(Protocol):
 
         Raises:
             StaleRevision: the table is not in the state that the operation was planned on.
-            ForeignTable: a table to be created or dropped exists and is not this topic's.
+            ForeignTable: a table to create or drop exists and does not belong to the topic.
         """
         ...
 
     def close(self) -> None:
-        """Lets go of the connection; fine when it is lost."""
+        """Closes the connection; does nothing if it is lost."""
         ...
 
 
 def check_creation(current: TableState, desired: TableState) -> None:
-    """What becomes of a creation that finds the table there: either somebody was quicker, or our own first try arrived.
+    """Checks a table that existed when it was to be created: by an earlier attempt of ours or by another writer.
 
     Raises:
-        StaleRevision: it is not what was desired.
-        ForeignTable: it is somebody else's.
+        StaleRevision: it is not the desired table.
+        ForeignTable: it belongs to something else.
     """
     is_ours = current.topic == desired.topic and current.revision == desired.revision
     if not is_ours and plan_table(current, desired):

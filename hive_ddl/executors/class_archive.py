@@ -1,11 +1,13 @@
-"""The archive of classes from which a JVM with Spark starts in half the time (Java's class data sharing).
+"""The class archive that halves the start time of a JVM with Spark (Java's class data sharing).
 
-It belongs to one Java and one set of Spark's jars, and stands with the Python packages that these are of. A JVM checks
-at each start whether it fits, flags and class path included, and starts without it where it does not, or where there
-is none: it changes how fast classes come and nothing else. `pipeline.class_archive` makes it.
+An archive belongs to one Java installation and one set of Spark jars, and is stored with the Python environment that
+contains them. At each start the JVM checks whether the archive matches, including flags and class path. If it does not
+match or does not exist, the JVM starts without it; the archive only changes how fast classes are loaded.
+`pipeline.class_archive` creates it.
 
-A JVM crashes on a damaged one, at every start. So it is told to compare checksums, 0.1 s of the second that is won, and
-the archive's name has its length, since one that was cut off ends a JVM before it comes to compare anything.
+A damaged archive crashes the JVM at every start. The JVM therefore verifies checksums, which costs 0.1 s of the second
+saved, and the archive's name contains its length, because a truncated archive crashes the JVM before it compares
+checksums.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from pathlib import Path
 
 import pyspark
 
-ARCHIVE_DIRECTORY = Path("var") / "headrace"  # below the environment's own directory, which its end takes away
+ARCHIVE_DIRECTORY = Path("var") / "headrace"  # inside the environment, so that it is deleted with it
 PREFIX, SUFFIX = "classes-", ".jsa"
 CHECKED = ("-XX:+VerifySharedSpaces", "-Xlog:disable", "-Xlog:all=warning:stderr")
-"""Java's warnings, of an archive that does not fit too, would go to standard output, which is for reports."""
+"""Java would print warnings, also about an archive that does not match, to standard output, which is for reports."""
 
 
 def archive_key() -> Path:
-    """Where the archive for the Java of `JAVA_HOME` and for Spark's jars is, but for its length and `SUFFIX`.
+    """Returns the path of the archive for the Java of `JAVA_HOME` and Spark's jars, without length and `SUFFIX`.
 
     Raises:
-        OSError: Spark is elsewhere: its jars are no directory of the Python package.
+        OSError: Spark's jars are not in the Python package.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     facts = [str(jars)]
@@ -40,18 +42,18 @@ def archive_key() -> Path:
 
 
 def archive_name(key: Path, size: int) -> Path:
-    """An archive of so many bytes."""
+    """Returns the path of an archive with the given size in bytes."""
     return key.with_name(f"{key.name}-{size}{SUFFIX}")
 
 
 def find_archive(key: Path) -> Path | None:
-    """The archive that is there as it was made."""
+    """Returns the archive with the size that its name contains, or None."""
     found = key.parent.glob(f"{key.name}-*{SUFFIX}")
     return next((one for one in found if one == archive_name(key, one.stat().st_size)), None)
 
 
 def archive_options() -> tuple[str, ...]:
-    """Java's options for a JVM that is to start from the archive; none where it is not there."""
+    """Returns the Java options that load the archive; empty without an archive."""
     try:
         path = find_archive(archive_key())
     except OSError:

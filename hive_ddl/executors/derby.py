@@ -1,7 +1,7 @@
-"""Who has an embedded Derby metastore open.
+"""Finds the process that has an embedded Derby metastore open.
 
-Derby has one owning JVM at a time. The lock that a live owner holds on its file tells who it is, so that an error can
-name it before a JVM is started in vain; an owner that has just been killed is given a moment to vanish.
+Derby allows one JVM at a time. The lock on its lock file identifies the owner, so that an error can name it before a
+JVM is started. An owner that was just killed is given time to exit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.jvm_errors import one_line
 
-LOCK_FILE = "dbex.lck"  # Derby holds an exclusive lock of the system on it while it is open
-WAIT_S = 8.0  # for an owner that is going away: a JVM notices the end of its Python within a second or two
+LOCK_FILE = "dbex.lck"  # Derby holds an exclusive file lock on it while open
+WAIT_S = 8.0  # for an owner that is exiting: a JVM notices the end of its Python within a second or two
 COMMAND_CHARS_MAX = 100
 
 FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
@@ -26,9 +26,9 @@ FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, l
 
 @dataclass(frozen=True, slots=True)
 class DerbyOwner:
-    """The process that has a Derby metastore open; pid 0 is one in another container or on another machine.
+    """The process that has a Derby metastore open; pid 0 is a process in another container or on another machine.
 
-    `is_orphan`: no Python that started it is seen, so that it may be what is left of a command just killed.
+    `is_orphan`: its Python parent process does not exist, so it may remain from a command that was just killed.
     """
 
     pid: int
@@ -42,25 +42,28 @@ class DerbyOwner:
 
 
 def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
-    """Returns when no process has the Derby database open.
+    """Waits until no process has the Derby database open.
 
     Raises:
-        MetastoreUnavailable: one still has after `wait_s`.
+        MetastoreUnavailable: a process still has it open after `wait_s`.
     """
     deadline = time.monotonic() + wait_s
     while (owner := find_derby_owner(database)) is not None:
-        # An orphan is about to end by itself, as a rule; any other owner means to stay.
+        # An orphan usually exits soon; any other owner keeps the database open.
         if time.monotonic() > deadline or not owner.is_orphan:
             raise MetastoreUnavailable(
-                str(database), f"{owner} has it open, and Derby serves one process at a time; end that one, or use "
-                "`headrace up`, which serves everybody"
-            )  # fmt: skip
+                str(database),
+                f"{owner} has it open, and Derby serves one process at a time; stop that process, or use "
+                "`headrace up`, which serves all processes",
+            )
         time.sleep(0.1)
 
 
 def find_derby_owner(database: Path) -> DerbyOwner | None:
-    """Who has the Derby database open, by the lock that Derby takes on a file of it; None when nobody has, and on
-    systems whose locks we cannot ask, where Derby itself will say so later."""
+    """Returns the process that holds the lock of the Derby database, or None.
+
+    Also None on systems without such locks, where Derby itself reports the conflict later.
+    """
     if sys.platform != "linux":
         return None
     try:
@@ -83,9 +86,9 @@ def find_derby_owner(database: Path) -> DerbyOwner | None:
 
 
 def _describe_owner(pid: int) -> DerbyOwner:
-    """The process that a person would recognise and can end: for a session's JVM, the command that started it."""
+    """Returns the process that a user recognises and can stop: for a session's JVM, the command that started it."""
     command = _words(pid)
-    if not command:  # going away, or in another container
+    if not command:  # exiting, or in another container
         return DerbyOwner(max(pid, 0), "", is_orphan=True)
     if Path(command[0]).name == "java":
         parent = _parent(pid)
@@ -98,7 +101,7 @@ def _describe_owner(pid: int) -> DerbyOwner:
 
 
 def _words(pid: int) -> tuple[str, ...]:
-    """The command line of a process; empty where it cannot be seen."""
+    """Returns the command line of a process; empty if it cannot be read."""
     try:
         return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1])
     except OSError:

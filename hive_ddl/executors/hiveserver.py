@@ -1,12 +1,12 @@
-"""Runs operations as HiveQL on a HiveServer2 or a Spark Thrift Server, by PyHive.
+"""Runs operations as HiveQL on a HiveServer2 or a Spark Thrift Server, through PyHive.
 
-HiveQL has no condition on a change, so `SetProperties` looks at the revision and then writes: a writer that is late by
-more than that moment is refused, a closer one is not, and one line in the log says so. Files are not this server's to
-write for us: the loader puts schema files beside the data before it asks for the operation that names them.
+HiveQL has no conditional changes, so `SetProperties` reads the revision and then writes. A concurrent write between the
+two is not detected; one log line reports this limitation. This executor cannot write files: the loader writes schema
+files next to the data before it runs the operation that refers to them.
 
-What comes back is text of these servers. A value of a property with a line break or a tab in it comes back cut, from
-HiveServer2; none of ours has one. Spark hides values that look like secrets, which a schema with a field `url` does
-already, so that is turned off in our own session.
+Results are texts of these servers. HiveServer2 truncates property values at a line break or tab; Headrace's values
+contain neither. Spark redacts values that resemble secrets, which includes schemas with a field `url`, so redaction is
+disabled in our session.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from headrace.hive_ddl.table import Column, TableState, literal_columns
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10
-LOGIN_TIMEOUT_S = 60  # HiveServer2 makes directories for a session; a server with another way to log in never answers
-STATEMENT_TIMEOUT_S = 900  # of one statement; 500 partitions on a slow metastore take minutes
+LOGIN_TIMEOUT_S = 60  # HiveServer2 creates session directories; with another login method, a server never responds
+STATEMENT_TIMEOUT_S = 900  # per statement; 500 partitions on a slow metastore take minutes
 REASON_CHARS_MAX = 500
-LISTINGS_MAX = 31  # more days than a month are found faster by one listing of everything
+LISTINGS_MAX = 31  # for more days than a month, listing everything is faster
 
 NOSASL = "NOSASL"
 KERBEROS = "KERBEROS"
@@ -51,7 +51,7 @@ SPARK_SESSION_SETTINGS = (
     "SET spark.redaction.regex=(?!)",
     "SET spark.sql.redaction.options.regex=(?!)",
 )
-"""For our session only, and nothing that a server may refuse keeps the rest from working."""
+"""Settings of our session only; a server may refuse any of them without harm."""
 HIVE_SESSION_SETTINGS = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=false")
 
 REDACTED = "*********(redacted)"
@@ -64,14 +64,14 @@ TOO_LONG_TO_STORE = (
 
 
 NOT_FOUND_STATES = frozenset({"42S02", "42P01"})
-"""SQLSTATE of a table, or of its database, that is not there: of HiveServer2 and of Spark."""
+"""SQLSTATEs of HiveServer2 and Spark for a missing table or database."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiveServerAddress:
-    """Where a server is and how to log in: `auth` is what it has as `hive.server2.authentication`.
+    """Address and login of a server; `auth` is its `hive.server2.authentication`.
 
-    `password` is for LDAP and CUSTOM, `service` the first part of the server's principal for KERBEROS.
+    `password` is for LDAP and CUSTOM; `service` is the first part of the server's principal for KERBEROS.
     """
 
     host: str
@@ -86,14 +86,16 @@ class HiveServerAddress:
 
 
 class _TableNotFound(StatementRefused):
-    """Asked for instead of looked up in a list of tables, which takes longer the more of them there are."""
+    """The table does not exist. Querying it directly is faster than listing tables, which takes longer the more there
+    are.
+    """
 
 
 class HiveServerExecutor:
-    """The executor on such a server, see `hive_ddl.executors.base.Executor`.
+    """Executor on such a server, see `hive_ddl.executors.base.Executor`.
 
     Raises:
-        MetastoreUnavailable: nothing answers there, or the server does not let us in; it is asked once.
+        MetastoreUnavailable: the server is unreachable or refuses the login; there is one attempt.
     """
 
     def __init__(self, address: HiveServerAddress) -> None:
@@ -123,7 +125,7 @@ class HiveServerExecutor:
             self._run(database_statement(name))
 
     def table(self, database: str, name: str) -> TableState | None:
-        with self._failures(f"a look at table {database}.{name}"):
+        with self._failures(f"reading table {database}.{name}"):
             try:
                 properties = self._properties(database, name)
                 described = _TableDescription(self._query(f"DESCRIBE FORMATTED {qualified_name(database, name)}"))
@@ -143,7 +145,7 @@ class HiveServerExecutor:
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         found: dict[PartitionValues, str] = {}
-        with self._failures(f"a look at the partitions of {database}.{name}"), contextlib.suppress(_TableNotFound):
+        with self._failures(f"reading the partitions of {database}.{name}"), contextlib.suppress(_TableNotFound):
             for columns, values in self._listed(database, name, selected):
                 if selected is None or values in selected:
                     statement = f"DESCRIBE FORMATTED {qualified_name(database, name)} {partition_spec(columns, values)}"
@@ -175,7 +177,7 @@ class HiveServerExecutor:
                 self._run_all(op, f"a {type(op).__name__}")
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # the server may be gone, and ending is all that is wanted
+        with contextlib.suppress(Exception):  # the server may be unreachable, which does not matter when closing
             self._connection.close()
 
     def _create_table(self, op: CreateTable) -> None:
@@ -203,7 +205,7 @@ class HiveServerExecutor:
         hidden = sorted(key for key, value in properties.items() if REDACTED in value)
         if hidden:
             raise StatementRefused(
-                f"a look at table {database}.{name}",
+                f"reading table {database}.{name}",
                 f"the server hides {', '.join(hidden)}; set spark.sql.redaction.options.regex and spark.redaction."
                 "regex there to patterns that match neither url, token, secret nor password",
             )
@@ -212,7 +214,7 @@ class HiveServerExecutor:
     def _listed(
         self, database: str, name: str, selected: Collection[PartitionValues] | None
     ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
-        """The partition columns and values of what is there, of the days of `selected` at least."""
+        """Yields partition columns and values of existing partitions, at least of the days in `selected`."""
         table = qualified_name(database, name)
         days = None if selected is None else sorted({values[0] for values in selected})
         specs = [""]
@@ -235,7 +237,7 @@ class HiveServerExecutor:
 
     def _query(self, query: str) -> Sequence[Sequence[Any]]:
         self._run(query)
-        with self._failures("an answer"):
+        with self._failures("a result"):
             return [tuple(row) for row in self._cursor.fetchall()]
 
     @contextlib.contextmanager
@@ -255,17 +257,17 @@ class HiveServerExecutor:
             self._fail_connection(error)
 
     def _fail_connection(self, error: Exception) -> NoReturn:
-        """Whatever a broken connection is asked next waits for an answer to what came before, so it is not asked."""
+        """Marks the connection as unusable: further requests would wait for the response to the failed one."""
         self._failure_reason = _describe_connection_failure(error)
         raise MetastoreUnavailable(str(self._address), self._failure_reason) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _TableDescription:
-    """The answer to DESCRIBE FORMATTED, of either server.
+    """The result of DESCRIBE FORMATTED, of either server.
 
-    Columns come first; then titles that begin with #, columns of partitions again below the first of them, and facts
-    below the later ones, their names filled up with blanks and, by Hive, ended by a colon.
+    Columns come first, then sections with titles that start with #. The first section repeats the partition columns,
+    later ones contain facts. Names of facts are padded with blanks; Hive ends them with a colon.
     """
 
     rows: Sequence[Sequence[Any]]
@@ -316,7 +318,7 @@ def _check_reachable(address: HiveServerAddress) -> None:
 
 
 def _connect(address: HiveServerAddress) -> Any:
-    """PyHive's connection over a transport of ours, since its own waits without end for a server that says nothing."""
+    """Returns PyHive's connection over our transport, because PyHive's transport has no timeout for a silent server."""
     wire = TSocket(address.host, address.port)
     wire.setTimeout(LOGIN_TIMEOUT_S * 1000)
     user = address.user or _user()
@@ -331,7 +333,7 @@ def _connect(address: HiveServerAddress) -> Any:
             "username": user,
             "password": address.password
             if address.auth in PASSWORD_AUTHS
-            else "x",  # PLAIN sends one that is not empty
+            else "x",  # PLAIN requires a non-empty password
         }
         transport = TSaslClientTransport(lambda: hive.get_installed_sasl(**login), mechanism, wire)
     connection = hive.connect(thrift_transport=transport, username=user)
@@ -340,7 +342,7 @@ def _connect(address: HiveServerAddress) -> Any:
 
 
 def _product(connection: Any) -> str:
-    """What the server calls itself: `Apache Hive` or `Spark SQL`."""
+    """Returns the server's name of itself: `Apache Hive` or `Spark SQL`."""
     from TCLIService.ttypes import TGetInfoReq, TGetInfoType
 
     asked = TGetInfoReq(connection.sessionHandle, TGetInfoType.CLI_DBMS_NAME)
@@ -348,13 +350,13 @@ def _product(connection: Any) -> str:
 
 
 def _state(error: exc.Error) -> str:
-    """The SQLSTATE that the server gave, the empty text where it gave none."""
+    """Returns the SQLSTATE of the server's error, "" if the error has no SQLSTATE."""
     said = error.args[0] if error.args else None
     return str(getattr(getattr(said, "status", None), "sqlState", None) or "")
 
 
 def _reason(error: exc.Error) -> str:
-    """What the server says, in one line, without what it says of its own stack."""
+    """Returns the server's message in one line, without its stack trace."""
     said = error.args[0] if error.args else error
     status = getattr(said, "status", None)
     message = getattr(status, "errorMessage", None) or str(said)
@@ -364,7 +366,7 @@ def _reason(error: exc.Error) -> str:
 
 def _describe_connection_failure(error: Exception) -> str:
     if isinstance(error, TimeoutError) or getattr(error, "type", None) == TTransportException.TIMED_OUT:
-        return "it does not answer; is hive.server_auth what the server has as hive.server2.authentication?"
+        return "no response; set hive.server_auth to the server's hive.server2.authentication"
     message = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
     if isinstance(error, OSError) and not isinstance(error, EOFError):
         return f"{message}; start it there or set hive.executor"
@@ -376,5 +378,5 @@ def _describe_connection_failure(error: Exception) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user id without a name
+    except (OSError, KeyError):  # a user id without a name, as in containers
         return "headrace"

@@ -1,4 +1,4 @@
-"""What a JVM exception means, in one line."""
+"""Extracts one-line reasons from JVM exceptions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 METASTORE_FAILURES = (Py4JError,)
-CAUSES_MAX = 20  # chains are shorter; a cycle would never end
+CAUSES_MAX = 20  # longer than any chain; ends a cycle
 
 OLD_CLIENT_METHOD = re.compile(r"Invalid method name: '(\w+)'")
 
 
 def java_class(error: Py4JError) -> str:
-    """The simple name of the Java exception, "" where the JVM itself is gone."""
+    """Returns the simple class name of the Java exception, "" if the JVM has ended."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getSimpleName())
     return ""
 
 
 def root_cause(error: Py4JError) -> str:
-    """The message of the innermost cause, in one line.
+    """Returns the message of the innermost cause in one line.
 
-    The outer ones say that something could not be instantiated or that a retry was exceeded; people need the last.
+    The outer causes say only that something could not be instantiated or that retries were exhausted.
     """
     if isinstance(error, Py4JNetworkError):
         return "Spark's JVM has ended; see logs/spark.log in the data directory"
@@ -40,8 +40,8 @@ def root_cause(error: Py4JError) -> str:
     old = next((match for text in texts if (match := OLD_CLIENT_METHOD.search(text))), None)
     if old is not None:
         return (
-            f"it does not know the call {old[1]}, so it is Hive 4 or newer; set hive.executor to the hive://host:port "
-            "of its HiveServer2, or hive.metastore to a metastore of Hive 2.3 to 3.1"
+            f"it does not support the call {old[1]}, so it is Hive 4 or newer; set hive.executor to the "
+            "hive://host:port of its HiveServer2, or hive.metastore to a metastore of Hive 2.3 to 3.1"
         )
     return next((text for text in reversed(texts) if text), "no reason given")
 

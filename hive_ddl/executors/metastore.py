@@ -1,7 +1,7 @@
-"""Hive's own metastore client in the session's JVM, and its thrift values as plain Python ones.
+"""Hive's metastore client in the session's JVM, and its Thrift values as plain Python values.
 
-A thrift value read field by field costs a round trip to the JVM for each; written as JSON by thrift itself it costs
-one for the whole. So does one that is made from JSON, in which thrift calls fields by the numbers of Hive's IDL.
+Reading a Thrift value costs one round trip to the JVM per field; serialized as JSON by Thrift it costs one in total.
+The same applies to creating a value from JSON, where Thrift identifies fields by the numbers of Hive's IDL.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyspark.sql import SparkSession
 HADOOP_PREFIX = "spark.hadoop."
 
 JavaObject = Any
-"""An object in the JVM behind py4j, whose members are found at run time."""
+"""An object in the JVM behind py4j; its members are resolved at run time."""
 
 CHARS_PER_CALL_MAX: Final = 1_000_000
-"""Of JSON. Each partition repeats the columns of its table, of which there may be thousands."""
+"""Limit for JSON. Each partition repeats the columns of its table, which may be thousands."""
 
-# Numbers of fields in hive_metastore.thrift, the same in all its versions.
+# Field numbers of hive_metastore.thrift, the same in all its versions.
 LOCATION: Final = "2"  # of StorageDescriptor
-PARTITIONS: Final = "1"  # of PartitionListComposingSpec, which is a list of partitions and nothing else
+PARTITIONS: Final = "1"  # of PartitionListComposingSpec, a struct that contains only a list of partitions
 VALUES, DATABASE, TABLE, CREATED, ACCESSED, DESCRIPTOR, PARAMETERS = map(str, range(1, 8))  # of Partition
 
 
 def hive_conf(session: SparkSession) -> JavaObject:
-    """Hive's configuration as the session has it, with the metastore's address or Derby URL."""
+    """Returns the session's Hive configuration with the metastore's address or Derby URL."""
     jvm = session._jvm
     hadoop = session._jsc.hadoopConfiguration()
     name = "org.apache.hadoop.hive.conf.HiveConf"
@@ -35,7 +35,7 @@ def hive_conf(session: SparkSession) -> JavaObject:
 
 
 def hive_conf_of(jvm: JavaObject, properties: Mapping[str, str]) -> JavaObject:
-    """The same in a JVM without Spark, from the Spark properties that a session would have."""
+    """Returns the Hive configuration for a JVM without Spark, from the Spark properties of a session."""
     hadoop = jvm.org.apache.hadoop.conf.Configuration()
     for key, value in properties.items():
         if key.startswith(HADOOP_PREFIX):
@@ -45,15 +45,15 @@ def hive_conf_of(jvm: JavaObject, properties: Mapping[str, str]) -> JavaObject:
 
 
 def new_client(session: SparkSession) -> JavaObject:
-    """A connected HiveMetaStoreClient; not for use from several threads."""
+    """Returns a connected HiveMetaStoreClient; not thread-safe."""
     jvm = session._jvm
     return jvm.org.apache.hadoop.hive.metastore.HiveMetaStoreClient(hive_conf(session))
 
 
 class ThriftValues:
-    """Thrift's values as JSON and out of it, in one JVM; not for use from several threads.
+    """Converts Thrift values from and to JSON in one JVM; not thread-safe.
 
-    Finding a class takes a round trip for each part of its name, so all are found once.
+    Resolving a class takes one round trip per part of its name, so all classes are resolved once.
     """
 
     def __init__(self, jvm: JavaObject) -> None:
@@ -67,17 +67,17 @@ class ThriftValues:
         self._lists_of_partitions = jvm.org.apache.hadoop.hive.metastore.api.PartitionListComposingSpec
 
     def json(self, value: JavaObject) -> dict[str, Any]:
-        """A struct as nested dicts and lists, by its field names; unset fields are left out."""
+        """Returns a struct as nested dicts and lists by field name; unset fields are omitted."""
         decoded = json.loads(self._named.toString(value))
         assert isinstance(decoded, dict)
         return decoded
 
     def texts(self, items: Iterable[str]) -> JavaObject:
-        """A Java list of texts that hold no line break and are not empty."""
+        """Returns a Java list of texts, which must be non-empty and without line breaks."""
         return self._texts.getStringCollection("\n".join(items), "\n")
 
     def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:
-        """A Java list of partitions, each as `json` has it."""
+        """Converts a Java list of partitions, each as in `json`."""
         partition_list = self._lists_of_partitions()
         partition_list.setPartitions(partitions)
         found: Sequence[dict[str, Any]] = self.json(partition_list).get("partitions", ())
@@ -86,7 +86,7 @@ class ThriftValues:
     def partitions(
         self, table: JavaObject, partitions: Sequence[tuple[Sequence[str], str]], created_s: int
     ) -> JavaObject:
-        """A Java list of partitions of a table, made of their values and locations."""
+        """Returns a Java list of a table's partitions, created from values and locations."""
         descriptor = self._numbered.toString(table.getSd())
         known = {
             DATABASE: {"str": table.getDbName()},
@@ -109,7 +109,8 @@ class ThriftValues:
             ]
             part = self._lists_of_partitions()
             fields_of_list = {PARTITIONS: {"lst": ["rec", len(structs), *structs]}}
-            text = json.dumps(fields_of_list, ensure_ascii=False, separators=(",", ":"))  # thrift reads no blanks
+            # Thrift's parser accepts no blanks
+            text = json.dumps(fields_of_list, ensure_ascii=False, separators=(",", ":"))
             self._read.deserialize(part, text, "UTF-8")
             made.addAll(part.getPartitions())
         return made

@@ -1,4 +1,4 @@
-"""The executor that changes nothing and prints the statements that another would have run."""
+"""An executor that prints the statements instead of running them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headrace.hive_ddl.table import TableState
 class PrintingExecutor:
     """Prints each statement to `output`.
 
-    It knows no metastore: a table is there once this executor has printed its CREATE, and has the properties that were
-    printed since, so that partitions and tables are printed once each.
+    It has no metastore: a table exists once its CREATE was printed, and has the properties printed since, so that
+    tables and partitions are printed once each.
     """
 
     def __init__(self, output: TextIO) -> None:
@@ -70,9 +70,9 @@ class PrintingExecutor:
     def _set_properties(self, op: SetProperties) -> None:
         table = self._tables.get((op.database, op.name))
         if table is not None:
-            kept = {key: value for key, value in table.properties.items() if key not in op.removed}
-            properties = MappingProxyType(kept | dict(op.properties))
+            unchanged = {key: value for key, value in table.properties.items() if key not in op.removed}
+            properties = MappingProxyType(unchanged | dict(op.properties))
             self._tables[op.database, op.name] = dataclasses.replace(table, properties=properties)
 
     def close(self) -> None:
-        """Nothing is held; the output is the caller's."""
+        """Does nothing; the caller owns the output."""

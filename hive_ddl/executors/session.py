@@ -1,10 +1,11 @@
-"""Opens the Spark session that reaches the metastore and answers queries.
+"""Opens the Spark session that accesses the metastore and runs queries.
 
-One process has one session: a JVM cannot be given another metastore afterwards. Everything the JVM says goes to
-`<data_dir>/logs/spark.log`, so that a command's standard error holds its own lines only; what went wrong comes back
-as one error.
+A process has one session, because a JVM cannot switch to another metastore. The JVM's output goes to
+`<data_dir>/logs/spark.log`, so that a command's standard error contains only its own lines; failures are reported as
+one error.
 
-Before a JVM is started for an embedded Derby metastore, its owner is looked for, see `hive_ddl.executors.derby`.
+Before a JVM is started for an embedded Derby metastore, the owner of the database is checked, see
+`hive_ddl.executors.derby`.
 """
 
 from __future__ import annotations
@@ -39,13 +40,12 @@ logger = logging.getLogger(__name__)
 
 METASTORE_DIRECTORY = "metastore"
 CONNECT_TIMEOUT_S = 5.0
-LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is set aside when a session starts
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is renamed to .log.1 at the start of a session
 LOG_FILE: Final = Path("logs") / "spark.log"
 JVM_STOP_TIMEOUT_S = 10.0
 
 METASTORE_WAREHOUSE = "_hive"
-"""Where databases have their directories, below the warehouse. The underscore keeps them apart from topics'
-directories."""
+"""Directory of the databases inside the warehouse. The underscore separates it from topic directories."""
 
 CHATTY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "py4j.clientserver")
 
@@ -53,22 +53,23 @@ BASE_PROPERTIES: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Schema texts and defaults hold ${…}, which is data and no variable.
+    # Schema texts and defaults contain ${…} as data, not as a variable.
     "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A registered partition whose directory somebody removed by hand does not make the whole table unreadable.
+    # A partition with a deleted directory must not make the whole table unreadable.
     "spark.sql.files.ignoreMissingFiles": "true",
     "spark.sql.catalogImplementation": "hive",
-    # Statistics would list every directory with each partition added, and nobody reads them.
+    # Statistics would list every directory for each added partition and are not used.
     "spark.hadoop.hive.stats.autogather": "false",
-    # A failing insert is retried ten times with two seconds between otherwise, which looks like a hang.
+    # The default retries a failing insert ten times every two seconds, which looks like a hang.
     "spark.hadoop.hive.hmshandler.retry.attempts": "1",
-    # The metastore compares columns by position when Spark alters a table; a grown struct would lock it up.
+    # The metastore compares columns by position when Spark alters a table; a changed struct would block all further
+    # changes.
     "spark.hadoop.hive.metastore.disallow.incompatible.col.type.changes": "false",
     "spark.hadoop.hive.metastore.schema.verification": "false",
     "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
     "spark.hadoop.hive.async.log.enabled": "false",
-    # Else Python workers look for every module in the working directory first, which may hold one of its name.
+    # Without it, Python workers search the working directory for modules first.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 
@@ -76,18 +77,18 @@ LOOPBACK = "127.0.0.1"
 LOCAL_ADDRESS_VARIABLE = "SPARK_LOCAL_IP"
 
 LOCAL_PROPERTIES: Mapping[str, str] = {
-    # Else the driver and its block manager listen on the machine's address.
+    # Without it, the driver and its block manager listen on the machine's address.
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    # Three times cheaper Python tasks, and no port. The names of a cluster's directories are longer than a socket's may
-    # be.
+    # Python tasks are three times cheaper, and no port is needed. Directory names on clusters are too long for socket
+    # names.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
 BASE_JAVA_OPTIONS = (
-    # Dates and timestamps of the Avro reader pass through the JVM's own zone.
+    # The Avro reader converts dates and timestamps through the JVM's time zone.
     "-Duser.timezone=UTC",
-    # get_fields and get_schema of the metastore read a URI's fields by reflection.
+    # The metastore's get_fields and get_schema read fields of URIs by reflection.
     "--add-opens=java.base/java.net=ALL-UNNAMED",
     "-XX:+UseSerialGC",
 )
@@ -99,8 +100,9 @@ LONG_LIVED_JAVA_OPTIONS = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier3DelayOn=0",
 )
-"""One that goes on is to be there first: the second compiler, which takes half of a start on the processor, has
-ten times Java's patience, and while it works nothing more is measured for it. A loop comes to it as soon as ever."""
+"""For a fast start of a long session: the second compiler, which uses half of the processor time of a start, gets ten
+times higher thresholds, and methods that wait for it are no longer profiled. Loops reach it as early as by default.
+"""
 
 
 def open_session(
@@ -113,23 +115,23 @@ def open_session(
     extra: Mapping[str, str] = MappingProxyType({}),
     short_lived: bool = False,
 ) -> SparkSession:
-    """A session on a metastore that has been reached once.
+    """Opens a session and checks once that the metastore is reachable.
 
     Args:
         app_name: shown by Spark.
         master: Spark's master URL.
-        metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`, made if absent.
-        data_dir: of the Derby metastore, its log and Spark's log.
+        metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`, created if missing.
+        data_dir: directory of the Derby metastore, its log and Spark's log.
         warehouse_uri: the warehouse in Hadoop's spelling, see `hive_ddl.table.local_location`.
-        extra: Spark properties that win over ours, with or without the prefix `spark.`; `master` is left out.
-        short_lived: for a command that asks one question.
+        extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored.
+        short_lived: for a command with a single query.
 
     Raises:
-        MetastoreUnavailable: nothing answers there, or another process owns the Derby metastore.
+        MetastoreUnavailable: the metastore is unreachable, or another process owns the Derby metastore.
         SessionFailed: Spark did not start.
     """
     if SparkContext._active_spark_context is not None:
-        raise SessionFailed("a Spark session is open in this process already; close it first")
+        raise SessionFailed("this process already has a Spark session; close it first")
     _silence_libraries()
     data_dir = data_dir.resolve()
     if metastore_uri is None:
@@ -156,7 +158,7 @@ def open_session(
 
 
 def open_session_without_metastore(data_dir: Path, properties: Mapping[str, str]) -> SparkSession:
-    """A session that has not looked for its metastore, for work that needs none.
+    """Opens a session without checking its metastore, for work that needs none.
 
     Raises:
         SessionFailed: Spark did not start.
@@ -166,10 +168,10 @@ def open_session_without_metastore(data_dir: Path, properties: Mapping[str, str]
 
 
 def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
-    """A JVM with Spark's and Hive's classes and no Spark in it; `spark.driver.*` of the properties says how it runs.
+    """Starts a JVM with the classes of Spark and Hive but no Spark session; `spark.driver.*` properties configure it.
 
     Raises:
-        SessionFailed: it did not start.
+        SessionFailed: the JVM did not start.
     """
     _silence_libraries()
     log_path = _open_log(data_dir.resolve())
@@ -178,10 +180,10 @@ def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
 
 
 def shared_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
-    """The way to the JVM of this process, which is started where there is none; a session opened later runs in it.
+    """Returns the gateway to the JVM of this process and starts the JVM if needed; a later session uses the same JVM.
 
     Raises:
-        SessionFailed: it did not start.
+        SessionFailed: the JVM did not start.
     """
     gateway: JavaGateway | None = SparkContext._gateway
     if gateway is None:
@@ -191,16 +193,16 @@ def shared_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
 
 
 def close_session(session: SparkSession) -> None:
-    """Stops the session and its JVM; another one can be opened in this process afterwards."""
+    """Stops the session and its JVM; a new session can be opened in this process afterwards."""
     try:
         session.stop()
-    except Exception as error:  # the JVM may be dead already, and ending is all that is wanted
+    except Exception as error:  # the JVM may have ended already, which does not matter when closing
         logger.debug("session_stop_failed reason=%s", error)
     close_shared_jvm()
 
 
 def close_shared_jvm() -> None:
-    """Ends the JVM of this process where it has one."""
+    """Stops the JVM of this process, if there is one."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
@@ -232,7 +234,7 @@ def session_properties(
     extra: Mapping[str, str] = MappingProxyType({}),
     short_lived: bool = False,
 ) -> dict[str, str]:
-    """The Spark properties of such a session; arguments as for `open_session`."""
+    """Returns the Spark properties of a session; arguments as in `open_session`."""
     java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else LONG_LIVED_JAVA_OPTIONS)]
     java_options += archive_options()
     properties = {"spark.app.name": app_name, "spark.master": master, **BASE_PROPERTIES}
@@ -264,10 +266,10 @@ def session_properties(
 
 
 def check_metastore_reachable(uri: str) -> None:
-    """Fails at once, with the reason, where starting a JVM first would only make the user wait.
+    """Checks the connection to the metastore before a JVM is started, to fail early with a reason.
 
     Raises:
-        MetastoreUnavailable: nothing listens there.
+        MetastoreUnavailable: nothing listens at the address.
     """
     problem = ""
     for part in uri.split(","):
@@ -286,7 +288,7 @@ def check_metastore_reachable(uri: str) -> None:
 
 
 def _silence_libraries() -> None:
-    """What pyspark and py4j log of a failure, with stack traces, says nothing that the raised error does not."""
+    """Silences the failure logs of pyspark and py4j; their stack traces repeat the raised error."""
     for chatty in CHATTY_LOGGERS:
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
     if _is_not_of_py4j not in logging.getLogger().filters:
@@ -294,7 +296,7 @@ def _silence_libraries() -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """For the root logger, which py4j uses directly."""
+    """Filter for the root logger, which py4j uses directly."""
     return Path(record.pathname).parent.name != "py4j"
 
 
@@ -317,8 +319,8 @@ def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
 
 
 def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
-    # In a JVM that runs already: with what spark-submit made of the properties when it started it. By one of these YARN
-    # ships pyspark. Where there is no JVM yet, Spark does the same later.
+    # If a JVM runs already, SparkConf also contains the properties that spark-submit derived at its start; YARN needs
+    # one of them to ship pyspark. Otherwise Spark adds them later.
     conf = SparkConf()
     for key, value in properties.items():
         conf.set(key, value)
@@ -326,8 +328,11 @@ def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
 
 
 def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
-    """Starts the JVM. What is a secret reaches it when it runs, as the system property that spark-submit would make of
-    it: its command line can be read by every user of the machine."""
+    """Starts the JVM.
+
+    Secrets are passed to the running JVM as the system properties that spark-submit would set, because every user of
+    the machine can read a command line.
+    """
     is_local = (conf.get("spark.master") or "").startswith("local")
     secrets = {key: value for key, value in conf.getAll() if is_secret(key)}
     public = SparkConf().setAll([(key, value) for key, value in conf.getAll() if key not in secrets])
@@ -351,9 +356,9 @@ def _session_failures(log_path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _local_address(address: str | None) -> Iterator[None]:
-    """Tells a JVM that is started meanwhile which address is its machine's, unless the environment does.
+    """Sets the local address for a JVM started in this context, unless the environment contains one.
 
-    Spark looks for one before it reads a property, and ends where the machine's own name has none, as in some
+    Spark determines the address before it reads a property, and exits if the machine's own name has none, as in some
     containers.
     """
     if address is None or LOCAL_ADDRESS_VARIABLE in os.environ:
@@ -368,10 +373,10 @@ def _local_address(address: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deferred_interrupts() -> Iterator[None]:
-    """Puts a Ctrl-C off until the context ends.
+    """Defers Ctrl-C until the context ends.
 
-    One that meets `launch_gateway` makes it remove the file that the starting JVM is to write its port to; that JVM
-    then neither serves nor ends, and nobody is left who knows of it.
+    An interrupt of `launch_gateway` makes it delete the file to which the starting JVM writes its port; that JVM then
+    neither serves nor exits, and no process has its id.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -387,7 +392,7 @@ def _deferred_interrupts() -> Iterator[None]:
 
 
 def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
-    """What of the JVM's output says most about why it ended, in one line."""
+    """Returns the line of the JVM's output that best explains why it ended."""
     with log_path.open("rb") as log:
         log.seek(start)
         lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
@@ -395,7 +400,7 @@ def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
     if not telling:
         return f"{otherwise.splitlines()[0]} (log: {log_path})"
     found = next((i for i, line in enumerate(telling) if "rror" in line or "xception" in line), len(telling) - 1)
-    # Java says "Error occurred during initialization of VM" and the reason in the line after it.
+    # Java prints "Error occurred during initialization of VM" and the reason in the next line.
     end = found + (2 if telling[found].endswith("initialization of VM") else 1)
     return f"{': '.join(telling[found:end])} (log: {log_path})"
 
@@ -408,5 +413,5 @@ def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) 
     except METASTORE_FAILURES as error:
         reason = root_cause(error)
         if derby_dir is not None and ("XSDB6" in reason or "Another instance of Derby" in reason):
-            reason = f"{find_derby_owner(derby_dir / METASTORE_DIRECTORY) or 'another process'} has just opened it"
+            reason = f"{find_derby_owner(derby_dir / METASTORE_DIRECTORY) or 'another process'} opened it meanwhile"
         raise MetastoreUnavailable(where, reason) from error

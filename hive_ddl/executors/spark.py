@@ -1,19 +1,19 @@
 """Runs operations through the metastore client in the Spark session's JVM.
 
-Not through SQL: Spark's own `ALTER TABLE` writes back stored columns that are one change behind, which the metastore
-then refuses for ever, and texts that go through no parser need no quoting. `SHOW TBLPROPERTIES` would hide a schema
-in which the word "url" occurs, so tables are read here too.
+SQL is not used: Spark's `ALTER TABLE` writes stored columns that are one change behind, which the metastore then
+refuses for ever, and texts that are not parsed need no quoting. Tables are also read this way, because `SHOW
+TBLPROPERTIES` redacts a schema that contains the word "url".
 
-A change of a table is a compare-and-set on its property `headrace.revision`. A metastore that does not know that
-condition ignores it in silence, so before the first change a view of our own is changed with a wrong expectation:
-where that is not refused, late writers are not either, and one line in the log says so. So it does where this could
-not be told; the condition is sent in any case.
+A table change is a compare-and-set on its property `headrace.revision`. A metastore without support for that condition
+ignores it silently. Before the first change, a probe view is therefore changed with a wrong expected revision. If that
+is not refused, or the result is unknown, one log line reports that compare-and-set is unavailable; the condition is
+sent anyway.
 
-A look at a table that is being changed may show some properties of before and the revision of after, where the
-metastore is on Derby (rows are locked one by one). The condition is exact there too, since the metastore has the
-database compare it; what was planned by such a look is planned anew by the next load.
+On Derby, where rows are locked one by one, reading a table during a change may return some old properties and the new
+revision. The condition is exact there too, because the database compares it. A change planned on such a read is planned
+again by the next load.
 
-A connection that broke is not used again: what it is asked next waits for an answer to what came before.
+A broken connection is not used again, because further requests would wait for the response to the failed one.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ AVRO_SERDE = "org.apache.hadoop.hive.serde2.avro.AvroSerDe"
 AVRO_INPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerInputFormat"
 AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
 
-PARTITIONS_PER_READ_MAX = 1000  # each answer is one string through the gateway, about 1 kB for each partition
+PARTITIONS_PER_READ_MAX = 1000  # each result is one string through the gateway, about 1 kB per partition
 
-TABLES_CACHED_MAX = 1000  # objects of the JVM, each with its columns and their schema
+TABLES_CACHED_MAX = 1000  # JVM objects, each with its columns and schema
 
 PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
-"""Values of which Hive escapes nothing in the name of a partition; others it is asked about one by one."""
+"""Values that Hive does not escape in partition names; for other values the name is built by Hive, one call each."""
 
 UNREACHABLE = frozenset({"TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
-"""Classes of failures after which it is unknown what the metastore did, as it is where the JVM is gone."""
+"""Exceptions after which the effect of a call is unknown; the same applies if the JVM has ended."""
 
 MODIFIED = "The table has been modified"
-"""How the MetaException begins by which a metastore refuses a change whose condition does not hold (HIVE-26882)."""
+"""Start of the message of the MetaException for a change with an unmet condition (HIVE-26882)."""
 
 IGNORES_CONDITIONS = "metastore_ignores_conditions"
 
@@ -79,17 +79,17 @@ NO_STATISTICS = "DO_NOT_UPDATE_STATS"
 
 
 class SparkExecutor:
-    """The executor on a session's metastore, see `hive_ddl.executors.base.Executor`."""
+    """Executor on the metastore of a session, see `hive_ddl.executors.base.Executor`."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._jvm: JavaObject = session._jvm
         self._api: JavaObject = self._jvm.org.apache.hadoop.hive.metastore.api
         self._values = ThriftValues(self._jvm)
-        self._table_cache: dict[tuple[str, str], JavaObject] = {}  # tables, the one seen last at the end
+        self._table_cache: dict[tuple[str, str], JavaObject] = {}  # most recently read table last
         self._has_compare_and_set: bool | None = None
         self._probe_database = "default"
-        self._where = _metastore_of(session)  # now, since a JVM that has ended cannot be asked
+        self._where = _metastore_of(session)  # read now, because the JVM may end later
         self._failure_reason = ""
         with self._failures("a connection"):
             self._client: JavaObject = new_client(session)
@@ -98,10 +98,10 @@ class SparkExecutor:
     def has_compare_and_set(self) -> bool:
         if self._has_compare_and_set is None:
             with self._failures("the probe for conditional changes"):
-                doubt = self._probe()
-            self._has_compare_and_set = not doubt
-            if doubt:
-                logger.warning("compare_and_set_unavailable reason=%s", doubt)
+                problem = self._probe()
+            self._has_compare_and_set = not problem
+            if problem:
+                logger.warning("compare_and_set_unavailable reason=%s", problem)
         return self._has_compare_and_set
 
     def ensure_database(self, name: str) -> None:
@@ -115,7 +115,7 @@ class SparkExecutor:
         self._probe_database = name
 
     def table(self, database: str, name: str) -> TableState | None:
-        with self._failures(f"a look at table {database}.{name}"):
+        with self._failures(f"reading table {database}.{name}"):
             table = self._get_table(database, name)
             self._cache_table(database, name, table)
             return None if table is None else self._state(table)
@@ -124,7 +124,7 @@ class SparkExecutor:
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         found: dict[PartitionValues, str] = {}
-        with self._failures(f"a look at the partitions of {database}.{name}"):
+        with self._failures(f"reading the partitions of {database}.{name}"):
             names = self._partition_names(database, name, selected)
             for start in range(0, len(names), PARTITIONS_PER_READ_MAX):
                 chunk = self._values.texts(names[start : start + PARTITIONS_PER_READ_MAX])
@@ -157,7 +157,7 @@ class SparkExecutor:
             self._client.close()
 
     def _create_database(self, name: str) -> None:
-        # Without a location the metastore puts it into the warehouse of its own configuration.
+        # Without a location, the metastore uses the warehouse in its configuration.
         database = self._api.Database(name, "tables of Headrace", None, self._java_map({}))
         try:
             self._client.createDatabase(database)
@@ -166,7 +166,9 @@ class SparkExecutor:
                 raise
 
     def _get_cached_table(self, database: str, name: str) -> JavaObject | None:
-        """For what of a table does not change: how its partitions are made. A load looks at each table before."""
+        """Returns a cached table, for properties that do not change, such as the partition columns. A load reads each
+        table first.
+        """
         if (database, name) not in self._table_cache:
             self._cache_table(database, name, self._get_table(database, name))
         return self._table_cache.get((database, name))
@@ -203,7 +205,7 @@ class SparkExecutor:
     def _visible_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
-        """What readers see: the columns of the schema, or the stored ones where there is none that can be read."""
+        """Returns the columns that readers see: those of the schema, or the stored ones if no schema is readable."""
         of_literal = literal_columns(properties, partition_columns)
         if of_literal:
             return of_literal
@@ -277,7 +279,7 @@ class SparkExecutor:
         return table
 
     def _set_properties(self, op: SetProperties) -> None:
-        _ = self.has_compare_and_set  # which says so where they are not, or where it could not be told
+        _ = self.has_compare_and_set  # logs a warning if compare-and-set is unavailable
         what = f"a change of table {op.database}.{op.name}"
         with self._failures(what):
             table = self._get_table(op.database, op.name)
@@ -298,7 +300,7 @@ class SparkExecutor:
                 self._resolve_failed_change(op, error)
 
     def _resolve_failed_change(self, op: SetProperties, error: Py4JError) -> None:
-        """Looks whether the change that failed is there all the same, or somebody else's."""
+        """Checks after a failed change whether the table has our revision, or that of another writer."""
         if _is_lost(error):
             raise error
         table = self._get_table(op.database, op.name)
@@ -354,7 +356,7 @@ class SparkExecutor:
                         raise
 
     def _replace_view(self, op: ReplaceView) -> None:
-        """By Spark, since what a view is must be understood; the table is not changed by it."""
+        """Uses Spark, because the view's query must be analysed; the table is not changed."""
         try:
             self._session.catalog.refreshTable(qualified_name(op.database, op.table))
             for statement in render_statements(op):
@@ -376,14 +378,16 @@ class SparkExecutor:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
-            # The name is the hash of the content, so whoever is replaced had the same, or a torn, file.
+            # The name is the hash of the content, so a replaced file has the same content or is incomplete.
             overwrite = self._session._sc._gateway.new_array(hadoop.Options.Rename, 1)
             overwrite[0] = hadoop.Options.Rename.OVERWRITE
             hadoop.FileContext.getFileContext(path.toUri(), system.getConf()).rename(temporary, path, overwrite)
 
     def _probe(self) -> str:
-        """Why a change with a wrong expectation may pass, "" where it is refused as such. A view needs no directory,
-        and nobody else knows it."""
+        """Returns why a change with a wrong expected revision may succeed, "" if it is refused.
+
+        The probe is a view, which needs no directory, with a random name that no other process uses.
+        """
         name = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
         view = self._java_table(
             TableState(self._probe_database, name, "", (Column("probe", "string"),), (), {REVISION: "1"})
@@ -399,22 +403,23 @@ class SparkExecutor:
             return _probe_error(error)
         view.getParameters().put(REVISION, "2")
         context = self._context("not the revision")
-        doubt = IGNORES_CONDITIONS
+        problem = IGNORES_CONDITIONS
         try:
             self._client.alter_table_with_environmentContext(self._probe_database, name, view, context)
         except METASTORE_FAILURES as error:
-            doubt = "" if _is_failed_condition(error) else _probe_error(error)
+            problem = "" if _is_failed_condition(error) else _probe_error(error)
         try:
             self._client.dropTable(self._probe_database, name, False, True)
         except METASTORE_FAILURES as error:
             logger.warning("probe_not_dropped view=%s.%s %s", self._probe_database, name, _probe_error(error))
-        return doubt
+        return problem
 
     @contextlib.contextmanager
     def _failures(self, subject: str, *, of_metastore: bool = True) -> Iterator[None]:
-        """
+        """Translates JVM exceptions.
+
         Args:
-            of_metastore: whether it is the metastore that is asked inside, and not a file system.
+            of_metastore: whether the calls inside go to the metastore, not to a file system.
         """
         if self._failure_reason:
             raise MetastoreUnavailable(self._where, self._failure_reason)
@@ -454,18 +459,18 @@ def _is_failed_condition(error: Py4JError) -> bool:
 
 
 def _probe_error(error: Py4JError) -> str:
-    """In words of the log, what the metastore said instead of an answer.
+    """Returns the metastore's error as text for the log.
 
     Raises:
-        Py4JError: it said nothing.
+        Py4JError: the connection is lost.
     """
     if _is_lost(error):
         raise error
-    return f"could_not_tell error={root_cause(error)}"
+    return f"probe_failed error={root_cause(error)}"
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user id without a name
+    except (OSError, KeyError):  # a user id without a name, as in containers
         return "headrace"

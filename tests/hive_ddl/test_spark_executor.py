@@ -156,7 +156,7 @@ def test_any_other_refusal_of_the_probe_proves_nothing_and_is_said_once(
     metastore.refusals[call] = error
     for _ in range(2):
         assert not executor.has_compare_and_set
-    assert said(caplog) == [f"compare_and_set_unavailable reason=could_not_tell error={why}"]
+    assert said(caplog) == [f"compare_and_set_unavailable reason=probe_failed error={why}"]
     assert metastore.views == set()
     metastore.refusals.clear()
     change(executor, metastore)

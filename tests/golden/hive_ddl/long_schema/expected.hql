@@ -1,4 +1,4 @@
--- the file file:///warehouse/shop.long_schema/_schema/08fd9b7e2747a0fe.avsc gets the schema, 1574 characters
+-- write the schema to the file file:///warehouse/shop.long_schema/_schema/08fd9b7e2747a0fe.avsc, 1574 characters
 
 -- column column_00 is added: string
 -- column column_01 is added: string
