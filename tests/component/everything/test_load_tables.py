@@ -46,7 +46,7 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
     first = world.load()
     assert first.returncode == 1, first.stdout + first.stderr
     assert "waiting: nobody: no subject nobody-value is registered" in first.stdout
-    assert "PROBLEM: mine: topic mine waits: the Hive table headrace.mine is not its own" in first.stdout
+    assert "PROBLEM: mine: the Hive table headrace.mine does not belong to topic mine" in first.stdout
     assert len(world.published("odd")[1]) == 2  # no Avro, and a schema id that nobody registered
     assert list(world.warehouse.glob("mine/dt=*")) == []
     held = world.command("load", "status", *world.flags())
