@@ -32,16 +32,16 @@ def asker(monkeypatch: pytest.MonkeyPatch, refusals: int, wait_s: float | None) 
 def test_it_says_who_has_it_and_how_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     one, shown = asker(monkeypatch, 1, None)
     with pytest.raises(CommandError, match=r"process 7 \(headrace sql\).*--wait 5m"):
-        one._awaited_session(shown.append)
+        one._session_after_wait(shown.append)
 
 
 def test_it_waits_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     one, shown = asker(monkeypatch, 3, 600.0)
-    assert one._awaited_session(shown.append) == "a session"
+    assert one._session_after_wait(shown.append) == "a session"
     assert [line.endswith(str(HELD)) for line in shown] == [False, True] * 3 + [False]
 
 
 def test_it_waits_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     one, shown = asker(monkeypatch, 10**9, 0.05)
     with pytest.raises(CommandError, match=r"process 7 \(headrace sql\).*\b0\.05 s\b"):
-        one._awaited_session(shown.append)
+        one._session_after_wait(shown.append)

@@ -1,4 +1,4 @@
-"""What a child imports: never what lies in the working directory."""
+"""Child processes import nothing from the working directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.pipeline.up.part import python_command, python_environment
 
 
 @pytest.mark.parametrize("python_path", ["", os.pathsep, f"{os.pathsep}/nowhere"])
-def test_the_working_directory_decides_nothing(python_path: str, tmp_path: Path) -> None:
+def test_child_ignores_modules_in_the_working_directory(python_path: str, tmp_path: Path) -> None:
     (tmp_path / "headrace").mkdir()
     (tmp_path / "headrace" / "__init__.py").write_text("raise SystemExit('from the working directory')")
     (tmp_path / "json.py").write_text("raise SystemExit('from the working directory')")
@@ -28,7 +28,7 @@ def test_the_working_directory_decides_nothing(python_path: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_entries_that_name_a_directory_are_kept() -> None:
+def test_python_environment_removes_only_empty_entries() -> None:
     given = {"PYTHONPATH": os.pathsep.join(("", "/a", "", "b", "")), "HOME": "/root"}
     assert python_environment(given) == {"PYTHONPATH": os.pathsep.join(("/a", "b")), "HOME": "/root"}
     assert python_environment({"PYTHONPATH": os.pathsep}) == {}

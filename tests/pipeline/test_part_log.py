@@ -1,4 +1,4 @@
-"""Logs of the parts of `headrace up`: when they are set aside, and what is kept."""
+"""Rotation of the logs of `headrace up`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NOON_S = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
         (LOG_BYTES_MAX + 1, 0.0, True),
         (10, LOG_AGE_S, False),
         (10, LOG_AGE_S + 1, True),
-        (10, -LOG_AGE_S, False),  # of another clock
+        (10, -LOG_AGE_S, False),  # a log of a clock that is ahead
     ],
 )
-def test_a_log_is_set_aside_by_size_and_age(size: int, age_s: float | None, expected: bool) -> None:
+def test_is_due_by_size_or_age(size: int, age_s: float | None, expected: bool) -> None:
     assert is_due(size, None if age_s is None else NOON_S - age_s, NOON_S) == expected
 
 
@@ -41,15 +41,15 @@ def test_a_log_is_set_aside_by_size_and_age(size: int, age_s: float | None, expe
         (b"", None),
     ],
 )
-def test_the_first_time_in_a_log_says_when_it_was_begun(head: bytes, expected: float | None) -> None:
+def test_first_time_s_finds_the_first_valid_time(head: bytes, expected: float | None) -> None:
     assert first_time_s(head) == expected
 
 
-def test_a_time_without_a_zone_is_of_this_machine() -> None:
+def test_first_time_s_without_zone_is_local() -> None:
     assert first_time_s(b"2026-01-31 12:00:00,000 INFO") == datetime(2026, 1, 31, 12).timestamp()
 
 
-def test_an_old_log_is_set_aside_when_its_part_starts(tmp_path: Path) -> None:
+def test_old_log_is_rotated_when_its_part_starts(tmp_path: Path) -> None:
     path = tmp_path / "registry.log"
     path.write_text("2001-01-01 00:00:00.000+00:00 INFO old\n")
     older = path.with_name("registry.log.1")
@@ -57,16 +57,16 @@ def test_an_old_log_is_set_aside_when_its_part_starts(tmp_path: Path) -> None:
     PartLog(path).close()
     assert path.read_bytes() == b""
     assert older.read_text().endswith("INFO old\n")
-    PartLog(path).close()  # an empty one stays
+    PartLog(path).close()  # an empty log is not rotated
     assert path.with_name("registry.log.2").read_text() == "older"
     assert not path.with_name("registry.log.3").exists()
 
 
-def test_a_log_is_set_aside_while_it_is_written_to_and_the_oldest_goes(
+def test_log_is_rotated_while_it_is_open_and_the_oldest_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = PartLog(tmp_path / "registry.log")
-    with log.path.open("ab", buffering=0) as part:  # as the part has it
+    with log.path.open("ab", buffering=0) as part:  # opened as by the part
         part.write(b"before\n")
         log.rotate_if_due()
         assert log.lines() == ["before"]
@@ -76,15 +76,15 @@ def test_a_log_is_set_aside_while_it_is_written_to_and_the_oldest_goes(
             log.rotate_if_due()
         part.write(b"o\n")
     assert log.lines() == ["o"]
-    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert kept == {"registry.log": "o\n"} | {
+    files = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert files == {"registry.log": "o\n"} | {
         f"registry.log.{number}": f"{ROTATED_LOGS_MAX + 2 - number} is said\n"
         for number in range(1, ROTATED_LOGS_MAX + 1)
     }
     log.close()
 
 
-def test_what_was_written_before_is_of_something_else(tmp_path: Path) -> None:
+def test_lines_start_at_the_last_begin(tmp_path: Path) -> None:
     path = tmp_path / "load.log"
     path.write_text("of the last one\n")
     log = PartLog(path)

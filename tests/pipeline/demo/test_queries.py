@@ -1,4 +1,4 @@
-"""The demo's own arithmetic: known totals of the data set, and differences that are found."""
+"""The demo's expected results: known totals of the data set, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headrace.pipeline.demo.queries import (
 from headrace.pipeline.demo.run import Progress, schema_text
 
 
-def test_the_data_set_has_the_rows_that_the_demo_announces() -> None:
+def test_data_set_has_the_expected_number_of_rows() -> None:
     data = find_data()
     assert {name: sum(1 for _ in read_rows(data, topic.file)) for name, topic in TOPICS.items()} == {
         name: topic.rows for name, topic in TOPICS.items()
     }
 
 
-def test_known_answers_of_the_data_set() -> None:
+def test_expected_results_match_known_totals() -> None:
     data = find_data()
     carriers = flights_per_carrier(data)
     assert carriers[0] == ("United Air Lines Inc.", 58_665)
@@ -51,7 +51,7 @@ def test_events_fit_their_schemas() -> None:
         assert set(event) == {field["name"] for field in json.loads(text)["fields"]}
 
 
-def test_a_wrong_answer_is_found() -> None:
+def test_differences_reports_wrong_rows() -> None:
     assert differences([("a", 1.0)], [("a", 1.0 + 1e-15)]) == []
     (line,) = differences([("a", 1)], [("a", 2)])
     assert re.search(r"\b1: .*\('a', 1\).*\('a', 2\)", line)
@@ -60,7 +60,7 @@ def test_a_wrong_answer_is_found() -> None:
     assert differences([("a",)], [("a", 2)]) != []
 
 
-def test_answers_are_shown_for_people() -> None:
+def test_as_text_formats_numbers() -> None:
     assert as_text([("x", 1234, 1.5)]) == [["x", "1,234", "1.50"]]
     assert list(numeric_columns([("x", 1, 2.0)])) == [1, 2]
     assert len({question.title for question in QUERIES}) == len(QUERIES)
