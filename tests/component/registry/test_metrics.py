@@ -1,4 +1,4 @@
-"""/metrics of the application, with what the database holds."""
+"""`GET /metrics` of the application, with counts of the database's content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.registry.storage.database import Database, sqlite_url
 from support.registry.registry_calls import STRING, registry_in_process
 
 
-def test_what_the_database_holds(database_url: str) -> None:
+def test_metrics_count_subjects_schemas_and_versions(database_url: str) -> None:
     with registry_in_process(database_url) as registry:
         registry.registered("a", STRING)
         registry.registered("b", STRING)
@@ -21,7 +21,7 @@ def test_what_the_database_holds(database_url: str) -> None:
     assert [float(lines[f"headrace_registry_{name}"]) for name in names] == [2, 2, 3, 1, 1]
 
 
-def test_without_the_database_there_are_still_metrics(tmp_path: Path) -> None:
+def test_metrics_without_database_report_it_as_down(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     with registry_in_process(sqlite_url(path)) as registry:
         registry.registered("a", STRING)
@@ -35,7 +35,7 @@ def test_without_the_database_there_are_still_metrics(tmp_path: Path) -> None:
     assert "headrace_registry_subjects" not in answer.text
 
 
-def test_any_accept_header_is_answered(tmp_path: Path) -> None:
+def test_metrics_accept_any_accept_header(tmp_path: Path) -> None:
     with registry_in_process(sqlite_url(tmp_path / "registry.db")) as registry:
         answer = registry.get("/metrics", Accept="application/openmetrics-text;version=1.0.0")
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")

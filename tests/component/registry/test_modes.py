@@ -1,4 +1,4 @@
-"""Modes: who may change what, imports with ids and versions of another registry, and where a mode comes from."""
+"""Modes: permitted changes, imports with ids and versions of another registry, and inheritance of modes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fixed(size: int) -> str:
 
 @pytest.fixture
 def registry(registry: RegistryInProcess) -> Iterator[Registry]:
-    """A registry whose modes are taken away after the test. Each test has a context of its own."""
+    """A registry that loses its modes after the test. Each test has its own context."""
     yield registry
     for scope in ("", f"/{ALL_CONTEXTS_SCOPE}"):
         registry.delete(f"/mode{scope}?recursive=true")
@@ -64,7 +64,7 @@ def import_schema(registry: Registry, subject: str, text: str, schema_id: int, v
         ({"other": "READONLY"}, "READWRITE"),
     ],
 )
-def test_the_mode_that_holds_for_a_subject(registry: Registry, set_at: dict[str, str], expected: str) -> None:
+def test_effective_mode_of_a_subject(registry: Registry, set_at: dict[str, str], expected: str) -> None:
     for scope, mode in set_at.items():
         set_mode(registry, scope, mode, "?force=true")
     assert registry.get("/mode/s?defaultToGlobal=true").json == {"mode": expected}
@@ -82,7 +82,7 @@ def test_the_mode_that_holds_for_a_subject(registry: Registry, set_at: dict[str,
         ({":.d:": "READONLY"}, "READWRITE"),
     ],
 )
-def test_the_mode_that_holds_in_a_context(registry: Registry, set_at: dict[str, str], expected: str) -> None:
+def test_effective_mode_of_a_subject_in_a_context(registry: Registry, set_at: dict[str, str], expected: str) -> None:
     for scope, mode in set_at.items():
         set_mode(registry, scope, mode, "?force=true")
     assert registry.get("/mode/:.c:s?defaultToGlobal=true").json == {"mode": expected}
@@ -90,21 +90,21 @@ def test_the_mode_that_holds_in_a_context(registry: Registry, set_at: dict[str, 
         registry.delete(f"/mode/{scope}" if scope else "/mode")
 
 
-def test_reading_setting_and_removing_a_mode(registry: Registry, context: str) -> None:
+def test_subject_mode_is_set_read_and_removed(registry: Registry, context: str) -> None:
     own = f"/mode/{context}s"
     unset = f"Subject '{context}s' does not have subject-level mode configured"
-    assert registry.get(own).problem == (404, 40409, unset)
-    assert registry.delete(own).problem == (404, 40401, f"Subject '{context}s' not found.")
+    assert registry.get(own).error == (404, 40409, unset)
+    assert registry.delete(own).error == (404, 40401, f"Subject '{context}s' not found.")
     assert registry.put(own, {"mode": "readonly"}).json == {"mode": "readonly"}
     assert registry.get(own).json == {"mode": "READONLY"}
     assert registry.delete(own).json == {"mode": "READONLY"}
-    assert registry.get(own).problem[1] == 40409
+    assert registry.get(own).error[1] == 40409
     set_mode(registry, f"{context}s", "READONLY")
     assert registry.put(own, {"mode": None}).json == {}
-    assert registry.get(own).problem[1] == 40409
+    assert registry.get(own).error[1] == 40409
 
 
-def test_the_mode_of_all(registry: Registry) -> None:
+def test_global_mode_is_set_read_and_removed(registry: Registry) -> None:
     assert registry.get("/mode").json == {"mode": "READWRITE"}
     set_mode(registry, ALL_CONTEXTS_SCOPE, "READONLY")
     assert registry.get("/mode").json == {"mode": "READWRITE"}
@@ -116,26 +116,26 @@ def test_the_mode_of_all(registry: Registry) -> None:
     assert registry.delete("/mode").json == {"mode": "READWRITE"}
 
 
-def test_a_mode_that_overrides_is_that_of_every_subject(registry: Registry) -> None:
+def test_readonly_override_applies_to_every_subject(registry: Registry) -> None:
     set_mode(registry, "s", "READWRITE")
     set_mode(registry, "", "READONLY_OVERRIDE")
     assert registry.get("/mode/s").json == registry.get("/mode/other").json == {"mode": "READONLY_OVERRIDE"}
-    assert registry.register("s", STRING).problem[1] == 42205
+    assert registry.register("s", STRING).error[1] == 42205
     registry.delete("/mode")
     assert registry.get("/mode/s").json == {"mode": "READWRITE"}
 
 
-def test_removing_modes_with_those_inside(registry: Registry, context: str) -> None:
+def test_recursive_removal_includes_modes_of_subjects(registry: Registry, context: str) -> None:
     for scope in (context, f"{context}a", f"{context}b", ":.beside:s"):
         set_mode(registry, scope, "READONLY")
     assert registry.delete(f"/mode/{context}?recursive=true").json == {"mode": "READONLY"}
     for scope in (context, f"{context}a", f"{context}b"):
-        assert registry.get(f"/mode/{scope}").problem[1] == 40409
+        assert registry.get(f"/mode/{scope}").error[1] == 40409
     assert registry.get("/mode/:.beside:s").json == {"mode": "READONLY"}
     assert registry.delete(f"/mode/{context}?recursive=true").json == {}
 
 
-def test_modes_that_cannot_be_set(registry: Registry) -> None:
+def test_invalid_modes_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for scope, mode, message in [
             ("s", "SIDEWAYS", "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
@@ -148,7 +148,7 @@ def test_modes_that_cannot_be_set(registry: Registry) -> None:
             (":.__GLOBAL:s", "forward", "Forward mode only supported on global level"),
         ]:
             with case((scope, mode, message)):
-                assert registry.put(f"/mode/{scope}", {"mode": mode}).problem == (422, 42204, message)
+                assert registry.put(f"/mode/{scope}", {"mode": mode}).error == (422, 42204, message)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_modes_that_cannot_be_set(registry: Registry) -> None:
         ("DELETE", "/config/{s}", None),
     ],
 )
-def test_what_is_refused_when_read_only(
+def test_readonly_mode_rejects_changes(
     registry: Registry, context: str, method: str, path: str, body: dict[str, Any] | None
 ) -> None:
     subject = f"{context}s"
@@ -173,22 +173,22 @@ def test_what_is_refused_when_read_only(
     registry.put(f"/config/{subject}", {"compatibility": "FULL"})
     set_mode(registry, context, "READONLY")
     refused = (422, 42205, f"Subject {subject} in context {context[1:-1]} is in read-only mode")
-    assert registry.call(method, path.format(s=subject), body).problem == refused
+    assert registry.call(method, path.format(s=subject), body).error == refused
     assert registry.get(f"/subjects/{subject}/versions").json == [1]
 
 
-def test_configuration_of_what_is_read_only_as_a_whole(registry: Registry, context: str) -> None:
+def test_readonly_mode_rejects_configuration_of_contexts(registry: Registry, context: str) -> None:
     set_mode(registry, context, "READONLY")
     message = f"Subject {context} in context {context[1:-1]} is in read-only mode"
-    assert registry.put(f"/config/{context}", {"compatibility": "NONE"}).problem == (422, 42205, message)
-    assert registry.delete(f"/contexts/{context[1:-1]}").problem == (422, 42205, message)
+    assert registry.put(f"/config/{context}", {"compatibility": "NONE"}).error == (422, 42205, message)
+    assert registry.delete(f"/contexts/{context[1:-1]}").error == (422, 42205, message)
     set_mode(registry, "", "READONLY")
     message = "Subject null in context . is in read-only mode"
-    assert registry.put("/config", {"compatibility": "NONE"}).problem == (422, 42205, message)
-    assert registry.delete("/config").problem == (422, 42205, message)
+    assert registry.put("/config", {"compatibility": "NONE"}).error == (422, 42205, message)
+    assert registry.delete("/config").error == (422, 42205, message)
 
 
-def test_what_goes_on_when_read_only(registry: Registry, context: str) -> None:
+def test_readonly_mode_permits_lookups_and_existing_schemas(registry: Registry, context: str) -> None:
     subject = f"{context}s"
     registered = registry.register(subject, STRING).json
     set_mode(registry, subject, "READONLY")
@@ -196,8 +196,8 @@ def test_what_goes_on_when_read_only(registry: Registry, context: str) -> None:
     assert registry.post(f"/subjects/{subject}", {"schema": STRING}).json["id"] == registered["id"]
     check = registry.post(f"/compatibility/subjects/{subject}/versions/latest", {"schema": INT})
     assert check.json == {"is_compatible": False}
-    # What is missing is said to be missing.
-    assert registry.delete(f"/subjects/{subject}/versions/9").problem[1] == 40402
+    # A missing version is reported as missing.
+    assert registry.delete(f"/subjects/{subject}/versions/9").error[1] == 40402
 
 
 @pytest.mark.parametrize(
@@ -208,50 +208,52 @@ def test_what_goes_on_when_read_only(registry: Registry, context: str) -> None:
         ("IMPORT", {}, "is not in read-write mode"),
     ],
 )
-def test_ids_are_for_imports(registry: Registry, context: str, mode: str, body: dict[str, Any], message: str) -> None:
+def test_ids_are_accepted_in_import_mode_only(
+    registry: Registry, context: str, mode: str, body: dict[str, Any], message: str
+) -> None:
     set_mode(registry, context, mode)
     answer = registry.post(f"/subjects/{context}s/versions", body)
-    assert answer.problem == (422, 42205, f"Subject {context}s in context {context[1:-1]} {message}")
+    assert answer.error == (422, 42205, f"Subject {context}s in context {context[1:-1]} {message}")
 
 
-def test_an_import_keeps_ids_versions_and_contents(registry: Registry, context: str) -> None:
+def test_import_keeps_ids_versions_and_contents(registry: Registry, context: str) -> None:
     subject = f"{context}s"
     set_mode(registry, context, "IMPORT")
     assert import_schema(registry, subject, USER_1, 700, 3).json["id"] == 700
-    # Neither the order of versions nor compatibility matters.
+    # Neither the order of versions nor compatibility is checked.
     assert import_schema(registry, subject, USER_INCOMPATIBLE, 500, 1).status == 200
     assert import_schema(registry, f"{context}t", USER_1, 700, 1).json["version"] == 1
     assert registry.get(f"/subjects/{subject}/versions").json == [1, 3]
     assert registry.get(f"/schemas/ids/500?subject={context}").json["schema"] == USER_INCOMPATIBLE
-    # Without a version it is the next one; the same again changes nothing, also without an id.
+    # Without a number it becomes the next version. Repeating it changes nothing, even without an id.
     assert registry.register(subject, USER_2, id=701).json["version"] == 4
     assert registry.register(subject, USER_2, id=701).json["version"] == 4
     assert registry.register(subject, USER_2).json["version"] == 4
     assert import_schema(registry, subject, USER_1, 700, 3).json["version"] == 3
     set_mode(registry, context, "READWRITE")
-    # Ids go on after the highest that came.
+    # New ids continue after the highest imported one.
     assert registry.registered(f"{context}u", STRING) == 702
 
 
-def test_an_import_is_read_leniently(registry: Registry, context: str) -> None:
+def test_imported_schemas_are_parsed_leniently(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     text = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}'
     assert import_schema(registry, f"{context}s", text, 9, 1).status == 200
-    assert import_schema(registry, f"{context}s", "{", 10, 2).problem[:2] == (422, 42201)
+    assert import_schema(registry, f"{context}s", "{", 10, 2).error[:2] == (422, 42201)
     empty = registry.post(f"/subjects/{context}s/versions", {"id": 10, "version": 2})
-    assert empty.problem == (422, 42201, "Empty schema")
+    assert empty.error == (422, 42201, "Empty schema")
 
 
-def test_an_id_has_one_content(registry: Registry, context: str) -> None:
+def test_imported_id_cannot_replace_content(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     import_schema(registry, f"{context}s", STRING, 5, 1)
     message = f"Overwrite new schema with id 5 in context {context[1:-1]} is not permitted."
-    assert import_schema(registry, f"{context}s", BYTES, 5, 2).problem == (422, 42205, message)
+    assert import_schema(registry, f"{context}s", BYTES, 5, 2).error == (422, 42205, message)
     labelled = import_schema(registry, f"{context}s", STRING, 5, 2, metadata={"properties": {"a": "b"}})
-    assert labelled.problem == (422, 42205, message)
+    assert labelled.error == (422, 42205, message)
 
 
-def test_an_import_may_bring_a_content_under_two_ids(registry: Registry, context: str) -> None:
+def test_import_may_add_a_content_with_two_ids(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     guids = {import_schema(registry, f"{context}s", STRING, 100 * n, n).json["guid"] for n in (1, 2)}
     assert len(guids) == 1
@@ -263,25 +265,25 @@ def test_an_import_may_bring_a_content_under_two_ids(registry: Registry, context
     assert [item["id"] for item in ids if item["context"] == context[1:-1]] == [100, 200, 300]
     set_mode(registry, context, "READWRITE")
     assert registry.registered(f"{context}u", STRING) == 100
-    # When the first id has gone the next one serves.
+    # After the deletion of the first id the next one is used.
     for path in (f"{context}u", f"{context}s/versions/1"):
         registry.delete(f"/subjects/{path}")
         registry.delete(f"/subjects/{path}?permanent=true")
     assert registry.registered(f"{context}u", STRING) == 200
 
 
-def test_a_version_that_is_there_is_not_replaced_by_an_import(registry: Registry, context: str) -> None:
+def test_import_does_not_replace_live_version(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     import_schema(registry, f"{context}s", STRING, 5, 1)
-    refused = import_schema(registry, f"{context}s", BYTES, 6, 1).problem
+    refused = import_schema(registry, f"{context}s", BYTES, 6, 1).error
     assert refused == (422, 42207, "Schema already registered with id 5 instead of input id 6")
     registry.delete(f"/subjects/{context}s/versions/1")
     assert import_schema(registry, f"{context}s", BYTES, 6, 1).json["id"] == 6
-    assert registry.get(f"/schemas/ids/5?subject={context}").problem[1] == 40403
+    assert registry.get(f"/schemas/ids/5?subject={context}").error[1] == 40403
 
 
-def test_what_refers_to_a_replaced_version_is_found_by_what_it_says_now(registry: Registry, context: str) -> None:
-    """And not by what it said, nor is it taken for new with each registration."""
+def test_schema_with_replaced_reference_is_found_by_its_current_content(registry: Registry, context: str) -> None:
+    """Lookup finds the current content, not the previous one, and registering it again adds no version."""
     set_mode(registry, context, "IMPORT")
     item = [{"name": "F", "subject": "target", "version": 1}]
     whole = [{"name": "L", "subject": "list", "version": 1}]
@@ -301,14 +303,14 @@ def test_what_refers_to_a_replaced_version_is_found_by_what_it_says_now(registry
         assert '"size":2' in resolved
         assert registry.post(f"{path}?deleted=true", {"schema": resolved}).json["version"] == 1
         before = registry.post(f"{path}?deleted=true", {"schema": resolved.replace('"size":2', '"size":1')})
-        assert before.problem[1] == 40403
+        assert before.error[1] == 40403
     set_mode(registry, context, "READWRITE")
     for _ in range(2):
         registry.registered(f"{context}list", listed, references=item)
         assert registry.get(f"/subjects/{context}list/versions").json == [2]
 
 
-def test_an_import_brings_back_what_was_deleted_softly(registry: Registry, context: str) -> None:
+def test_import_restores_soft_deleted_version(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     for _ in range(2):
         assert import_schema(registry, f"{context}s", STRING, 5, 1).json["version"] == 1
@@ -317,30 +319,30 @@ def test_an_import_brings_back_what_was_deleted_softly(registry: Registry, conte
         assert registry.get(f"/schemas/ids/5?subject={context}").json["deleted"] is True
 
 
-def test_only_an_empty_place_becomes_one_for_imports(registry: Registry, context: str) -> None:
+def test_import_mode_requires_an_empty_scope(registry: Registry, context: str) -> None:
     refused = (422, 42205, "Cannot import since found existing subjects")
     registry.registered(f"{context}s", STRING)
     for scope in (context, f"{context}s", ALL_CONTEXTS_SCOPE):
-        assert registry.put(f"/mode/{scope}", {"mode": "IMPORT"}).problem == refused
+        assert registry.put(f"/mode/{scope}", {"mode": "IMPORT"}).error == refused
     set_mode(registry, f"{context}other", "IMPORT")
     set_mode(registry, f"{context}s", "IMPORT", "?force=true")
-    # Once it is one, saying so again is no question.
+    # Setting IMPORT again has no precondition.
     set_mode(registry, f"{context}s", "IMPORT")
     set_mode(registry, context, "IMPORT", "?force=true")
     assert registry.get(f"/subjects/{context}s/versions").json == [1]
 
 
-def test_becoming_one_for_imports_removes_what_is_deleted_softly(registry: Registry, context: str) -> None:
+def test_import_mode_deletes_soft_deleted_versions(registry: Registry, context: str) -> None:
     schema_id = registry.registered(f"{context}s", STRING)
     registry.delete(f"/subjects/{context}s")
     set_mode(registry, context, "IMPORT")
-    assert registry.get(f"/subjects/{context}s/versions?deleted=true").problem[1] == 40401
-    assert registry.get(f"/schemas/ids/{schema_id}?subject={context}").problem[1] == 40403
+    assert registry.get(f"/subjects/{context}s/versions?deleted=true").error[1] == 40401
+    assert registry.get(f"/schemas/ids/{schema_id}?subject={context}").error[1] == 40403
     assert import_schema(registry, f"{context}s", BYTES, schema_id, 1).status == 200
 
 
 @pytest.mark.parametrize("mode", ["IMPORT", "FORWARD"])
-def test_what_is_imported_is_not_normalized(registry: Registry, context: str, mode: str) -> None:
+def test_imported_schemas_are_not_normalized(registry: Registry, context: str, mode: str) -> None:
     written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
     set_mode(registry, context if mode == "IMPORT" else ALL_CONTEXTS_SCOPE, mode)
     registry.put(f"/config/{context}", {"normalize": True})
@@ -353,48 +355,48 @@ def test_what_is_imported_is_not_normalized(registry: Registry, context: str, mo
     assert registry.register(f"{context}t", written).json["schema"].endswith('"a":2,"b":1}')
 
 
-def test_what_others_refer_to_is_not_removed_for_imports(registry: Registry, context: str) -> None:
+def test_import_mode_keeps_referenced_versions(registry: Registry, context: str) -> None:
     registry.registered(f"{context}target", '{"type":"fixed","name":"F","size":4}')
     reference = {"name": "F", "subject": "target", "version": 1}
     registry.registered(f"{context}user", '{"type":"array","items":"F"}', references=[reference])
     for subject in ("user", "target"):
         registry.delete(f"/subjects/{context}{subject}")
-    assert registry.put(f"/mode/{context}target", {"mode": "IMPORT"}).problem[1] == 42206
+    assert registry.put(f"/mode/{context}target", {"mode": "IMPORT"}).error[1] == 42206
     set_mode(registry, context, "IMPORT")
     assert registry.get(f"/subjects?subjectPrefix={context}&deleted=true").json == []
 
 
-def test_forwarding_takes_schemas_with_ids_into_what_need_not_be_empty(registry: Registry, context: str) -> None:
+def test_forward_mode_accepts_ids_in_a_nonempty_registry(registry: Registry, context: str) -> None:
     registry.registered(f"{context}s", STRING)
     set_mode(registry, ALL_CONTEXTS_SCOPE, "FORWARD")
     assert import_schema(registry, f"{context}s", USER_1, 50, 2).json["id"] == 50
     message = f"Subject {context}s in context {context[1:-1]} is not in read-write mode"
-    assert registry.register(f"{context}s", BYTES).problem == (422, 42205, message)
+    assert registry.register(f"{context}s", BYTES).error == (422, 42205, message)
     assert registry.get("/mode?defaultToGlobal=true").json == {"mode": "FORWARD"}
 
 
-def test_an_import_may_use_up_the_numbers(registry: Registry, context: str) -> None:
+def test_import_may_use_up_versions_and_ids(registry: Registry, context: str) -> None:
     highest = 2**31 - 1
     set_mode(registry, context, "IMPORT")
     assert import_schema(registry, f"{context}s", STRING, 5, highest).json["version"] == highest
-    assert registry.register(f"{context}s", BYTES, id=6).problem[:2] == (422, 42201)
+    assert registry.register(f"{context}s", BYTES, id=6).error[:2] == (422, 42201)
     assert import_schema(registry, f"{context}t", BYTES, highest, 1).json["id"] == highest
     set_mode(registry, context, "READWRITE")
     registry.put(f"/config/{context}", {"compatibility": "NONE"})
-    assert registry.register(f"{context}s", INT).problem[:2] == (422, 42201)
-    assert registry.register(f"{context}u", INT).problem[:2] == (422, 42205)
-    # What is there goes on.
+    assert registry.register(f"{context}s", INT).error[:2] == (422, 42201)
+    assert registry.register(f"{context}u", INT).error[:2] == (422, 42205)
+    # Existing schemas are still available.
     assert registry.registered(f"{context}u", STRING) == 5
     assert registry.get(f"/schemas/ids/{highest}?subject={context}&fetchMaxId=true").json["maxId"] == highest
 
 
-def test_the_lowest_id_is_zero(registry: Registry, context: str) -> None:
+def test_imported_id_may_be_zero(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     assert import_schema(registry, f"{context}s", STRING, 0, 1).json["id"] == 0
     assert registry.get(f"/schemas/ids/0?subject={context}").json["schema"] == STRING
 
 
-def test_references_of_an_import_may_be_deleted_softly(registry: Registry, context: str) -> None:
+def test_import_may_refer_to_soft_deleted_versions(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     import_schema(registry, f"{context}target", '{"type":"fixed","name":"F","size":4}', 1, 1)
     registry.delete(f"/subjects/{context}target")
@@ -402,13 +404,13 @@ def test_references_of_an_import_may_be_deleted_softly(registry: Registry, conte
     text = '{"type":"array","items":"F"}'
     assert import_schema(registry, f"{context}user", text, 2, 1, references=[reference]).status == 200
     missing = import_schema(registry, f"{context}user", text, 2, 1, references=[{**reference, "version": 2}])
-    assert missing.problem[:2] == (422, 42201)
+    assert missing.error[:2] == (422, 42201)
 
 
-def test_modes_can_be_made_immutable(tmp_path: Any) -> None:
+def test_immutable_modes_cannot_be_changed(tmp_path: Any) -> None:
     with registry_in_process(sqlite_url(tmp_path / "registry.db"), mutable_modes=False) as registry:
         refused = (422, 42205, "Mode changes are not allowed")
-        assert registry.put("/mode", {"mode": "READONLY"}).problem == refused
-        assert registry.put("/mode/s", {"mode": "READONLY"}).problem == refused
-        assert registry.delete("/mode/s").problem == refused
+        assert registry.put("/mode", {"mode": "READONLY"}).error == refused
+        assert registry.put("/mode/s", {"mode": "READONLY"}).error == refused
+        assert registry.delete("/mode/s").error == refused
         assert registry.get("/mode").json == {"mode": "READWRITE"}

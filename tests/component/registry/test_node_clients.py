@@ -1,4 +1,4 @@
-"""The registry's clients of Node, unmodified: `tests/support/node/*.cjs` run by Node's own test runner."""
+"""Unmodified Node clients of the registry: `tests/support/node/*.cjs` in Node's test runner."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def node_modules() -> Path:
 
 
 @pytest.mark.parametrize("script", ["kafkajs_client", "confluent_client"])
-def test_full_round(script: str, node_modules: Path, registry_url: str) -> None:
+def test_node_client_registers_and_reads_schemas(script: str, node_modules: Path, registry_url: str) -> None:
     run_script(script, node_modules, {"REGISTRY_URL": registry_url})
 
 
-def test_with_credentials_and_tls(node_modules: Path, start_service: Any, tmp_path: Path) -> None:
+def test_node_clients_use_credentials_and_tls(node_modules: Path, start_service: Any, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     url = secured_registry(start_service, tmp_path, authority)
     environment = {"REGISTRY_URL": url, "PASSWORD": PASSWORD, "NODE_EXTRA_CA_CERTS": str(authority.ca_file)}

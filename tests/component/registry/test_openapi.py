@@ -1,4 +1,4 @@
-"""The OpenAPI document says what there is, and nothing else."""
+"""The OpenAPI document describes exactly the existing routes, parameters and errors."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from headrace.version import VERSION
 from support.cases import all_cases
 from support.registry.registry_calls import STRING, RegistryInProcess
 
-asked: set[str] = set()
+read_parameters: set[str] = set()
 
 
 class RecordingArguments(ImmutableMultiDict[str, str]):
-    """Query parameters that remember which of them were asked for."""
+    """Query parameters that record which of them were read."""
 
     def get(self, key: Any, *more: Any, **named: Any) -> Any:
-        asked.add(key)
+        read_parameters.add(key)
         return super().get(key, *more, **named)
 
     def getlist(self, key: Any, *more: Any, **named: Any) -> Any:
-        asked.add(key)
+        read_parameters.add(key)
         return super().getlist(key, *more, **named)
 
     def __getitem__(self, key: Any) -> Any:
-        asked.add(key)
+        read_parameters.add(key)
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        asked.add(str(key))
+        read_parameters.add(str(key))
         return super().__contains__(key)
 
 
@@ -65,26 +65,26 @@ def registry(app: Flask) -> RegistryInProcess:
     return found
 
 
-def test_it_is_served_and_valid(registry: RegistryInProcess) -> None:
+def test_document_is_served_and_valid(registry: RegistryInProcess) -> None:
     answer = registry.get("/openapi.json")
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json == document(VERSION)
     OpenAPIV31SpecValidator(answer.json).validate()
 
 
-def test_it_has_every_route_and_method_and_no_other(app: Flask) -> None:
+def test_document_has_exactly_the_routes_and_methods(app: Flask) -> None:
     routes = {
         (method, route_label(rule.rule))
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
     documented = {(operation.method, operation.path) for operation in OPERATIONS}
-    # What is left of calls in a context that cannot be; those in one that can are the other server of the document.
+    # The remaining routes reject calls in contexts; calls in a valid context are the document's other server.
     assert {route for route in routes - documented if route[1] != "/contexts/{context}/{_rest}"} == set()
     assert documented - routes == set()
 
 
-def test_names_are_unique_and_all_are_used() -> None:
+def test_names_are_unique_and_used() -> None:
     names = [operation.name for operation in OPERATIONS]
     assert len(names) == len(set(names))
     assert {name for operation in OPERATIONS for name in operation.query} == set(QUERY)
@@ -93,7 +93,7 @@ def test_names_are_unique_and_all_are_used() -> None:
     assert set(SCHEMAS) - used == set()
 
 
-def test_every_error_code_is_in_words() -> None:
+def test_every_error_code_has_a_description() -> None:
     answered = {code for status, code in ERROR_CODES.values() if status != 403}
     assert {code for code in ERROR_TEXTS if code > 1000} == answered
     assert {code for operation in OPERATIONS for code in operation.errors} == set(ERROR_TEXTS)
@@ -109,7 +109,7 @@ BODIES: dict[str, Any] = {
 VALUES = {"subject": "a", "version": "1", "id": "1", "context": ".none"}
 
 
-def test_it_has_every_query_parameter_and_no_other(registry: RegistryInProcess) -> None:
+def test_document_has_exactly_the_query_parameters(registry: RegistryInProcess) -> None:
     with all_cases() as case:
         for operation in OPERATIONS:
             with case(f"{operation.method} {operation.path}"):
@@ -127,8 +127,8 @@ def test_it_has_every_query_parameter_and_no_other(registry: RegistryInProcess) 
                 registry.put("/mode/a", {"mode": "READWRITE"})
                 path = operation.path.format(**values)
                 query = "?key=k&value=v" if operation.path.endswith("/metadata") else ""
-                asked.clear()
+                read_parameters.clear()
                 answer = registry.call(operation.method, path + query, BODIES.get(operation.body))
                 assert answer.status in (200, 204), answer.text
-                # Right of access is asked of these by `registry.api.access`, which is not installed here.
-                assert asked == set(operation.query)
+                # Permissions are required by `registry.api.access`, which is not installed here.
+                assert read_parameters == set(operation.query)

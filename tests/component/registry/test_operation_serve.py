@@ -1,4 +1,4 @@
-"""Access, TLS, metrics and the access log of a served registry with several worker processes."""
+"""Access control, TLS, metrics and the access log of a served registry with several workers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) 
 
 
 @pytest.mark.servers
-def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> None:
+def test_cached_responses_are_served_to_authorized_users_only(served: Served) -> None:
     path = "/subjects/team-a/versions/latest"
     for _ in range(10):
         assert served.registry.call("GET", path, headers=basic("team")).status == 200
@@ -80,24 +80,24 @@ def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> No
 
 
 @pytest.mark.servers
-def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served: Served) -> None:
-    """By id too, although that rests on which subjects use the schema."""
+def test_cache_serves_users_with_permission_for_some_subjects(served: Served) -> None:
+    """Also by id, although the response depends on which subjects use the schema."""
     path = "/schemas/ids/1"
     for _ in range(20):
         assert served.registry.call("GET", path, headers=basic("team")).status == 200
     deadline = time.monotonic() + 60
-    kept = 0.0
-    while not kept and time.monotonic() < deadline:
-        kept = sum(
+    cached = 0.0
+    while not cached and time.monotonic() < deadline:
+        cached = sum(
             sample.value
             for sample in samples(served)
             if sample.labels.get("route") == "/schemas/ids/{id}" and sample.labels.get("cached") == "true"
         )
-    assert kept
+    assert cached
 
 
 @pytest.mark.servers
-def test_who_is_refused_is_told_before_the_body_and_can_go_on_after_it(served: Served) -> None:
+def test_unauthorized_request_is_rejected_before_its_body_and_keeps_its_connection(served: Served) -> None:
     body = b" " * 3_000_000
     connection = http.client.HTTPConnection(served.registry.host, served.registry.port, timeout=60)
     try:
@@ -122,7 +122,7 @@ def samples(served: Served) -> list[Any]:
 
 
 def requests_counted(served: Served) -> dict[tuple[str, str, str], int]:
-    """By method, route and status, kept or not."""
+    """Requests by method, route and status, cached or not."""
     found: dict[tuple[str, str, str], int] = {}
     for sample in samples(served):
         if sample.name == "headrace_registry_requests_total":
@@ -136,20 +136,20 @@ def workers_counted(served: Served) -> int:
 
 
 @pytest.mark.servers
-def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
+def test_metrics_count_requests_of_all_workers(served: Served) -> None:
     deadline = time.monotonic() + 60
     while workers_counted(served) != WORKERS and time.monotonic() < deadline:
         time.sleep(0.05)
     assert workers_counted(served) == WORKERS
     before = requests_counted(served)
     for _ in range(50):
-        # Each call is a connection of its own, which any worker may get.
+        # Each call has its own connection, which any worker may accept.
         assert served.registry.call("GET", "/subjects/team-a/versions", headers=basic("root")).status == 200
     assert served.registry.call("GET", "/subjects/team-a/versions").status == 401
     route = "/subjects/{subject}/versions"
     deadline = time.monotonic() + 60
     rows: list[int] = []
-    # An answer is counted when it has been sent, and may be there a little earlier than its count.
+    # A response is counted after it was sent, so the client may have it before it is counted.
     while rows != [50, 1] and time.monotonic() < deadline:
         after = requests_counted(served)
         rows = [after.get(key, 0) - before.get(key, 0) for key in (("GET", route, "200"), ("GET", route, "401"))]
@@ -162,14 +162,14 @@ def workers_of(served: Served) -> set[int]:
 
 @pytest.mark.servers
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
-def test_counts_outlive_a_killed_worker(served: Served) -> None:
+def test_counts_survive_a_killed_worker(served: Served) -> None:
     before = requests_counted(served)
     workers = workers_of(served)
     os.kill(min(workers), signal.SIGKILL)
     deadline = time.monotonic() + 60
     while (not workers_of(served) - workers or len(workers_of(served)) < WORKERS) and time.monotonic() < deadline:
         time.sleep(0.05)
-    # Whichever worker answers, and as soon as the new one counts.
+    # Whichever worker responds, and as soon as the new one counts.
     for _ in range(20):
         after = requests_counted(served)
         assert all(after[key] >= number for key, number in before.items())
@@ -179,7 +179,7 @@ def test_counts_outlive_a_killed_worker(served: Served) -> None:
 
 
 @pytest.mark.servers
-def test_the_log_names_users_and_no_secret(served: Served) -> None:
+def test_access_log_has_users_and_no_credentials(served: Served) -> None:
     served.registry.call("GET", "/subjects/team-a%2Fx?deleted=true", headers=basic("team"))
     deadline = time.monotonic() + 60
     found: list[dict[str, Any]] = []
@@ -193,7 +193,7 @@ def test_the_log_names_users_and_no_secret(served: Served) -> None:
 
 
 @pytest.mark.servers
-def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served: Served) -> None:
+def test_removed_user_is_rejected_without_a_restart(served: Served) -> None:
     path = "/subjects/team-a/versions"
     assert served.registry.call("GET", path, headers=basic("team")).status == 200
     text = served.users.read_text()
@@ -202,7 +202,7 @@ def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served:
         new.write_text("\n".join(line for line in text.splitlines() if "team" not in line))
         new.replace(served.users)
         deadline = time.monotonic() + 60
-        # Every worker looks at the file for itself.
+        # Every worker reads the file separately.
         unknown = 0
         while unknown < 20 and time.monotonic() < deadline:
             unknown = unknown + 1 if served.registry.call("GET", path, headers=basic("team")).status == 401 else 0
@@ -212,7 +212,9 @@ def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served:
         served.users.write_text(text)
 
 
-def test_a_line_for_the_users_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_command_prints_a_line_for_the_users_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("wonder\n"))
     assert main(["registry", "user", "alice"]) == 0
     kind, name, text = capsys.readouterr().out.split()
@@ -225,7 +227,9 @@ def test_a_line_for_the_users_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 @pytest.mark.timeout(60)
-def test_an_open_registry_is_refused_to_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_registry_without_users_does_not_listen_on_the_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "0.0.0.0:0"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("headrace: registry.listen is 0.0.0.0:0") and error.count("\n") == 1
@@ -242,7 +246,7 @@ def test_an_open_registry_is_refused_to_a_network(tmp_path: Path, capsys: pytest
         ({"tls_certificate": "/nonexistent/pem"}, r"registry\.tls_certificate /nonexistent/pem"),
     ],
 )
-def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], named: str) -> None:
+def test_invalid_settings_prevent_the_start(settings: dict[str, Any], named: str) -> None:
     wanted = RegistrySettings(**settings)
     with pytest.raises(CommandError, match=named):
         check_access(wanted)
@@ -258,11 +262,11 @@ def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], named
         {"listen": Address("0.0.0.0", 0), "allow_unauthenticated_from": "network"},
     ],
 )
-def test_where_a_registry_without_users_may_listen(settings: dict[str, Any]) -> None:
+def test_registry_without_users_may_listen_on_these_addresses(settings: dict[str, Any]) -> None:
     check_access(RegistrySettings(**settings))
 
 
-def test_passwords_in_clear_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_users_without_tls_cause_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "users").write_text(users_text())
     check_access(RegistrySettings(listen=Address("0.0.0.0", 0), users=str(tmp_path / "users")))
     [record] = caplog.records
@@ -270,7 +274,7 @@ def test_passwords_in_clear_are_warned_of(tmp_path: Path, caplog: pytest.LogCapt
 
 
 @pytest.mark.servers
-def test_tls(tmp_path: Path, start_service: Any) -> None:
+def test_registry_serves_tls(tmp_path: Path, start_service: Any) -> None:
     authority = Authority(tmp_path / "pki")
     certificate, key = authority.certificate("server")
     certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
@@ -288,7 +292,7 @@ def test_tls(tmp_path: Path, start_service: Any) -> None:
 
 
 def served_certificate(port: int) -> bytes:
-    """Nothing when the worker that took the connection has ended."""
+    """Empty if the worker that accepted the connection has ended."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -303,17 +307,17 @@ def certificate_in(path: Path) -> bytes:
 
 
 @pytest.mark.servers
-def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_service: Any) -> None:
+def test_renewed_certificate_is_served_after_sighup(tmp_path: Path, start_service: Any) -> None:
     authority = Authority(tmp_path / "pki")
     certificates = {name: authority.certificate(name) for name in ("first", "second")}
     links = [tmp_path / name for name in ("live.pem", "live.key")]
 
-    def lead_to(*targets: Path) -> None:
+    def link_to(*targets: Path) -> None:
         for link, target in zip(links, targets, strict=True):
             link.unlink(missing_ok=True)
             link.symlink_to(target)
 
-    lead_to(*certificates["first"])
+    link_to(*certificates["first"])
     service = start_service(
         *("headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"),
         environment={
@@ -323,8 +327,8 @@ def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_se
     )
     port = int(service.addresses["registry"].rpartition(":")[2])
     deadline = time.monotonic() + 60
-    # A key that is another's is told of, and changes nothing.
-    lead_to(certificates["second"][0], certificates["first"][1])
+    # A key of another certificate is logged and changes nothing.
+    link_to(certificates["second"][0], certificates["first"][1])
     service.process.send_signal(signal.SIGHUP)
     while (
         not any(" ERROR headrace.registry.api.server: " in line for line in service.errors)
@@ -332,10 +336,10 @@ def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_se
     ):
         time.sleep(0.05)
     assert served_certificate(port) == certificate_in(certificates["first"][0])
-    lead_to(*certificates["second"])
+    link_to(*certificates["second"])
     service.process.send_signal(signal.SIGHUP)
     found = b""
-    # While both workers listen, either may answer.
+    # Either worker may respond while both listen.
     while found != certificate_in(certificates["second"][0]) and time.monotonic() < deadline:
         found = served_certificate(port)
         time.sleep(0.05)
@@ -344,7 +348,7 @@ def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_se
     assert service.process.wait(60) == 0
 
 
-def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:
+def test_encrypted_and_foreign_keys_are_rejected(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.certificate("server", key_password="open sesame")
     with pytest.raises(CommandError, match=str(key)):

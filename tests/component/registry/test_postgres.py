@@ -1,4 +1,4 @@
-"""The registry on PostgreSQL as several server processes, fifty clients on each: what they leave is whole, always."""
+"""Several server processes on PostgreSQL with fifty clients each always leave a consistent database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from support.memory_directory import memory_parent
 from support.processes import kill_with_children
 from support.registry.migrated_databases import PostgresTemplate
-from support.registry.registry_calls import STRING, Answer, Registry
+from support.registry.registry_calls import STRING, Registry, RestResponse
 from support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -37,13 +37,13 @@ def serve(start_service: StartService, url: str, directory: Path, *arguments: st
     return start_service(
         *("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir", str(directory)),
         *arguments,
-        # Not as an argument, since that is shown to every user of the machine.
+        # Command-line arguments are visible to all users of the machine.
         environment={"HEADRACE__REGISTRY__DATABASE_URL": url},
     )
 
 
-def prepared(server: PostgresServer) -> str:
-    """The URL of a database with the registry's tables."""
+def new_migrated_database(server: PostgresServer) -> str:
+    """The URL of a migrated database."""
     from headrace.registry.storage.database import Database
 
     url = server.new_database()
@@ -59,8 +59,8 @@ class Cluster:
     server: PostgresServer
     database: str
 
-    def at_once(self, work: Callable[[Registry, int], T], clients: int = CLIENTS * PROCESSES) -> list[T]:
-        """Fifty clients on each process, all beginning at the same time; the number tells them apart."""
+    def run_concurrently(self, work: Callable[[Registry, int], T], clients: int = CLIENTS * PROCESSES) -> list[T]:
+        """Runs fifty numbered clients on each process, which start together."""
         barrier = threading.Barrier(clients)
 
         def run(number: int) -> T:
@@ -73,33 +73,33 @@ class Cluster:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         return self.server.execute(statement, self.database)
 
-    def require_whole(self) -> None:
-        require_whole(self.rows)
+    def require_consistent(self) -> None:
+        require_consistent(self.rows)
 
 
-HALF_STATES = {
+INCONSISTENCIES = {
     "schemas that no version uses": "SELECT s.id FROM schemas s LEFT JOIN versions v ON v.schema_key = s.row_key "
     "WHERE v.version IS NULL",
     "subjects without versions": "SELECT name FROM subjects s LEFT JOIN versions v ON v.subject_id = s.id "
     "WHERE v.version IS NULL",
-    "ids that the counter would give again": "SELECT s.context, s.id FROM schemas s LEFT JOIN contexts c "
+    "ids that the counter would assign again": "SELECT s.context, s.id FROM schemas s LEFT JOIN contexts c "
     "ON c.name = s.context WHERE c.next_id IS NULL OR c.next_id <= s.id",
     "contents with two ids in a context": "SELECT context, fingerprint FROM schemas "
     "GROUP BY context, fingerprint HAVING count(*) > 1",
-    "references to what is not there": "SELECT r.target, r.version FROM schema_references r LEFT JOIN subjects s "
+    "references to missing versions": "SELECT r.target, r.version FROM schema_references r LEFT JOIN subjects s "
     "ON s.name = r.target LEFT JOIN versions v ON v.subject_id = s.id AND v.version = r.version "
     "WHERE v.version IS NULL",
     "live schemas that refer to deleted ones": "SELECT r.target, r.version FROM schema_references r "
     "JOIN subjects s ON s.name = r.target JOIN versions v ON v.subject_id = s.id AND v.version = r.version "
     "JOIN versions u ON u.schema_key = r.schema_key WHERE v.deleted AND NOT u.deleted",
-    "versions that outran the subject's revision": "SELECT s.name FROM subjects s JOIN versions v "
+    "more versions than the subject's revision": "SELECT s.name FROM subjects s JOIN versions v "
     "ON v.subject_id = s.id GROUP BY s.name, s.revision HAVING count(*) > s.revision",
 }
-"""Queries that answer with no row, whatever happened."""
+"""Queries without rows in every consistent database."""
 
 
-def require_whole(rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
-    assert {name: found for name, query in HALF_STATES.items() if (found := rows(query))} == {}
+def require_consistent(rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
+    assert {name: found for name, query in INCONSISTENCIES.items() if (found := rows(query))} == {}
 
 
 @pytest.fixture(scope="module")
@@ -118,56 +118,60 @@ def cluster(
         assert [line for line in service.errors if " ERROR " in line] == []
 
 
-def refused(answers: list[Answer]) -> list[str]:
+def errors_of(answers: list[RestResponse]) -> list[str]:
     return [answer.text for answer in answers if answer.status != 200]
 
 
-def test_the_same_schema_under_one_subject(cluster: Cluster) -> None:
-    answers = cluster.at_once(lambda registry, _: registry.register("same", fixed("same")))
-    assert refused(answers) == []
+def test_same_schema_under_one_subject_gets_one_id_and_version(cluster: Cluster) -> None:
+    answers = cluster.run_concurrently(lambda registry, _: registry.register("same", fixed("same")))
+    assert errors_of(answers) == []
     assert len({(answer.json["id"], answer.json["version"]) for answer in answers}) == 1
     assert cluster.registries[0].get("/subjects/same/versions").json == [1]
-    cluster.require_whole()
+    cluster.require_consistent()
 
 
-def test_the_same_schema_under_many_subjects_and_in_contexts(cluster: Cluster) -> None:
+def test_same_schema_gets_one_id_per_context(cluster: Cluster) -> None:
     contexts = ("", ":.a:", ":.b:")
-    answers = cluster.at_once(lambda r, number: r.register(f"{contexts[number % 3]}spread-{number}", fixed("spread")))
-    assert refused(answers) == []
+    answers = cluster.run_concurrently(
+        lambda r, number: r.register(f"{contexts[number % 3]}spread-{number}", fixed("spread"))
+    )
+    assert errors_of(answers) == []
     assert {answer.json["version"] for answer in answers} == {1}
     for context in range(3):
         assert len({answer.json["id"] for number, answer in enumerate(answers) if number % 3 == context}) == 1
     assert set(cluster.registries[1].get("/contexts").json) >= {".", ".a", ".b"}
-    cluster.require_whole()
+    cluster.require_consistent()
 
 
-def test_different_schemas_under_one_subject(cluster: Cluster) -> None:
-    answers = cluster.at_once(lambda registry, number: registry.register("different", fixed(number)))
-    assert refused(answers) == []
+def test_different_schemas_under_one_subject_get_consecutive_versions(cluster: Cluster) -> None:
+    answers = cluster.run_concurrently(lambda registry, number: registry.register("different", fixed(number)))
+    assert errors_of(answers) == []
     total = len(answers)
     assert len({answer.json["id"] for answer in answers}) == total
     assert sorted(answer.json["version"] for answer in answers) == list(range(1, total + 1))
     assert cluster.registries[2].get("/subjects/different/versions").json == list(range(1, total + 1))
-    cluster.require_whole()
+    cluster.require_consistent()
 
 
-def test_new_schemas_under_new_subjects(cluster: Cluster) -> None:
-    answers = cluster.at_once(lambda registry, number: registry.register(f"own-{number}", fixed(f"own-{number}")))
-    assert refused(answers) == []
+def test_new_schemas_under_new_subjects_get_different_ids(cluster: Cluster) -> None:
+    answers = cluster.run_concurrently(
+        lambda registry, number: registry.register(f"own-{number}", fixed(f"own-{number}"))
+    )
+    assert errors_of(answers) == []
     assert len({answer.json["id"] for answer in answers}) == len(answers)
-    cluster.require_whole()
+    cluster.require_consistent()
 
 
-def test_of_many_incompatible_changes_one_is_first(cluster: Cluster) -> None:
+def test_one_of_many_incompatible_schemas_is_registered(cluster: Cluster) -> None:
     texts = [STRING, '"int"', '"boolean"', '{"type":"fixed","name":"F","size":1}', '{"type":"array","items":"int"}']
-    answers = cluster.at_once(lambda registry, number: registry.register("first", texts[number % len(texts)]))
+    answers = cluster.run_concurrently(lambda registry, number: registry.register("first", texts[number % len(texts)]))
     assert {answer.status for answer in answers} == {200, 409}
     assert len({answer.json["id"] for answer in answers if answer.status == 200}) == 1
     assert cluster.registries[3].get("/subjects/first/versions").json == [1]
 
 
-def test_references_and_the_delete_of_their_target(cluster: Cluster) -> None:
-    """Either schemas that refer to it are there and the target stays, or it went and they are refused."""
+def test_reference_or_deletion_of_its_target_succeeds(cluster: Cluster) -> None:
+    """Either the target stays and schemas refer to it, or it is deleted and they are rejected."""
     outcomes: Counter[str] = Counter()
     for round_number in range(6):
         target, name = f"target-{round_number}", f"T{round_number}"
@@ -180,16 +184,16 @@ def test_references_and_the_delete_of_their_target(cluster: Cluster) -> None:
             text = f'{{"type":"array","items":"{name}","of":{number % 4}}}'
             return "register", registry.register(f"user-{target}-{number}", text, references=references).status
 
-        results = cluster.at_once(work, clients=CLIENTS)
+        results = cluster.run_concurrently(work, clients=CLIENTS)
         assert {status for _, status in results} <= {200, 404, 422}
         assert (("delete", 200) in results) != (("register", 200) in results)
         outcomes["deleted" if ("delete", 200) in results else "referred to"] += 1
-        cluster.require_whole()
+        cluster.require_consistent()
     print(f"targets: {dict(outcomes)}")
 
 
-def test_everything_at_once(cluster: Cluster) -> None:
-    """Registrations, references, both deletes, configuration and reads, on few subjects, from everywhere."""
+def test_random_concurrent_operations_keep_database_consistent(cluster: Cluster) -> None:
+    """Registrations, references, both kinds of deletions, configuration and reads on few subjects, from all clients."""
     seed = random.randrange(2**32)
     print(f"seed: {seed}")
     subjects = ["m-0", "m-1", ":.c:m-0", ":.c:m-1"]
@@ -206,7 +210,7 @@ def test_everything_at_once(cluster: Cluster) -> None:
                 raise AssertionError(f"{kind} {subject}: {answer.text}")
         return statuses
 
-    def act(registry: Registry, chance: random.Random, subject: str, kind: str) -> Answer:
+    def act(registry: Registry, chance: random.Random, subject: str, kind: str) -> RestResponse:
         content = chance.randrange(12)
         permanent = chance.choice(["", "?permanent=true"])
         match kind:
@@ -227,11 +231,11 @@ def test_everything_at_once(cluster: Cluster) -> None:
                 return registry.post(f"/subjects/{subject}", {"schema": fixed(f"mixed-{content}")})
         return registry.get("/subjects?deleted=true")
 
-    counted = sum(cluster.at_once(work, clients=CLIENTS), Counter())
+    counted = sum(cluster.run_concurrently(work, clients=CLIENTS), Counter())
     print(f"answers: {dict(counted)}")
     assert set(counted) <= {200, 404, 409, 422}
     assert counted[200] > 0
-    cluster.require_whole()
+    cluster.require_consistent()
     for subject in subjects:
         versions = cluster.registries[0].get(f"/subjects/{subject}/versions?deleted=true")
         for version in versions.json if versions.status == 200 else []:
@@ -246,13 +250,13 @@ def own_server() -> Iterator[PostgresServer]:
     server.remove()
 
 
-def test_a_restart_of_postgres_costs_no_error_afterwards(
+def test_requests_succeed_after_a_restart_of_postgres(
     own_server: PostgresServer, start_service: StartService, tmp_path: Path
 ) -> None:
-    registry = Registry(serve(start_service, prepared(own_server), tmp_path).addresses["registry"])
+    registry = Registry(serve(start_service, new_migrated_database(own_server), tmp_path).addresses["registry"])
     schema_id = registry.registered("s", STRING)
     assert registry.get("/readyz").status == 200
-    # Several connections, each of which is broken afterwards.
+    # Several connections, all of which will break.
     with ThreadPoolExecutor(8) as pool:
         assert {answer.status for answer in pool.map(lambda n: registry.register(f"s-{n}", fixed(n)), range(16))} == {
             200
@@ -266,14 +270,14 @@ def test_a_restart_of_postgres_costs_no_error_afterwards(
     own_server.start()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: registry.register(f"t-{n}", fixed(n)), range(16)))
-    assert refused(answers) == []
+    assert errors_of(answers) == []
     assert registry.get("/readyz").status == 200
     assert registry.registered("s", STRING) == schema_id
     assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
 
 
 class Writers:
-    """Clients that register and delete until they are told to end; they remember what was acknowledged."""
+    """Clients that register and delete until they are stopped, and remember all acknowledged registrations."""
 
     def __init__(self, registries: list[Registry], clients: int = 12) -> None:
         self.acknowledged: dict[str, int] = {}
@@ -292,7 +296,7 @@ class Writers:
             name = f"{client % 4}.{client}.{number}"
             try:
                 answer = registry.register(f"w-{client % 4}", fixed(name))
-                # A subject that comes and goes, so that deletions are under way too.
+                # A subject that is created and deleted, so that deletions are in progress too.
                 registry.register(f"gone-{client % 2}", fixed(client))
                 registry.delete(f"/subjects/gone-{client % 2}")
                 registry.delete(f"/subjects/gone-{client % 2}?permanent=true")
@@ -306,7 +310,7 @@ class Writers:
                 time.sleep(0.02)
 
     def wait_for(self, more: int) -> None:
-        """Until so many more registrations were acknowledged."""
+        """Waits until this number of further registrations was acknowledged."""
         wanted, deadline = len(self.acknowledged) + more, time.monotonic() + 60
         while len(self.acknowledged) < wanted:
             assert time.monotonic() < deadline, dict(self.statuses)
@@ -318,7 +322,7 @@ class Writers:
             thread.join(60)
 
 
-def require_kept(registry: Registry, acknowledged: dict[str, int]) -> None:
+def require_acknowledged(registry: Registry, acknowledged: dict[str, int]) -> None:
     for name, schema_id in acknowledged.items():
         assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == fixed(name)
         found = registry.post(f"/subjects/w-{name.partition('.')[0]}", {"schema": fixed(name)})
@@ -330,11 +334,11 @@ def require_kept(registry: Registry, acknowledged: dict[str, int]) -> None:
 
 
 @pytest.mark.fault
-def test_killed_postgres_leaves_no_half_state(
+def test_killed_postgres_leaves_a_consistent_database(
     own_server: PostgresServer, start_service: StartService, tmp_path: Path
 ) -> None:
-    """`kill -9` of the database in the middle of registrations: what was acknowledged is there, and it goes on."""
-    url = prepared(own_server)
+    """After `kill -9` of the database during registrations all acknowledged ones exist, and requests succeed again."""
+    url = new_migrated_database(own_server)
     services = [serve(start_service, url, tmp_path / str(number)) for number in range(2)]
     registries = [Registry(service.addresses["registry"]) for service in services]
     writers = Writers(registries)
@@ -347,16 +351,16 @@ def test_killed_postgres_leaves_no_half_state(
         writers.wait_for(30)
     finally:
         writers.end()
-    require_kept(registries[0], writers.acknowledged)
-    require_whole(lambda query: own_server.execute(query, url.rpartition("/")[2]))
+    require_acknowledged(registries[0], writers.acknowledged)
+    require_consistent(lambda query: own_server.execute(query, url.rpartition("/")[2]))
     assert set(writers.statuses) <= {200, 500}
 
 
 @pytest.mark.fault
-def test_killed_server_process_leaves_no_half_state(
+def test_killed_registry_leaves_a_consistent_database(
     postgres_server: PostgresServer, postgres_template: PostgresTemplate, start_service: StartService, tmp_path: Path
 ) -> None:
-    """`kill -9` of a registry in the middle of registrations holds nobody up and leaves nothing by halves."""
+    """After `kill -9` of a registry during registrations other processes continue and the database is consistent."""
     url = postgres_template.copy()
     stays = Registry(serve(start_service, url, tmp_path / "stays").addresses["registry"])
     acknowledged: dict[str, int] = {}
@@ -371,8 +375,8 @@ def test_killed_server_process_leaves_no_half_state(
             writers.end()
         acknowledged.update(writers.acknowledged)
         for name in list(acknowledged):
-            # The names are used again by the next round: the same schemas, which keep their ids.
+            # The next round uses the names again, for the same schemas, which keep their ids.
             assert stays.get(f"/schemas/ids/{acknowledged[name]}").json["schema"] == fixed(name)
         assert set(writers.statuses) <= {200}
-    require_kept(stays, acknowledged)
-    require_whole(lambda query: postgres_server.execute(query, url.rpartition("/")[2]))
+    require_acknowledged(stays, acknowledged)
+    require_consistent(lambda query: postgres_server.execute(query, url.rpartition("/")[2]))

@@ -1,4 +1,4 @@
-"""What PostgreSQL may do to a registry short of ending: broken connections, waits, refusals."""
+"""Failures of PostgreSQL without an end of the server: broken connections, waits, rejected statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import engines
 from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from headrace.registry.storage.models import STATE_ID
-from headrace.registry.storage.repository import WriteConflict, IdRequest, Repository
+from headrace.registry.storage.repository import IdRequest, Repository, WriteConflict
 from support.registry.migrated_databases import PostgresTemplate
 from support.registry.registry_calls import STRING, RegistryInProcess, registry_in_process
 from support.servers.postgres_server import PostgresServer
@@ -38,7 +38,7 @@ def database(url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def break_connections(postgres_server: PostgresServer, url: str) -> Callable[[], None]:
-    """Ends every connection to the database from the server's side."""
+    """Closes every connection to the database from the server's side."""
     name = url.rpartition("/")[2]
     query = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
     return lambda: postgres_server.execute(query) and None
@@ -49,7 +49,7 @@ def bump(repository: Repository) -> int:
     return repository.revision().number
 
 
-def test_broken_connections_are_made_again(database: Database, break_connections: Callable[[], None]) -> None:
+def test_broken_connections_are_replaced(database: Database, break_connections: Callable[[], None]) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: database.read(Repository.revision), range(40))) == {1}
         for round_number in range(3):
@@ -62,9 +62,7 @@ def test_broken_connections_are_made_again(database: Database, break_connections
             assert expected == round_number + 1
 
 
-def test_a_connection_that_breaks_in_the_middle_of_a_write(
-    database: Database, break_connections: Callable[[], None]
-) -> None:
+def test_write_is_repeated_after_a_broken_connection(database: Database, break_connections: Callable[[], None]) -> None:
     tried: list[int] = []
 
     def work(repository: Repository) -> int:
@@ -74,14 +72,14 @@ def test_a_connection_that_breaks_in_the_middle_of_a_write(
             break_connections()
         return bump(repository)
 
-    assert database.write(work) == 3  # the first attempt's changes are gone
+    assert database.write(work) == 3  # the first attempt was rolled back
     assert tried == [2, 2]
 
 
-def test_questions_whose_connection_breaks_every_time(
+def test_read_fails_after_repeatedly_broken_connections(
     database: Database, break_connections: Callable[[], None]
 ) -> None:
-    """They changed nothing, and the answer does not say that they might have."""
+    """A read changes nothing, so its error does not say that a change may have been made."""
 
     def work(repository: Repository) -> int:
         break_connections()
@@ -105,29 +103,29 @@ def break_at_commit(database: Database, break_connections: Callable[[], None]) -
     sa.event.listen(database._engine, "commit", on_commit)
 
 
-def test_a_connection_that_breaks_at_the_commit(database: Database, break_connections: Callable[[], None]) -> None:
-    """Whether it was committed cannot be known, so it is not done again behind the caller's back."""
+def test_write_is_not_repeated_after_a_broken_commit(database: Database, break_connections: Callable[[], None]) -> None:
+    """The commit may have happened, so the write is not repeated automatically."""
     break_at_commit(database, break_connections)
     with pytest.raises(ConnectionLost) as caught:
         database.write(bump)
     assert caught.value.is_outcome_unknown
     assert database.write(bump) == 2
     break_at_commit(database, break_connections)
-    with pytest.raises(WriteConflict):  # whoever decides again sees what came of it
+    with pytest.raises(WriteConflict):  # a repeated decision sees the result
         database.write(bump, attempts=1)
 
 
-def test_a_registration_outlives_the_loss_of_its_connection(
+def test_registration_succeeds_after_a_broken_commit(
     url: str, break_connections: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Database] = []
     made = Database.__init__
 
-    def noted(self: Database, *args: str, **kwargs: int) -> None:
+    def recorded(self: Database, *args: str, **kwargs: int) -> None:
         made(self, *args, **kwargs)  # type: ignore[arg-type]
         opened.append(self)
 
-    monkeypatch.setattr(Database, "__init__", noted)
+    monkeypatch.setattr(Database, "__init__", recorded)
     target = '{"type":"fixed","name":"T","size":4}'
     user = '{"type":"array","items":"T"}'
     references = [{"name": "T", "subject": "s", "version": 1}]
@@ -142,24 +140,24 @@ def test_a_registration_outlives_the_loss_of_its_connection(
         assert registry.get("/subjects/s/versions/1/referencedby").json == [answer.json["id"]]
 
 
-def test_waits_are_bounded(url: str, database: Database) -> None:
-    impatient = Database(f"{url}?options=-c%20statement_timeout%3D200")
+def test_wait_for_a_row_lock_is_limited(url: str, database: Database) -> None:
+    short_timeout = Database(f"{url}?options=-c%20statement_timeout%3D200")
     with psycopg.connect(url) as other:
         other.execute("SELECT revision FROM registry_state WHERE id = %s FOR UPDATE", (STATE_ID,))
         with pytest.raises(StoreError) as refused:
-            impatient.write(bump)
+            short_timeout.write(bump)
         assert isinstance(refused.value.__cause__, sa.exc.DBAPIError)
         assert isinstance(refused.value.__cause__.orig, psycopg.errors.QueryCanceled)
-    assert impatient.write(bump) == 2
-    impatient.close()
+    assert short_timeout.write(bump) == 2
+    short_timeout.close()
 
 
-def test_migrations_take_the_time_they_need(postgres_server: PostgresServer) -> None:
+def test_migration_ignores_statement_timeout(postgres_server: PostgresServer) -> None:
     url = postgres_server.new_database()
-    impatient = Database(f"{url}?options=-c%20statement_timeout%3D100")
+    short_timeout = Database(f"{url}?options=-c%20statement_timeout%3D100")
     with psycopg.connect(url, autocommit=True) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
-        upgraded = pool.submit(impatient.upgrade)
+        upgraded = pool.submit(short_timeout.upgrade)
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND now() - query_start > '300ms'"
         )
@@ -167,35 +165,38 @@ def test_migrations_take_the_time_they_need(postgres_server: PostgresServer) -> 
             time.sleep(0.02)
         other.execute("SELECT pg_advisory_unlock(%s)", (MIGRATION_LOCK,))
         upgraded.result(60)
-    impatient.check()
-    impatient.close()
+    short_timeout.check()
+    short_timeout.close()
 
 
-def test_waits_for_a_connection_are_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_a_connection_is_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "POSTGRES_CONNECTION_WAIT_S", 0.2)
-    narrow = Database(url, connections=1)
+    one_connection = Database(url, connections=1)
 
     def both(_: Repository) -> int:
-        return narrow.read(Repository.revision)
+        return one_connection.read(Repository.revision)
 
     with pytest.raises(StoreError) as refused:
-        narrow.read(both)
+        one_connection.read(both)
     assert isinstance(refused.value.__cause__, sa.exc.TimeoutError)
-    assert narrow.read(Repository.revision) == 1
-    narrow.close()
+    assert one_connection.read(Repository.revision) == 1
+    one_connection.close()
 
 
-def test_a_read_sees_one_state_from_beginning_to_end(database: Database) -> None:
+def test_read_sees_one_snapshot(database: Database) -> None:
     def work(repository: Repository) -> tuple[list[str], list[str], int]:
         before = repository.contexts()
         database.write(lambda other: (other.list_context(".late"), other.bump_revision()))
         return before, repository.contexts(), repository.revision().number
 
     assert database.read(work) == (["."], ["."], 1)
-    assert database.read(lambda repository: (repository.contexts(), repository.revision().number)) == ([".", ".late"], 2)
+    assert database.read(lambda repository: (repository.contexts(), repository.revision().number)) == (
+        [".", ".late"],
+        2,
+    )
 
 
-def test_a_database_that_only_reads(postgres_server: PostgresServer, database: Database, url: str) -> None:
+def test_read_only_database_rejects_writes(postgres_server: PostgresServer, database: Database, url: str) -> None:
     """As a standby does."""
     name = url.rpartition("/")[2]
     postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -209,20 +210,20 @@ def test_a_database_that_only_reads(postgres_server: PostgresServer, database: D
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (lambda server: server.url("nowhere"), 'database "nowhere" does not exist'),
         (lambda server: server.url(password="wrong-word"), "password authentication failed"),
         (lambda server: server.url().replace(f":{server.port}/", ":1/"), "Connection refused"),
     ],
 )
-def test_what_cannot_be_opened(
-    postgres_server: PostgresServer, changed: Callable[[PostgresServer], str], said: str
+def test_database_that_cannot_be_opened_is_reported(
+    postgres_server: PostgresServer, changed: Callable[[PostgresServer], str], message: str
 ) -> None:
     url = changed(postgres_server)
     database = Database(url)
     for use in (database.upgrade, database.check):
-        with pytest.raises(DatabaseUnusable, match=said) as caught:
+        with pytest.raises(DatabaseUnusable, match=message) as caught:
             use()
         assert "\n" not in str(caught.value)
         assert sa.make_url(url).password not in str(caught.value)  # type: ignore[operator]
@@ -237,6 +238,6 @@ def test_what_cannot_be_opened(
 @pytest.mark.parametrize(
     "url", ["mysql://u@h/d", "postgresql+asyncpg://u@h/d", "sqlite+aiosqlite:///f", "postgresql", "sqlite://", ""]
 )
-def test_urls_of_no_use(url: str) -> None:
+def test_unsupported_urls_are_rejected(url: str) -> None:
     with pytest.raises(DatabaseUnusable, match=r"registry\.database_url"):
         Database(url)

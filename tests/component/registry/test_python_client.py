@@ -1,6 +1,6 @@
-"""python-schema-registry-client, unmodified, against the registry: the blocking and the async one.
+"""The unmodified python-schema-registry-client, blocking and async.
 
-It has no words for references and for deleting for good; its `request` sends them.
+It has no methods for references and for permanent deletion; the tests use its `request`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def client(registry_url: str, is_async: bool, loop: asyncio.AbstractEventLoop) -
     return client_of(registry_url, is_async, loop)
 
 
-def test_full_round(client: Any, subject: str, registry_url: str, is_async: bool, loop: Any) -> None:
+def test_register_and_read_schemas(client: Any, subject: str, registry_url: str, is_async: bool, loop: Any) -> None:
     assert client.get_schema(subject) is None
     assert client.get_versions(subject) == []
     assert client.check_version(subject, AvroSchema(USER_1)) is None
@@ -72,7 +72,7 @@ def test_full_round(client: Any, subject: str, registry_url: str, is_async: bool
     assert (checked.schema_id, checked.version) == (first, 1)
 
 
-def test_compatibility_and_configuration(client: Any, subject: str) -> None:
+def test_check_compatibility_and_set_levels(client: Any, subject: str) -> None:
     assert client.test_compatibility(subject, AvroSchema(USER_1))
     client.register(subject, AvroSchema(USER_1))
     assert client.test_compatibility(subject, AvroSchema(USER_2))
@@ -90,7 +90,7 @@ def test_compatibility_and_configuration(client: Any, subject: str) -> None:
     assert client.register(subject, AvroSchema(USER_INCOMPATIBLE))
 
 
-def test_deletes(client: Any, subject: str) -> None:
+def test_delete_versions_and_subjects(client: Any, subject: str) -> None:
     assert client.delete_subject(subject) == []
     client.register(subject, AvroSchema(USER_1))
     client.register(subject, AvroSchema(USER_2))
@@ -102,7 +102,7 @@ def test_deletes(client: Any, subject: str) -> None:
     assert subject not in client.get_subjects()
 
 
-def test_references_and_deleting_for_good(client: Any, subject: str, registry_url: str) -> None:
+def test_references_and_permanent_deletion(client: Any, subject: str, registry_url: str) -> None:
     client.register(f"{subject}-id", '{"type":"fixed","name":"Id","namespace":"n","size":4}')
     body = {
         "schema": '{"type":"array","items":"n.Id"}',
@@ -112,13 +112,15 @@ def test_references_and_deleting_for_good(client: Any, subject: str, registry_ur
     assert registered.status_code == 200
     found = client.request(f"{registry_url}/schemas/ids/{registered.json()['id']}")
     assert found.json()["references"] == body["references"]
-    assert client.delete_version(f"{subject}-id", 1) is None  # refused
+    assert client.delete_version(f"{subject}-id", 1) is None  # rejected
     for query in ("", "?permanent=true"):
         assert client.request(f"{registry_url}/subjects/{subject}{query}", "DELETE").json() == [1]
     assert client.delete_version(f"{subject}-id", 1) == 1
 
 
-def test_serializer(client: Any, subject: str, registry_url: str, is_async: bool, loop: Any) -> None:
+def test_serializer_encodes_and_decodes(
+    client: Any, subject: str, registry_url: str, is_async: bool, loop: Any
+) -> None:
     def serializer(of: Any) -> Any:
         return Blocking(AsyncAvroMessageSerializer(of.target), loop) if is_async else AvroMessageSerializer(of)
 

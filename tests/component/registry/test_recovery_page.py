@@ -1,4 +1,4 @@
-"""Every step of docs/registry-recovery.md, as it stands there, on servers that are there."""
+"""Runs every step of docs/registry-recovery.md on real servers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ path, (command, other) = sys.argv[1], sys.argv[2].split()
 source, target = (path, other) if command == ".backup" else (other, path)
 sqlite3.connect(source).backup(sqlite3.connect(target, timeout=30))
 """
-"""The two commands that the page needs of SQLite's shell, where that is not installed."""
+"""Replaces the two commands of the SQLite shell that the page uses, where the shell is not installed."""
 
 
 class Steps:
-    """Runs blocks of the page in one directory, and notes which."""
+    """Runs the page's code blocks in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,16 +43,16 @@ class Steps:
             (tools / "sqlite3").write_text(SQLITE3)
             (tools / "sqlite3").chmod(stat.S_IRWXU)
         found = binaries()
-        places = [str(tools), *([] if found is None else [str(found)]), str(Path(sys.executable).parent)]
-        self.environment = {**os.environ, "PATH": os.pathsep.join([*places, os.environ["PATH"]]), "NO_PROXY": "*"}
+        paths = [str(tools), *([] if found is None else [str(found)]), str(Path(sys.executable).parent)]
+        self.environment = {**os.environ, "PATH": os.pathsep.join([*paths, os.environ["PATH"]]), "NO_PROXY": "*"}
 
     def run(self, section: str) -> str:
-        """What the last block of a section says."""
-        said = ""
+        """Runs the blocks of a section and returns the output of the last one."""
+        output = ""
         for number, block in enumerate(SECTIONS[section]):
-            said = self.run_block(section, number)
+            output = self.run_block(section, number)
             assert block
-        return said
+        return output
 
     def run_block(self, section: str, number: int) -> str:
         command = ["bash", "-euo", "pipefail", "-c", SECTIONS[section][number]]
@@ -101,7 +101,7 @@ def upgraded(steps: Steps, url: str) -> None:
     subprocess.run(command, env=steps.environment, check=True, capture_output=True)
 
 
-def test_every_section_with_steps_is_run_here() -> None:
+def test_all_sections_with_steps_are_covered() -> None:
     assert {section for section, commands in SECTIONS.items() if commands} == {
         "Backups",
         "Restore a dump",
@@ -114,7 +114,7 @@ def test_every_section_with_steps_is_run_here() -> None:
 
 
 @pytest.mark.postgres
-def test_a_dump_and_an_export(
+def test_restore_of_a_dump_and_of_an_export(
     steps: Steps, serve: Callable[[str], Registry], servers: Callable[..., PostgresServer]
 ) -> None:
     server = servers()
@@ -133,14 +133,16 @@ def test_a_dump_and_an_export(
     assert registry.get("/mode").json == {"mode": "READWRITE"}
     assert registry.registered("other", fixed(3)) == 2
     steps.run("Afterwards")
-    # All is lost but the export.
+    # Only the export is left.
     upgraded(steps, server.new_database())
     serve(steps.environment["DATABASE_URL"])
     assert steps.run("Restore an export into an empty database").endswith('["a"]')
 
 
 @pytest.mark.postgres
-def test_a_standby(steps: Steps, serve: Callable[[str], Registry], servers: Callable[..., PostgresServer]) -> None:
+def test_promotion_of_a_standby(
+    steps: Steps, serve: Callable[[str], Registry], servers: Callable[..., PostgresServer]
+) -> None:
     primary = servers()
     url = primary.new_database()
     upgraded(steps, url)
@@ -164,7 +166,7 @@ def test_a_standby(steps: Steps, serve: Callable[[str], Registry], servers: Call
 
 
 @pytest.mark.servers
-def test_a_follower(
+def test_promotion_of_a_replica(
     steps: Steps, serve: Callable[[str], Registry], start_service: StartService, tmp_path: Path
 ) -> None:
     first = serve(f"sqlite:///{tmp_path / 'first.db'}")
@@ -180,7 +182,7 @@ def test_a_follower(
 
 
 @pytest.mark.servers
-def test_sqlite(steps: Steps, serve: Callable[[str], Registry], tmp_path: Path) -> None:
+def test_backup_and_restore_of_sqlite(steps: Steps, serve: Callable[[str], Registry], tmp_path: Path) -> None:
     (tmp_path / "headrace-data").mkdir()
     registry = serve(f"sqlite:///{tmp_path / 'headrace-data' / 'registry.db'}")
     assert registry.registered("a", fixed(1)) == 1

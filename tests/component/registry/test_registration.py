@@ -1,4 +1,4 @@
-"""The order of decisions of a registration, how equal schemas find each other, lists, pages and guids."""
+"""Order of the checks of a registration, equality of schemas, lists, pages and guids."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ def fixed(label: object) -> str:
     return f'{{"type":"fixed","name":"F","size":4,"of":"{label}"}}'
 
 
-def test_the_order_of_decisions(registry: Registry, subject: str) -> None:
+def test_order_of_checks(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (body, expected) in enumerate(
             [
-                # Found before anything else is asked …
+                # An existing schema is returned before any other check …
                 ({"schema": USER_1}, 1),
                 ({"schema": USER_1, "version": 0}, 1),
                 ({"schema": USER_2, "version": -1}, 2),
-                # … but not for a request that wants a new version, nor under another id, and as the latest only if
-                # it is.
+                # … but not to a request for a new version or for another id; and as the latest version only if it is.
                 ({"schema": USER_1, "version": 1}, 42201),
                 ({"schema": USER_2, "version": 2}, 42201),
                 ({"schema": USER_1, "version": 3}, 3),
                 ({"schema": USER_1, "version": -1}, 3),
                 ({"schema": USER_1, "id": 99}, 42205),
-                # Then the mode, the text, compatibility and the number.
+                # Then mode, text, compatibility and version number are checked.
                 ({"schema": BAD, "id": 99}, 42205),
                 ({"schema": BAD}, 42201),
                 ({"schema": USER_INCOMPATIBLE, "version": 9}, 40901),
@@ -45,7 +44,7 @@ def test_the_order_of_decisions(registry: Registry, subject: str) -> None:
                 ({"schema": USER_2.replace("mail", "post"), "version": 3}, 3),
                 ({"schema": USER_2.replace("mail", "post"), "version": -1}, 3),
                 ({"schema": USER_2.replace("mail", "post"), "id": -1}, 3),
-                # Without a schema it is the latest one's.
+                # A missing schema is replaced by the latest version's.
                 ({}, 2),
                 ({"schema": ""}, 2),
                 ({"schema": "  "}, 2),
@@ -63,11 +62,11 @@ def test_the_order_of_decisions(registry: Registry, subject: str) -> None:
                     assert answer.json["version"] == expected
                     assert registry.get(f"/subjects/{own}/versions").json == list(range(1, max(expected, 2) + 1))
                 else:
-                    assert answer.problem[1] == expected
+                    assert answer.error[1] == expected
                     assert registry.get(f"/subjects/{own}/versions").json == [1, 2]
 
 
-def test_a_first_version_that_is_refused(registry: Registry, subject: str) -> None:
+def test_invalid_first_version_is_rejected(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (body, message) in enumerate(
             [
@@ -80,14 +79,14 @@ def test_a_first_version_that_is_refused(registry: Registry, subject: str) -> No
         ):
             with case((body, message)):
                 own = f"{subject}-{row}"
-                assert registry.post(f"/subjects/{own}/versions", body).problem == (422, 42201, message)
-                assert registry.get(f"/subjects/{own}/versions?deleted=true").problem[1] == 40401
+                assert registry.post(f"/subjects/{own}/versions", body).error == (422, 42201, message)
+                assert registry.get(f"/subjects/{own}/versions?deleted=true").error[1] == 40401
 
 
-def test_a_version_that_is_asked_for_is_told_in_the_metadata(registry: Registry, subject: str) -> None:
+def test_requested_version_is_added_to_metadata(registry: Registry, subject: str) -> None:
     first = registry.register(subject, fixed(subject), version=1).json
     assert first["metadata"] == {"properties": {"confluent:version": "1"}}
-    # The number in the metadata goes on being true, and does not keep equal schemas from each other.
+    # The number in the metadata stays correct, and does not make equal schemas different.
     registry.put(f"/config/{subject}", {"compatibility": "NONE"})
     assert registry.register(subject, fixed(subject)).json["version"] == 1
     second = registry.register(subject, STRING).json
@@ -97,7 +96,7 @@ def test_a_version_that_is_asked_for_is_told_in_the_metadata(registry: Registry,
 
 VERSION = "confluent:version"
 STEPS: tuple[tuple[str, int | None, dict[str, str] | None, Any, Any], ...] = (
-    # what is done, the version and the metadata in the request, the version that answers, the number it tells
+    # operation, version and metadata of the request, version in the response, number in its metadata
     ("register", None, None, 1, None),
     ("register", -1, None, 1, None),
     ("register", 2, None, 2, "2"),
@@ -126,9 +125,9 @@ STEPS: tuple[tuple[str, int | None, dict[str, str] | None, Any, Any], ...] = (
 )
 
 
-def test_numbers_of_versions_in_metadata(registry: Registry, subject: str) -> None:
-    """The steps are those of the Confluent registry's own test of such numbers."""
-    for number, (step, version, properties, expected, told) in enumerate(STEPS):
+def test_version_number_in_metadata(registry: Registry, subject: str) -> None:
+    """The steps of the Confluent registry's own test of these numbers."""
+    for number, (step, version, properties, expected, number_in_metadata) in enumerate(STEPS):
         body = {"schema": USER_1, "version": version, "metadata": properties and {"properties": properties}}
         if properties == {}:
             body["metadata"] = {"properties": {}}
@@ -139,27 +138,27 @@ def test_numbers_of_versions_in_metadata(registry: Registry, subject: str) -> No
         path = f"/subjects/{subject}" + ("/versions" if step == "register" else "")
         answer = registry.post(path, body)
         if answer.status != 200:
-            assert answer.problem[1] == expected, number
+            assert answer.error[1] == expected, number
             continue
         found = registry.get(f"/subjects/{subject}/versions/{answer.json['version']}").json
         numbers = found.get("metadata", {}).get("properties", {}).get(VERSION)
-        assert (answer.json["version"], numbers) == (expected, told), number
+        assert (answer.json["version"], numbers) == (expected, number_in_metadata), number
 
 
-def test_metadata_makes_schemas_differ(registry: Registry, subject: str) -> None:
+def test_schemas_with_other_metadata_are_different(registry: Registry, subject: str) -> None:
     plain = registry.register(subject, STRING).json
     labelled = registry.register(subject, STRING, metadata=OWNER_X).json
     assert (labelled["version"], labelled["id"] == plain["id"]) == (2, False)
-    # What a request leaves out is the latest version's.
+    # Omitted metadata is that of the latest version.
     assert registry.register(subject, STRING).json["version"] == 1
     assert registry.register(subject, '{"type":"string","a":1}').json["metadata"] == OWNER_X
     assert registry.post(f"/subjects/{subject}", {"schema": STRING, "metadata": OWNER_X}).json["version"] == 2
-    assert registry.post(f"/subjects/{subject}", {"schema": STRING, "metadata": OWNER_Y}).problem[1] == 40403
+    assert registry.post(f"/subjects/{subject}", {"schema": STRING, "metadata": OWNER_Y}).error[1] == 40403
 
 
-def test_which_schemas_are_equal(registry: Registry, subject: str) -> None:
+def test_schemas_are_equal_except_for_spelling(registry: Registry, subject: str) -> None:
     with all_cases() as case:
-        for row, (stored, asked, is_found) in enumerate(
+        for row, (stored, requested, is_found) in enumerate(
             [
                 (
                     '{"type":"fixed","name":"F","size":4,"b":1,"a":2}',
@@ -189,18 +188,16 @@ def test_which_schemas_are_equal(registry: Registry, subject: str) -> None:
                 ('{"type":"string"}', '"string"', True),
             ]
         ):
-            with case((stored, asked, is_found)):
+            with case((stored, requested, is_found)):
                 own = f"{subject}-{row}"
                 registry.put(f"/config/{own}", {"compatibility": "NONE"})
                 schema_id = registry.registered(own, stored)
-                assert (registry.post(f"/subjects/{own}", {"schema": asked}).status == 200) is is_found
-                assert (registry.register(own, asked).json["version"] == 1) is is_found
-                assert (registry.registered(own, asked) == schema_id) is is_found
+                assert (registry.post(f"/subjects/{own}", {"schema": requested}).status == 200) is is_found
+                assert (registry.register(own, requested).json["version"] == 1) is is_found
+                assert (registry.registered(own, requested) == schema_id) is is_found
 
 
-def test_a_schema_in_one_piece_finds_the_one_that_was_split_and_not_the_other_way_round(
-    registry: Registry, subject: str
-) -> None:
+def test_schema_in_one_piece_matches_split_schema_but_not_vice_versa(registry: Registry, subject: str) -> None:
     whole = '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"fixed","name":"F","size":4}}]}'
     split = '{"type":"record","name":"R","fields":[{"name":"a","type":"F"}]}'
     registry.registered(f"{subject}-f", '{"type":"fixed","name":"F","size":4}')
@@ -211,23 +208,23 @@ def test_a_schema_in_one_piece_finds_the_one_that_was_split_and_not_the_other_wa
     assert registry.register(f"{subject}-whole", split, references=references).json["version"] == 2
 
 
-def test_an_id_is_shared_by_all_subjects_of_a_context(registry: Registry, subject: str) -> None:
+def test_subjects_of_a_context_share_ids(registry: Registry, subject: str) -> None:
     schema_id = registry.registered(f"{subject}-a", fixed(subject))
     assert registry.registered(f"{subject}-b", fixed(subject)) == schema_id
     assert registry.get(f"/schemas/ids/{schema_id}/subjects").json == [f"{subject}-a", f"{subject}-b"]
-    # The subject of the query says in which context to look, not which users to show.
+    # The subject of the query selects the context and does not filter the users.
     for query in (f"?subject={subject}-a", "?subject=none", "?subject=:.:"):
         assert len(registry.get(f"/schemas/ids/{schema_id}/versions{query}").json) == 2
-    assert registry.get(f"/schemas/ids/{schema_id}/versions?subject=:.c:").problem[1] == 40403
+    assert registry.get(f"/schemas/ids/{schema_id}/versions?subject=:.c:").error[1] == 40403
 
 
 @pytest.mark.parametrize("guid", ["00000000-0000-0000-0000-000000000000", "no-guid", "1"])
-def test_unknown_guids(registry: Registry, guid: str) -> None:
+def test_unknown_guid_is_not_found(registry: Registry, guid: str) -> None:
     for suffix in ("", "/ids"):
-        assert registry.get(f"/schemas/guids/{guid}{suffix}").problem[:2] == (404, 40403)
+        assert registry.get(f"/schemas/guids/{guid}{suffix}").error[:2] == (404, 40403)
 
 
-def test_a_schema_by_guid(registry: Registry, subject: str) -> None:
+def test_schema_is_read_by_guid(registry: Registry, subject: str) -> None:
     registered = registry.register(subject, fixed(subject)).json
     found = registry.get(f"/schemas/guids/{registered['guid']}").json
     assert (found["schema"], found["guid"]) == (fixed(subject), registered["guid"])
@@ -235,7 +232,7 @@ def test_a_schema_by_guid(registry: Registry, subject: str) -> None:
     assert registry.get(f"/schemas/guids/{registered['guid'].upper()}").json == found
 
 
-def test_the_highest_id_is_told_when_asked(registry: Registry, subject: str) -> None:
+def test_highest_id_is_returned_on_request(registry: Registry, subject: str) -> None:
     schema_id = registry.registered(subject, fixed(subject))
     assert registry.get(f"/schemas/ids/{schema_id}?fetchMaxId=true").json["maxId"] == schema_id
     assert "maxId" not in registry.get(f"/schemas/ids/{schema_id}?fetchMaxId=false").json
@@ -243,7 +240,7 @@ def test_the_highest_id_is_told_when_asked(registry: Registry, subject: str) -> 
     assert registry.get("/schemas/ids/1?fetchMaxId=true&subject=:.high:").json["maxId"] == 1
 
 
-def test_pages(registry: Registry) -> None:
+def test_offset_and_limit_select_a_page(registry: Registry) -> None:
     with all_cases() as case:
         for query, expected in [
             ("", [1, 2, 3, 4, 5]),
@@ -274,7 +271,7 @@ def test_pages(registry: Registry) -> None:
 
 
 def _bounds(query: str, count: int) -> tuple[int, int]:
-    """Where a page begins and ends in a list of so many."""
+    """Start and end of a page in a list of this length."""
     given = dict(part.split("=") for part in query.split("&") if part)
     numbers = {key: int(value) for key, value in given.items() if value.removeprefix("-").isdigit()}
     offset = max(0, numbers.get("offset", 0))
@@ -282,7 +279,7 @@ def _bounds(query: str, count: int) -> tuple[int, int]:
     return offset, offset + limit if 0 < limit < 10**9 else count
 
 
-def test_the_list_of_schemas(registry: Registry) -> None:
+def test_list_of_schemas_is_filtered(registry: Registry) -> None:
     with all_cases() as case:
         for query, expected in [
             ("subjectPrefix=:.list:", [("a", 1), ("a", 2), ("b", 1)]),
@@ -311,7 +308,7 @@ def test_the_list_of_schemas(registry: Registry) -> None:
                 assert [(item["subject"].removeprefix(":.list:"), item["version"]) for item in found] == expected
 
 
-def test_the_list_of_schemas_is_of_the_default_context_unless_asked(registry: Registry, subject: str) -> None:
+def test_list_of_schemas_has_default_context_by_default(registry: Registry, subject: str) -> None:
     registry.registered(subject, STRING)
     registry.registered(f":.other:{subject}", STRING)
     assert [item["subject"] for item in registry.get(f"/schemas?subjectPrefix={subject}").json] == [subject]
@@ -320,12 +317,12 @@ def test_the_list_of_schemas_is_of_the_default_context_unless_asked(registry: Re
     assert all(not item["subject"].startswith(":.") for item in registry.get("/schemas").json)
 
 
-def test_schemas_that_are_looked_up_alike_are_compared(
+def test_schemas_with_the_same_lookup_key_are_compared(
     registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts with the same MD5 can be made."""
-    # What has been read before is kept with its key.
-    alike = [fixed(f"alike {number}") for number in (1, 2, 3)]
+    """Texts with the same MD5 can be constructed."""
+    # Earlier texts are cached with their keys.
+    colliding = [fixed(f"colliding {number}") for number in (1, 2, 3)]
     registry.registered(f"{subject}-target", '{"type":"fixed","name":"Alike","size":1}')
     reference = {"name": "Alike", "subject": f"{subject}-target", "version": 1}
     split, whole = (
@@ -334,18 +331,22 @@ def test_schemas_that_are_looked_up_alike_are_compared(
     )
     monkeypatch.setattr(schema_parser, "_lookup_key", lambda *_: b"k" * 16)
     registry.put(f"/config/{subject}", {"compatibility": "NONE"})
-    for version, text in enumerate([alike[0], alike[1], '{"type":"bytes","n":"alike"}'], 1):
+    for version, text in enumerate([colliding[0], colliding[1], '{"type":"bytes","n":"colliding"}'], 1):
         assert registry.register(subject, text).json["version"] == version
     assert registry.register(subject, split, references=[reference]).json["version"] == 4
-    found = {text: registry.post(f"/subjects/{subject}", {"schema": text}) for text in (alike[0], alike[2], whole)}
+    found = {
+        text: registry.post(f"/subjects/{subject}", {"schema": text}) for text in (colliding[0], colliding[2], whole)
+    }
     assert [answer.json.get("version") for answer in found.values()] == [1, None, 4]
-    written = '{"of":"alike 2","size":4,"type":"fixed","name":"F"}'
+    written = '{"of":"colliding 2","size":4,"type":"fixed","name":"F"}'
     assert registry.post(f"/subjects/{subject}", {"schema": written}).json["version"] == 2
-    assert registry.register(subject, alike[2]).json["version"] == 5
+    assert registry.register(subject, colliding[2]).json["version"] == 5
 
 
-def test_a_check_ends_when_its_time_is_over(registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registration does not, whose answer must not depend on how busy the machine is."""
+def test_compatibility_check_has_a_time_limit(
+    registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registration has no time limit, because its result must not depend on the load of the machine."""
     monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_TIME_CHECKS", 1)
     monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
     registry.registered(subject, USER_1)

@@ -1,4 +1,4 @@
-"""A release goes on, and may be started, beside the next one whose migrations only add; and not beside another."""
+"""A release can serve tables that the next release has only added to, and does not start on others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.registry.storage import database as storage
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.engines import DatabaseAddress
 from support.checkout import ROOT
-from support.registry.registry_calls import Answer
+from support.registry.registry_calls import RestResponse
 from support.registry.registry_front import RegistryBehindFront
 
 MIGRATION = """
@@ -53,7 +53,7 @@ CHANGED = 'op.rename_table("modes", "modes_of_scopes")'
 def next_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str, bool], Callable[[], None]]]:
-    """Makes a migration of a release to come, and gives what runs that release's upgrade."""
+    """Creates a migration of a future release; returns a function that runs the upgrade."""
     directory = tmp_path / "alembic"
     shutil.copytree(ROOT / "alembic", directory, ignore=shutil.ignore_patterns("__pycache__"))
     before = ScriptDirectory(str(directory)).get_current_head()
@@ -81,38 +81,38 @@ def next_release(
     yield make  # type: ignore[misc]
 
 
-def every_call(front: RegistryBehindFront, number: int) -> list[Answer]:
+def every_call(registry: RegistryBehindFront, number: int) -> list[RestResponse]:
     subject = f"s{number}"
     target = [{"name": "F", "subject": subject, "version": 1}]
     return [
-        front.register(subject, '{"type":"fixed","name":"F","size":4}'),
-        front.register(f"{subject}-user", '{"type":"array","items":"F"}', references=target),
-        front.register(f":.c{number % 3}:{subject}", '"string"'),
-        front.put(f"/config/{subject}", {"compatibility": "NONE"}),
-        front.put(f"/mode/{subject}", {"mode": "READWRITE"}),
-        front.register(subject, f'{{"type":"fixed","name":"G{number}","size":4}}'),
-        front.get(f"/subjects/{subject}/versions/latest"),
-        front.get("/subjects"),
-        front.post(f"/subjects/{subject}", {"schema": '{"type":"fixed","name":"F","size":4}'}),
-        front.delete(f"/subjects/{subject}-user"),
-        front.delete(f"/subjects/{subject}-user?permanent=true"),
-        front.delete(f"/mode/{subject}"),
-        front.delete(f"/config/{subject}"),
+        registry.register(subject, '{"type":"fixed","name":"F","size":4}'),
+        registry.register(f"{subject}-user", '{"type":"array","items":"F"}', references=target),
+        registry.register(f":.c{number % 3}:{subject}", '"string"'),
+        registry.put(f"/config/{subject}", {"compatibility": "NONE"}),
+        registry.put(f"/mode/{subject}", {"mode": "READWRITE"}),
+        registry.register(subject, f'{{"type":"fixed","name":"G{number}","size":4}}'),
+        registry.get(f"/subjects/{subject}/versions/latest"),
+        registry.get("/subjects"),
+        registry.post(f"/subjects/{subject}", {"schema": '{"type":"fixed","name":"F","size":4}'}),
+        registry.delete(f"/subjects/{subject}-user"),
+        registry.delete(f"/subjects/{subject}-user?permanent=true"),
+        registry.delete(f"/mode/{subject}"),
+        registry.delete(f"/config/{subject}"),
     ]
 
 
-def test_a_release_serves_while_the_next_one_only_adds(
+def test_release_serves_during_and_after_an_adding_migration(
     database_url: str, next_release: Callable[[str, bool], Callable[[str], None]]
 ) -> None:
     upgrade = next_release(ADDED, True)
-    front = RegistryBehindFront(database_url)
+    registry = RegistryBehindFront(database_url)
     stop = threading.Event()
     begun = threading.Semaphore(0)
 
-    def work(first: int) -> list[Answer]:
+    def work(first: int) -> list[RestResponse]:
         answers = []
         for number in range(first, first + 10_000, 2):
-            answers += every_call(front, number)
+            answers += every_call(registry, number)
             begun.release()
             if stop.is_set():
                 break
@@ -131,26 +131,26 @@ def test_a_release_serves_while_the_next_one_only_adds(
                 stop.set()
             answers = [answer for served in serving for answer in served.result(60)]
     finally:
-        front.close()
+        registry.close()
     assert {answer.text for answer in answers if answer.status != 200} == set()
     engine = sa.create_engine(DatabaseAddress.of(database_url).url)
     assert sa.inspect(engine).has_table("later")
     engine.dispose()
-    # It may be started anew, and does not take away what it does not know.
+    # The release can be restarted and keeps tables and columns that it does not know.
     for start in (Database.check, Database.upgrade):
         database = Database(database_url)
         start(database)
         database.close()
-    again = RegistryBehindFront(database_url)
-    assert {answer.status for answer in every_call(again, 20_000)} == {200}
-    again.close()
+    restarted = RegistryBehindFront(database_url)
+    assert {answer.status for answer in every_call(restarted, 20_000)} == {200}
+    restarted.close()
 
 
-def test_a_release_is_not_started_on_tables_that_were_changed(
+def test_release_does_not_start_on_changed_tables(
     database_url: str, next_release: Callable[[str, bool], Callable[[str], None]]
 ) -> None:
     next_release(CHANGED, False)
-    # That the newest migration only adds does not help a release from before the one that changed.
+    # The newest migration only adds, but the one before changed a table.
     next_release('op.create_table("later", sa.Column("name", sa.Text, primary_key=True))', True)(database_url)
     for start in (Database.check, Database.upgrade):
         database = Database(database_url)
@@ -159,10 +159,10 @@ def test_a_release_is_not_started_on_tables_that_were_changed(
         database.close()
 
 
-def test_a_migration_that_waits_for_a_table_gives_up(
+def test_migration_limits_its_wait_for_a_table(
     database_url: str, next_release: Callable[[str, bool], Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since all that is served waits behind it."""
+    """All requests of running registries queue behind the migration."""
     monkeypatch.setattr(storage, "TABLE_WAIT_S", 1)
     monkeypatch.setattr(storage, "UPGRADE_ATTEMPTS_MAX", 2)
     upgrade = next_release(ADDED, True)
@@ -177,7 +177,7 @@ def test_a_migration_that_waits_for_a_table_gives_up(
 
 
 @pytest.mark.parametrize("revision", [row.revision for row in ScriptDirectory(str(ROOT / "alembic")).walk_revisions()])
-def test_migrations_that_say_so_only_add(revision: str) -> None:
+def test_adding_migrations_only_add(revision: str) -> None:
     script = ScriptDirectory(str(ROOT / "alembic")).get_revision(revision)
     if not getattr(script.module, "ONLY_ADDS", False):
         assert revision == "0001"

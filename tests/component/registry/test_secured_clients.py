@@ -1,4 +1,4 @@
-"""Clients of a registry that asks who they are, over TLS by an authority of its own."""
+"""Clients of a registry with authentication and with TLS by a private authority."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def settings_of(url: str, authority: Authority, data_dir: Path, **more: str) -> 
     return load_settings(flags={**flags, **more})
 
 
-def test_own_client(settings: Settings, authority: Authority, dead_url: str, tmp_path: Path) -> None:
+def test_registry_client_authenticates_over_tls(
+    settings: Settings, authority: Authority, dead_url: str, tmp_path: Path
+) -> None:
     both = settings_of(f"{dead_url},{settings.registry.url}", authority, tmp_path)
     with registry_client(both) as client:
         registered = client.register("shop-orders", USER_1)
@@ -78,7 +80,9 @@ def test_own_client(settings: Settings, authority: Authority, dead_url: str, tmp
         client.subjects()
 
 
-def test_producer_and_consumer(settings: Settings, authority: Authority, broker_address: str, tmp_path: Path) -> None:
+def test_producer_and_consumer_authenticate_over_tls(
+    settings: Settings, authority: Authority, broker_address: str, tmp_path: Path
+) -> None:
     with_broker = settings_of(settings.registry.url, authority, tmp_path, **{"kafka.bootstrap_servers": broker_address})
     with Producer(with_broker, app="shop") as producer:
         producer.send("shop-users", {"id": 7}, schema=USER_1)
@@ -86,7 +90,7 @@ def test_producer_and_consumer(settings: Settings, authority: Authority, broker_
         assert [message.value for message in consumer] == [{"id": 7}]
 
 
-def test_confluent_client(url: str, authority: Authority, dead_url: str) -> None:
+def test_confluent_client_authenticates_over_tls(url: str, authority: Authority, dead_url: str) -> None:
     conf = {"url": f"{dead_url},{url}", "ssl.ca.location": str(authority.ca_file), "max.retries": 0}
     client: Any = confluent.SchemaRegistryClient({**conf, "basic.auth.user.info": f"shop:{PASSWORD}"})
     context = SerializationContext("shop-confluent", MessageField.VALUE)
@@ -101,8 +105,10 @@ def test_confluent_client(url: str, authority: Authority, dead_url: str) -> None
         assert (refused.value.http_status_code, refused.value.error_code) == expected
 
 
-def test_python_schema_registry_client(url: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It heeds its own setting for an authority only beside a client's certificate, and this variable before both.
+def test_python_schema_registry_client_authenticates_over_tls(
+    url: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The client uses its own CA setting only together with a client certificate; this variable takes precedence.
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca_file))
 
     def open_as(password: str) -> Any:

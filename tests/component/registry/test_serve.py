@@ -1,4 +1,4 @@
-"""`headrace registry serve` as a process: starting, refusing to start, stopping, being killed."""
+"""The process `headrace registry serve`: start, failed start, stop, and kill."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SERVE = ("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "-
 StartService = Callable[..., Any]
 
 
-Refused = Callable[..., str]
+FailingCommand = Callable[..., str]
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+def failing_command(capsys: pytest.CaptureFixture[str]) -> FailingCommand:
     """Runs a `headrace registry` command that must fail at once, and returns its error message."""
 
     def run(*arguments: str) -> str:
@@ -47,7 +47,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.servers)])
-def test_stops_cleanly_and_keeps_everything(start_service: StartService, tmp_path: Path, stop: int) -> None:
+def test_stop_is_clean_and_loses_nothing(start_service: StartService, tmp_path: Path, stop: int) -> None:
     service = start_service(*SERVE, str(tmp_path))
     registry = Registry(service.addresses["registry"])
     schema_id = registry.registered("kept", STRING)
@@ -59,7 +59,7 @@ def test_stops_cleanly_and_keeps_everything(start_service: StartService, tmp_pat
 
 
 @pytest.mark.servers
-def test_ctrl_c_reaches_every_process_and_still_ends_cleanly(tmp_path: Path) -> None:
+def test_ctrl_c_for_all_processes_ends_cleanly(tmp_path: Path) -> None:
     for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-m", *SERVE, str(tmp_path)],
@@ -78,38 +78,40 @@ def test_ctrl_c_reaches_every_process_and_still_ends_cleanly(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(60)
-def test_taken_port(refused: Refused, tmp_path: Path) -> None:
+def test_port_in_use_is_reported(failing_command: FailingCommand, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused("serve", "--data-dir", str(tmp_path), "--registry-listen", f"127.0.0.1:{port}")
+        line = failing_command("serve", "--data-dir", str(tmp_path), "--registry-listen", f"127.0.0.1:{port}")
     assert f"127.0.0.1:{port}: Address already in use" in line
 
 
-def test_an_address_is_one_registrys_alone() -> None:
-    """From the moment it is taken, also before anybody listens, and for those who would share it with its workers."""
+def test_address_is_reserved_for_one_registry() -> None:
+    """As soon as the port is reserved, also before it is listened on and for processes that would share it."""
     taken = ReservedPort("127.0.0.1", 0)
     assert taken.url() == f"http://127.0.0.1:{taken.port}"
-    with pytest.raises(OSError) as refused:
+    with pytest.raises(OSError) as failing_command:
         ReservedPort("127.0.0.1", taken.port)
-    assert refused.value.errno == errno.EADDRINUSE
+    assert failing_command.value.errno == errno.EADDRINUSE
     taken.close()
     ReservedPort("127.0.0.1", taken.port).close()
 
 
 @pytest.mark.timeout(60)
-def test_unusable_databases(refused: Refused, tmp_path: Path) -> None:
+def test_unusable_database_is_reported(failing_command: FailingCommand, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    assert str(tmp_path / "file" / "sub") in refused(*SERVE[2:], str(tmp_path / "file" / "sub"))
+    assert str(tmp_path / "file" / "sub") in failing_command(*SERVE[2:], str(tmp_path / "file" / "sub"))
     (tmp_path / "registry.db").write_text("not a database, but long enough to be taken for one" * 100)
-    assert "file is not a database" in refused(*SERVE[2:], str(tmp_path))
-    line = refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite:////no/such/directory/registry.db")
+    assert "file is not a database" in failing_command(*SERVE[2:], str(tmp_path))
+    line = failing_command(*SERVE[2:], str(tmp_path), "--database-url", "sqlite:////no/such/directory/registry.db")
     assert "unable to open database file" in line
     for url in ("sqlite://", "nonsense"):
-        assert "registry.database_url" in refused(*SERVE[2:], str(tmp_path), "--database-url", url)
+        assert "registry.database_url" in failing_command(*SERVE[2:], str(tmp_path), "--database-url", url)
 
 
 @pytest.mark.timeout(60)
-def test_database_of_a_newer_version(refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_database_of_a_newer_version_is_reported(
+    failing_command: FailingCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     database = tmp_path / "registry.db"
     for _ in range(2):
         assert main(["registry", "db", "upgrade", "--data-dir", str(tmp_path)]) == 0
@@ -118,11 +120,11 @@ def test_database_of_a_newer_version(refused: Refused, tmp_path: Path, capsys: p
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.execute("UPDATE registry_migrations SET serves_from = '9999'")
     connection.close()
-    assert "migration 9999" in refused(*SERVE[2:], str(tmp_path))
+    assert "migration 9999" in failing_command(*SERVE[2:], str(tmp_path))
 
 
 @pytest.mark.servers
-def test_nothing_listens_beyond_the_address(start_service: StartService, tmp_path: Path) -> None:
+def test_registry_listens_on_its_address_only(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path))
     port = int(service.addresses["registry"].rpartition(":")[2])
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -133,8 +135,8 @@ def test_nothing_listens_beyond_the_address(start_service: StartService, tmp_pat
 
 
 @pytest.mark.fault
-def test_killed_while_registering_leaves_no_half_state(start_service: StartService, tmp_path: Path) -> None:
-    """What was acknowledged is there afterwards, and nothing is there by halves, whenever the kill comes."""
+def test_killed_registry_leaves_a_consistent_database(start_service: StartService, tmp_path: Path) -> None:
+    """After a kill at any time all acknowledged registrations exist, and the database is consistent."""
     acknowledged: dict[str, int] = {}
     for round_number in range(4):
         service = start_service(*SERVE, str(tmp_path))
@@ -189,7 +191,7 @@ def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, i
 
 
 @pytest.mark.servers
-def test_a_killed_front_process_takes_its_workers_along(start_service: StartService, tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_parent(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path), "--workers", "2")
     workers = children(service.process.pid)
     assert len(workers) == 2
@@ -200,7 +202,7 @@ def test_a_killed_front_process_takes_its_workers_along(start_service: StartServ
 
 
 @pytest.mark.servers
-def test_a_killed_worker_is_replaced(start_service: StartService, tmp_path: Path) -> None:
+def test_killed_worker_is_replaced(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path), "--workers", "2")
     registry = Registry(service.addresses["registry"])
     schema_id = registry.registered("kept", STRING)
@@ -213,7 +215,7 @@ def test_a_killed_worker_is_replaced(start_service: StartService, tmp_path: Path
 
 
 @pytest.mark.servers
-def test_a_request_under_way_is_answered_at_a_stop(start_service: StartService, tmp_path: Path) -> None:
+def test_stop_completes_requests_in_progress(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path))
     registry = Registry(service.addresses["registry"])
     body = b'{"schema":"\\"string\\""}'
@@ -231,9 +233,7 @@ def test_a_request_under_way_is_answered_at_a_stop(start_service: StartService, 
 
 
 @pytest.mark.servers
-def test_bodies_that_are_too_large_are_refused_and_the_answer_arrives(
-    start_service: StartService, tmp_path: Path
-) -> None:
+def test_too_large_body_gets_an_error_response(start_service: StartService, tmp_path: Path) -> None:
     environment = {"HEADRACE__REGISTRY__REQUEST_BYTES_MAX": "1024"}
     service = start_service(*SERVE, str(tmp_path), environment=environment)
     registry = Registry(service.addresses["registry"])
@@ -250,7 +250,7 @@ def test_bodies_that_are_too_large_are_refused_and_the_answer_arrives(
 
 
 @pytest.mark.servers
-def test_a_client_that_is_gone_costs_nothing(start_service: StartService, tmp_path: Path) -> None:
+def test_disconnected_clients_cause_no_error(start_service: StartService, tmp_path: Path) -> None:
     service = start_service(*SERVE, str(tmp_path))
     registry = Registry(service.addresses["registry"])
     for _ in range(50):

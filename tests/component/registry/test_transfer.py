@@ -1,4 +1,4 @@
-"""`headrace registry export` and `import` between running registries, as typed by a person."""
+"""The commands `headrace registry export` and `import` between running registries."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headrace.registry.client import transport
 from support.golden import case_lines, golden
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
-from support.registry.served_registry import served
+from support.registry.served_registry import serve_registry
 from support.servers.postgres_server import PostgresServer
 
 FIXED = '{{"type":"fixed","name":"F{0}","size":{0}}}'
 MANY = 80
-"""Versions of the registry whose import is killed: enough for a kill to fall between two of them."""
+"""Versions of the registry in the test that kills imports: enough to kill between two of them."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         capsys.readouterr()
         exit_code = main(["registry", verb, str(file), "--registry-url", registry.url, *more])
         out, err = capsys.readouterr()
-        # A client of librdkafka that another test of this process left behind logs past Python.
+        # librdkafka clients of earlier tests in this process log directly to standard error.
         lines = [line for line in err.splitlines(keepends=True) if "|rdkafka#" not in line]
         return Ran(exit_code, out, "".join(lines))
 
@@ -61,13 +61,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def start_registry(
     sqlite_template: SqliteTemplate, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Registry]]:
-    """Starts an empty registry of its own, in this process."""
+    """Starts an empty registry in this process."""
     directory, numbers = tmp_path_factory.mktemp("registries"), itertools.count()
     with ExitStack() as stack:
 
         def start() -> Registry:
             url = sqlite_template.copy_to(directory / f"{next(numbers)}.db")
-            return Registry(stack.enter_context(served(url)).url)
+            return Registry(stack.enter_context(serve_registry(url)).url)
 
         yield start
 
@@ -75,7 +75,7 @@ def start_registry(
 @pytest.fixture(scope="module")
 def registry_url(sqlite_template: SqliteTemplate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry in this process."""
-    with served(sqlite_template.copy_to(tmp_path_factory.mktemp("registry") / "registry.db")) as registry:
+    with serve_registry(sqlite_template.copy_to(tmp_path_factory.mktemp("registry") / "registry.db")) as registry:
         yield registry.url
 
 
@@ -108,7 +108,7 @@ def put(registry: Registry, path: str, body: dict[str, Any]) -> None:
     assert answer.status == 200, answer.text
 
 
-def test_a_copy_exports_the_same_file(
+def test_copy_exports_the_same_file(
     source: Registry, start_registry: Callable[[], Registry], run: Run, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
@@ -127,14 +127,14 @@ def test_a_copy_exports_the_same_file(
     outputs = {"export": exported.out, "dry run": shown.out, "import": imported.out, "again": again.out}
     found = case_lines(outputs.items()).replace(str(first), "FILE")
     assert found == golden("registry_transfer/commands.txt", found)
-    # The copy answers like the source, and goes on counting where the source is.
+    # The copy has the same responses as the source and continues its ids.
     for path in ("/schemas/ids/2", "/subjects/a%2Fb/versions/1", "/contexts/.eu/schemas/ids/2", "/mode/a%2Fb"):
         ours, theirs = target.get(path).json, source.get(path).json
         assert {**ours, "ts": 0} == {**theirs, "ts": 0}
     assert target.registered("new", FIXED.format(9)) == 7
 
 
-def test_a_part_is_copied_into_a_registry_in_use(
+def test_selection_is_imported_into_a_registry_in_use(
     source: Registry, start_registry: Callable[[], Registry], run: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "part.jsonl"
@@ -142,10 +142,10 @@ def test_a_part_is_copied_into_a_registry_in_use(
     target = start_registry()
     put(target, "/mode", {"mode": "READWRITE"})
     target.registered("mine", FIXED.format(8))
-    clash = run("import", file, target)
-    assert clash.exit_code == 1
-    assert re.search(r"^id 1 .*\bz-money version 1 .*\bmine version 1 .*\n$", clash.out)
-    assert re.search(r"^headrace: .*\b1 problem$", clash.err.splitlines()[-1])
+    conflict = run("import", file, target)
+    assert conflict.exit_code == 1
+    assert re.search(r"^id 1 .*\bz-money version 1 .*\bmine version 1 .*\n$", conflict.out)
+    assert re.search(r"^headrace: .*\b1 problem$", conflict.err.splitlines()[-1])
     assert target.get("/subjects").json == ["mine"]
     other = start_registry()
     put(other, "/mode/mine", {"mode": "IMPORT"})
@@ -161,7 +161,7 @@ def test_a_part_is_copied_into_a_registry_in_use(
 
 
 @pytest.mark.postgres
-def test_a_registry_moves_from_sqlite_to_postgresql_and_back(
+def test_registry_moves_from_sqlite_to_postgresql_and_back(
     source: Registry,
     start_registry: Callable[[], Registry],
     start_service: Callable[..., Any],
@@ -173,19 +173,19 @@ def test_a_registry_moves_from_sqlite_to_postgresql_and_back(
     command = [sys.executable, "-m", "headrace", "registry", "db", "upgrade"]
     subprocess.run(command, check=True, env={**os.environ, **url})
     arguments = ["registry", "serve", "--registry-listen", "127.0.0.1:0", "--workers", "2"]
-    there = Registry(start_service("headrace", *arguments, environment=url).addresses["registry"])
+    postgres = Registry(start_service("headrace", *arguments, environment=url).addresses["registry"])
     files = [tmp_path / f"{number}.jsonl" for number in range(3)]
     assert run("export", files[0], source).exit_code == 0
-    assert run("import", files[0], there).exit_code == 0
-    assert run("export", files[1], there).exit_code == 0
-    back = start_registry()
-    assert run("import", files[1], back).exit_code == 0
-    assert run("export", files[2], back).exit_code == 0
+    assert run("import", files[0], postgres).exit_code == 0
+    assert run("export", files[1], postgres).exit_code == 0
+    sqlite = start_registry()
+    assert run("import", files[1], sqlite).exit_code == 0
+    assert run("export", files[2], sqlite).exit_code == 0
     assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
 
 
 @pytest.mark.servers
-def test_an_import_that_is_killed_goes_on(start_registry: Callable[[], Registry], run: Run, tmp_path: Path) -> None:
+def test_killed_import_is_finished_by_another(start_registry: Callable[[], Registry], run: Run, tmp_path: Path) -> None:
     busy = start_registry()
     put(busy, "/config", {"compatibility": "NONE"})
     for number in range(1, MANY + 1):
@@ -203,7 +203,7 @@ def test_an_import_that_is_killed_goes_on(start_registry: Callable[[], Registry]
 
 
 def kill_import_at(reached: int, file: Path, target: Registry) -> None:
-    """Kills an import as soon as the target has so many versions."""
+    """Kills an import as soon as the target has this number of versions."""
     command = [sys.executable, "-m", "headrace", "registry", "import", str(file), "--registry-url", target.url]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(target.get("/schemas?latestOnly=false").json) < reached:
@@ -213,7 +213,7 @@ def kill_import_at(reached: int, file: Path, target: Registry) -> None:
     process.wait()
 
 
-def test_what_cannot_be_taken_is_left_out_when_told(
+def test_unsupported_versions_are_skipped_on_request(
     start_registry: Callable[[], Registry], run: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "mixed.jsonl"
@@ -242,7 +242,7 @@ def test_what_cannot_be_taken_is_left_out_when_told(
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"kind":"header","what":"schema registry export","format":1}\n'])
-def test_a_file_that_is_none_ends_2(content: bytes | None, registry_url: str, run: Run, tmp_path: Path) -> None:
+def test_invalid_export_file_exits_2(content: bytes | None, registry_url: str, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "e.jsonl"
     if content is not None:
         file.write_bytes(content)
@@ -252,18 +252,18 @@ def test_a_file_that_is_none_ends_2(content: bytes | None, registry_url: str, ru
     assert ran.err.count("\n") == 1
 
 
-def test_a_registry_that_does_not_answer_ends_2(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_registry_exits_2(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "PAUSE_FIRST_S", 0.001)
-    nobody = Registry("http://127.0.0.1:9")
+    unreachable = Registry("http://127.0.0.1:9")
     file = tmp_path / "e.jsonl"
-    ran = run("export", file, nobody)
+    ran = run("export", file, unreachable)
     assert ran.exit_code == 2
     assert ran.err.startswith("headrace: ") and "http://127.0.0.1:9" in ran.err
     assert not file.exists()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_that_cannot_be_written_keeps_the_older_file(source: Registry, run: Run, tmp_path: Path) -> None:
+def test_export_that_cannot_be_written_exits_2(source: Registry, run: Run, tmp_path: Path) -> None:
     ran = run("export", tmp_path / "no" / "e.jsonl", source)
     assert (ran.exit_code, ran.err.count("\n")) == (2, 1)
     assert str(tmp_path / "no" / "e.jsonl") in ran.err

@@ -1,4 +1,4 @@
-"""Whatever history a registry of ours has had, a copy of it by export and import exports the same."""
+"""Copies of registries with random histories export the same file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.registry.client.responses import response_value
 from headrace.registry.client.connections import HttpResponse
+from headrace.registry.client.responses import response_value
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.registry.transfer.execution import execute_actions, find_missing_versions, read_target
 from headrace.registry.transfer.export import read_registry
@@ -30,8 +30,8 @@ SUBJECTS = ("a", "b/c", ":.x:a", ":.x:d")
 SCHEMAS = tuple(f'{{"type":"fixed","name":"F{number}","size":{number}}}' for number in range(1, 4))
 
 
-class Caller:
-    """What copying needs of a client, on a registry in this process."""
+class InProcessClient:
+    """A client for export and import that calls a registry in this process."""
 
     def __init__(self, registry: RegistryInProcess) -> None:
         self.url = registry.url
@@ -55,9 +55,9 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @settings(max_examples=examples(0.1), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_history_is_copied(data: st.DataObject, empty_database: Path) -> None:
+def test_copy_of_a_random_history_exports_the_same(data: st.DataObject, empty_database: Path) -> None:
     with ExitStack() as stack:
-        source, target = (opened(stack, empty_database, name) for name in ("source", "target"))
+        source, target = (open_registry(stack, empty_database, name) for name in ("source", "target"))
         source.put("/config", {"compatibility": "NONE"})
         for _ in range(data.draw(st.integers(1, 12), label="steps")):
             take_step(data, source)
@@ -66,10 +66,10 @@ def test_any_history_is_copied(data: st.DataObject, empty_database: Path) -> Non
         imported(content, target, None)
         assert exported(target) == content
         snapshot = read_snapshot(io.BytesIO(content), "e")
-        assert find_missing_versions(RemoteRegistry(Caller(target)), snapshot, quiet, ()) == []
+        assert find_missing_versions(RemoteRegistry(InProcessClient(target)), snapshot, ignore_progress, ()) == []
 
 
-def opened(stack: ExitStack, empty_database: Path, name: str) -> RegistryInProcess:
+def open_registry(stack: ExitStack, empty_database: Path, name: str) -> RegistryInProcess:
     path = empty_database.with_name(f"{name}.db")
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def opened(stack: ExitStack, empty_database: Path, name: str) -> RegistryInProce
 
 
 def take_step(data: st.DataObject, registry: RegistryInProcess) -> None:
-    """Something that clients do; a refusal is an answer like any other."""
+    """Performs a random operation of a client, which may be rejected."""
     subject = data.draw(st.sampled_from(SUBJECTS))
     path = quote(subject, safe="")
     match data.draw(
@@ -114,18 +114,18 @@ def take_step(data: st.DataObject, registry: RegistryInProcess) -> None:
 
 def exported(registry: RegistryInProcess) -> bytes:
     out = io.BytesIO()
-    write_snapshot(read_registry(RemoteRegistry(Caller(registry)), Selection(), quiet), out)
+    write_snapshot(read_registry(RemoteRegistry(InProcessClient(registry)), Selection(), ignore_progress), out)
     return out.getvalue()
 
 
 def imported(content: bytes, registry: RegistryInProcess, actions_max: int | None) -> None:
-    remote = RemoteRegistry(Caller(registry))
+    remote = RemoteRegistry(InProcessClient(registry))
     snapshot = read_snapshot(io.BytesIO(content), "e")
-    plan = plan_import(snapshot, read_target(remote, snapshot, quiet))
+    plan = plan_import(snapshot, read_target(remote, snapshot, ignore_progress))
     assert not plan.problems
-    outcome = execute_actions(remote, plan.actions[:actions_max], quiet, skip_refused=False)
-    assert not outcome.refused
+    result = execute_actions(remote, plan.actions[:actions_max], ignore_progress, skip_refused=False)
+    assert not result.refused
 
 
-def quiet(step: str, done: int, total: int) -> None:
+def ignore_progress(step: str, done: int, total: int) -> None:
     pass

@@ -1,4 +1,4 @@
-"""Copying a registry: what an export says, what an import does, and that it may be killed at any point."""
+"""Export and import of a registry: content of exports, plans of imports, and imports interrupted at any point."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from support.pages import page
 from support.registry.reference_registry import ReferenceRegistry
 
 
-def quiet(step: str, done: int, total: int) -> None:
+def ignore_progress(step: str, done: int, total: int) -> None:
     pass
 
 
 def exported(registry: ReferenceRegistry, **selection: tuple[str, ...]) -> bytes:
     out = io.BytesIO()
-    write_snapshot(read_registry(RemoteRegistry(registry), Selection(**selection), quiet), out)
+    write_snapshot(read_registry(RemoteRegistry(registry), Selection(**selection), ignore_progress), out)
     return out.getvalue()
 
 
@@ -43,15 +43,15 @@ def snapshot_of(content: bytes) -> Snapshot:
 
 def planned(content: bytes, registry: ReferenceRegistry) -> ImportPlan:
     snapshot = snapshot_of(content)
-    return plan_import(snapshot, read_target(RemoteRegistry(registry), snapshot, quiet))
+    return plan_import(snapshot, read_target(RemoteRegistry(registry), snapshot, ignore_progress))
 
 
 def imported(content: bytes, registry: ReferenceRegistry, *, actions_max: int | None = None) -> int:
-    """Plans and does the first actions; how many there were."""
+    """Plans an import and runs its first actions; returns the number of planned actions."""
     plan = planned(content, registry)
     assert not plan.problems
-    outcome = execute_actions(RemoteRegistry(registry), plan.actions[:actions_max], quiet, skip_refused=False)
-    assert not outcome.refused
+    result = execute_actions(RemoteRegistry(registry), plan.actions[:actions_max], ignore_progress, skip_refused=False)
+    assert not result.refused
     return len(plan.actions)
 
 
@@ -60,7 +60,7 @@ def lines(content: bytes) -> list[dict[str, Any]]:
 
 
 def check_lines(name: str, found: Iterable[object]) -> None:
-    """Compares actions or problems with the golden file, one a line."""
+    """Compares actions or problems, one per line, with the golden file."""
     text = "".join(f"{each}\n" for each in found)
     assert text == golden(f"registry_transfer/{name}.txt", text)
 
@@ -89,7 +89,7 @@ def shop() -> ReferenceRegistry:
     return registry
 
 
-def test_an_export_says_what_there_is_in_the_order_of_references(shop: ReferenceRegistry) -> None:
+def test_export_has_all_content_with_referenced_versions_first(shop: ReferenceRegistry) -> None:
     found = lines(exported(shop))
     assert found[0] == {"kind": "header", "what": "schema registry export", "format": 1}
     assert [line["context"] for line in found if line["kind"] == "context"] == [".", ".__GLOBAL", ".eu"]
@@ -135,16 +135,16 @@ def test_an_export_says_what_there_is_in_the_order_of_references(shop: Reference
     ],
     ids=str,
 )
-def test_a_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[str, Any]) -> None:
+def test_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[str, Any]) -> None:
     content = exported(shop)
     target = ReferenceRegistry(**options)
     imported(content, target)
     assert exported(target) == content
     assert imported(content, target) == 0
-    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), quiet, ()) == []
+    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, ()) == []
 
 
-def test_an_import_killed_after_any_action_is_finished_by_another(shop: ReferenceRegistry) -> None:
+def test_interrupted_import_is_finished_by_another(shop: ReferenceRegistry) -> None:
     content = exported(shop)
     count = len(planned(content, ReferenceRegistry()).actions)
     for done in range(count):
@@ -155,7 +155,7 @@ def test_an_import_killed_after_any_action_is_finished_by_another(shop: Referenc
 
 
 @given(st.data())
-def test_any_registry_is_copied_also_in_two_attempts(data: st.DataObject) -> None:
+def test_random_registry_is_copied_in_two_attempts(data: st.DataObject) -> None:
     source = ReferenceRegistry()
     subjects = st.sampled_from(["a", "b", "c/d", ":.x:a", ":.x:b"])
     for _ in range(data.draw(st.integers(1, 14))):
@@ -181,7 +181,7 @@ def test_any_registry_is_copied_also_in_two_attempts(data: st.DataObject) -> Non
     assert exported(target) == content
 
 
-def test_a_context_that_holds_nothing_any_more_is_left_out() -> None:
+def test_empty_context_is_not_exported() -> None:
     class Emptied(ReferenceRegistry):
         def _get_contexts(self, rest: list[str], query: dict[str, Any], body: dict[str, Any]) -> list[str]:
             return [".", ".empty", ".kept"]
@@ -195,7 +195,7 @@ def test_a_context_that_holds_nothing_any_more_is_left_out() -> None:
     ]
 
 
-def test_a_source_without_contexts_and_modes_is_exported() -> None:
+def test_source_without_contexts_and_modes_is_exported() -> None:
     class Plain(ReferenceRegistry):
         def call(self, method: str, path: str, **more: Any) -> Any:
             if path.startswith(("/contexts", "/mode")):
@@ -213,7 +213,7 @@ def test_a_source_without_contexts_and_modes_is_exported() -> None:
     assert (target.call("GET", "/mode"), target.stored["a", 1]["id"]) == ({"mode": "READWRITE"}, 1)
 
 
-def test_versions_of_a_subject_stay_in_order_where_references_allow() -> None:
+def test_versions_of_a_subject_stay_in_order_if_references_allow() -> None:
     registry = ReferenceRegistry()
     registry.register("b", fixed(1))
     registry.register("a", '"F1"', references=[{"name": "F1", "subject": "b", "version": 1}])
@@ -223,7 +223,7 @@ def test_versions_of_a_subject_stay_in_order_where_references_allow() -> None:
     assert found == [("b", 1), ("a", 1), ("a", 2), ("b", 2)]
 
 
-def test_a_part_holds_what_it_refers_to_and_nothing_of_contexts(shop: ReferenceRegistry) -> None:
+def test_selection_has_referenced_versions_and_no_context_settings(shop: ReferenceRegistry) -> None:
     found = lines(exported(shop, subjects=("ord*",)))
     assert [(line["subject"], line["version"]) for line in found if line["kind"] == "version"] == [
         ("z-money", 1),
@@ -238,12 +238,12 @@ def test_a_part_holds_what_it_refers_to_and_nothing_of_contexts(shop: ReferenceR
     ]
     found = lines(exported(shop, contexts=(".eu",)))
     assert [line["kind"] for line in found] == ["header", "context", "version", "config", "end"]
-    whole = snapshot_of(exported(shop))
-    assert Selection((".eu",)).select_from(whole) == snapshot_of(exported(shop, contexts=(".eu",)))
-    assert Selection((".",), ("z*",)).select_from(whole).subjects == ["z-money"]
+    complete = snapshot_of(exported(shop))
+    assert Selection((".eu",)).select_from(complete) == snapshot_of(exported(shop, contexts=(".eu",)))
+    assert Selection((".",), ("z*",)).select_from(complete).subjects == ["z-money"]
 
 
-def test_subjects_of_a_context_in_use_are_imported_one_by_one(shop: ReferenceRegistry) -> None:
+def test_import_mode_is_set_per_subject_in_a_context_in_use(shop: ReferenceRegistry) -> None:
     target = ReferenceRegistry()
     target.register("other", fixed(9))
     target.stored["other", 1]["id"] = 77
@@ -260,7 +260,7 @@ def test_subjects_of_a_context_in_use_are_imported_one_by_one(shop: ReferenceReg
     assert target.modes == {"z-money": "READONLY", ":.__GLOBAL:": "READWRITE"}
 
 
-def test_only_what_is_missing_is_done(shop: ReferenceRegistry) -> None:
+def test_import_plans_missing_content_only(shop: ReferenceRegistry) -> None:
     target = ReferenceRegistry()
     imported(exported(shop), target)
     shop.modes["z-money"] = "READWRITE"
@@ -272,7 +272,7 @@ def test_only_what_is_missing_is_done(shop: ReferenceRegistry) -> None:
     assert exported(target) == content
 
 
-def test_what_was_deleted_in_the_target_comes_back(shop: ReferenceRegistry) -> None:
+def test_import_restores_versions_deleted_in_the_target(shop: ReferenceRegistry) -> None:
     target = ReferenceRegistry()
     content = exported(shop)
     imported(content, target)
@@ -290,7 +290,7 @@ def problems(content: bytes, target: ReferenceRegistry) -> list[str]:
     return [problem.sentence for problem in plan.problems]
 
 
-def test_clashes_are_found_before_anything_is_written(shop: ReferenceRegistry) -> None:
+def test_conflicts_are_reported_before_anything_is_written(shop: ReferenceRegistry) -> None:
     content = exported(shop, contexts=(".",))
     target = ReferenceRegistry()
     target.register("a", fixed(8))
@@ -309,17 +309,17 @@ def test_clashes_are_found_before_anything_is_written(shop: ReferenceRegistry) -
     assert imported(exported(target), ReferenceRegistry())
 
 
-def test_the_same_schema_written_otherwise_is_no_clash() -> None:
+def test_same_schema_with_other_spelling_is_no_conflict() -> None:
     source, target = ReferenceRegistry(), ReferenceRegistry()
     source.register("a", '{"type": "string"}')
     target.register("a", '"string"')
     assert planned(exported(source), target).problems == ()
-    # And a rule set that the target's edition dropped is none either.
+    # A rule set that the target's edition dropped is no conflict either.
     source.stored["a", 1]["ruleSet"] = {"domainRules": [{"name": "r"}]}
     assert planned(exported(source), target).problems == ()
 
 
-def test_what_the_target_cannot_take_is_told_or_left_out(shop: ReferenceRegistry) -> None:
+def test_unsupported_versions_are_reported_or_skipped(shop: ReferenceRegistry) -> None:
     shop.stored["z-money", 1]["schemaType"] = "PROTOBUF"
     shop.stored["orders", 3]["references"] = [{"name": "x", "subject": "gone", "version": 4}]
     content = exported(shop).replace(
@@ -330,7 +330,7 @@ def test_what_the_target_cannot_take_is_told_or_left_out(shop: ReferenceRegistry
     target = ReferenceRegistry()
     check_lines("problems_of_unsupported_versions", problems(content, target))
     snapshot = snapshot_of(content)
-    part, plan, left_out = plan_importable(snapshot, read_target(RemoteRegistry(target), snapshot, quiet))
+    part, plan, left_out = plan_importable(snapshot, read_target(RemoteRegistry(target), snapshot, ignore_progress))
     assert [str(problem.key) for problem in left_out] == [
         str(SubjectVersion("z-money", 1)),
         str(SubjectVersion("orders", 3)),
@@ -343,26 +343,26 @@ def test_what_the_target_cannot_take_is_told_or_left_out(shop: ReferenceRegistry
     assert not plan.problems
 
 
-def test_a_read_only_target_is_left_alone(shop: ReferenceRegistry) -> None:
+def test_read_only_target_is_reported(shop: ReferenceRegistry) -> None:
     target = ReferenceRegistry()
     target.modes[":.:"] = "READONLY"
     check_lines("problems_of_a_read_only_target", problems(exported(shop), target))
 
 
-def test_a_read_only_context_is_seen_also_when_the_file_says_nothing_of_it(shop: ReferenceRegistry) -> None:
+def test_read_only_context_is_reported_without_its_line_in_the_file(shop: ReferenceRegistry) -> None:
     target = ReferenceRegistry()
     target.modes[":.eu:"] = "READONLY"
     found = problems(exported(shop, contexts=(".eu",), subjects=("*",)), target)
     check_lines("problems_of_a_read_only_context", found)
 
 
-def test_versions_that_refer_to_each_other_are_told(shop: ReferenceRegistry) -> None:
+def test_circular_references_are_reported(shop: ReferenceRegistry) -> None:
     shop.stored["z-money", 1]["references"] = [{"name": "x", "subject": "orders", "version": 1}]
     check_lines("problems_of_circular_references", problems(exported(shop), ReferenceRegistry()))
 
 
-class Refusing(ReferenceRegistry):
-    """Refuses one schema, or gives ids of its own."""
+class Rejecting(ReferenceRegistry):
+    """Rejects one schema, or assigns its own ids."""
 
     def __init__(self, refused: str = "", ids_from: int = 0) -> None:
         super().__init__()
@@ -376,22 +376,27 @@ class Refusing(ReferenceRegistry):
         return {**answer, "id": answer["id"] + self.ids_from}
 
 
-def test_refused_versions_leave_the_target_closed_unless_they_are_skipped(shop: ReferenceRegistry) -> None:
+def test_rejected_versions_leave_target_in_import_mode_unless_skipped(shop: ReferenceRegistry) -> None:
     content = exported(shop)
-    target = Refusing(refused=fixed(1))
-    outcome = execute_actions(RemoteRegistry(target), planned(content, target).actions, quiet, skip_refused=False)
-    assert not outcome.is_finished
-    assert [problem.key for problem in outcome.refused] == [SubjectVersion("z-money", 1), SubjectVersion("orders", 1)]
-    assert "not today" in outcome.refused[0].sentence and "z-money version 1" in outcome.refused[1].sentence
+    target = Rejecting(refused=fixed(1))
+    result = execute_actions(
+        RemoteRegistry(target), planned(content, target).actions, ignore_progress, skip_refused=False
+    )
+    assert not result.is_finished
+    assert [problem.key for problem in result.refused] == [SubjectVersion("z-money", 1), SubjectVersion("orders", 1)]
+    assert "not today" in result.refused[0].sentence and "z-money version 1" in result.refused[1].sentence
     assert target.modes[":.:"] == "IMPORT"
     assert not target.configs
-    outcome = execute_actions(RemoteRegistry(target), planned(content, target).actions, quiet, skip_refused=True)
-    assert outcome.is_finished
+    result = execute_actions(
+        RemoteRegistry(target), planned(content, target).actions, ignore_progress, skip_refused=True
+    )
+    assert result.is_finished
     assert target.modes[":.:"] == "READWRITE"
-    left_out = {problem.key for problem in outcome.refused if problem.key}
-    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), quiet, left_out) == []
+    left_out = {problem.key for problem in result.refused if problem.key}
+    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, left_out) == []
     check_lines(
-        "problems_after_an_import", find_missing_versions(RemoteRegistry(target), snapshot_of(content), quiet, ())
+        "problems_after_an_import",
+        find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, ()),
     )
     target.refused = ""
     target.modes["z-money"] = "READWRITE"
@@ -399,24 +404,24 @@ def test_refused_versions_leave_the_target_closed_unless_they_are_skipped(shop: 
     assert exported(target) == content
 
 
-def test_a_refused_version_is_told_once_and_not_deleted() -> None:
+def test_rejected_version_is_reported_once_and_not_deleted() -> None:
     source = ReferenceRegistry()
     source.register("a", fixed(1))
     source.delete("a", 1)
-    target = Refusing(refused=fixed(1))
-    outcome = execute_actions(
-        RemoteRegistry(target), planned(exported(source), target).actions, quiet, skip_refused=True
+    target = Rejecting(refused=fixed(1))
+    result = execute_actions(
+        RemoteRegistry(target), planned(exported(source), target).actions, ignore_progress, skip_refused=True
     )
-    assert [problem.key for problem in outcome.refused] == [SubjectVersion("a", 1)]
-    check_lines("actions_beside_a_refused_version", outcome.done)
+    assert [problem.key for problem in result.refused] == [SubjectVersion("a", 1)]
+    check_lines("actions_beside_a_refused_version", result.done)
     assert not [call for call in target.calls if call[0] == "DELETE"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.frozensets(st.integers(0, 4), max_size=3)), max_size=12))
-def test_what_is_done_at_once_ends_as_if_done_in_turn(shape: list[tuple[int, frozenset[int]]]) -> None:
+def test_parallel_tasks_have_the_result_of_sequential_ones(shape: list[tuple[int, frozenset[int]]]) -> None:
     @dataclass(frozen=True)
     class Sum:
-        """Sets a thing to one more than those it reads and itself."""
+        """Sets a resource to one more than the sum of the resources that it reads and itself."""
 
         number: int
         written: str
@@ -426,24 +431,24 @@ def test_what_is_done_at_once_ends_as_if_done_in_turn(shape: list[tuple[int, fro
             values[self.written] = self.number + sum(values.get(name, 0) for name in {self.written, *self.read})
 
     tasks = [Sum(n, str(one), frozenset(map(str, others))) for n, (one, others) in enumerate(shape)]
-    in_turn: dict[str, int] = {}
-    at_once: dict[str, int] = {}
-    told = [0]
+    sequential: dict[str, int] = {}
+    parallel: dict[str, int] = {}
+    progress = [0]
     for task in tasks:
-        task(in_turn)
-    run_parallel(tasks, lambda task: task(at_once), told.append)
-    assert at_once == in_turn
-    assert told[-1] == len(tasks)
-    assert told == sorted(told)
+        task(sequential)
+    run_parallel(tasks, lambda task: task(parallel), progress.append)
+    assert parallel == sequential
+    assert progress[-1] == len(tasks)
+    assert progress == sorted(progress)
 
 
-def test_a_target_that_gives_other_ids_stops_the_import(shop: ReferenceRegistry) -> None:
-    target = Refusing(ids_from=5)
+def test_target_that_assigns_other_ids_stops_the_import(shop: ReferenceRegistry) -> None:
+    target = Rejecting(ids_from=5)
     with pytest.raises(ImportStopped, match=r"z-money version 1 .*\bid 6\b.*\bid 1\b"):
         imported(exported(shop), target)
 
 
-def test_a_source_that_changes_meanwhile_is_read_again(shop: ReferenceRegistry) -> None:
+def test_source_that_changes_during_export_is_read_again(shop: ReferenceRegistry) -> None:
     changes = iter(range(20, 40))
 
     class Busy(RemoteRegistry):
@@ -456,10 +461,10 @@ def test_a_source_that_changes_meanwhile_is_read_again(shop: ReferenceRegistry) 
             return super().mode(scope)
 
     remote = Busy(shop)
-    assert read_registry(remote, Selection(), quiet).versions[-2].version == 4
+    assert read_registry(remote, Selection(), ignore_progress).versions[-2].version == 4
     remote.times = 9
     with pytest.raises(RegistryChanged, match="READONLY"):
-        read_registry(remote, Selection(), quiet)
+        read_registry(remote, Selection(), ignore_progress)
 
 
 HEADER = '{"kind":"header","what":"schema registry export","format":1}' + "\n"
@@ -499,7 +504,7 @@ def test_errors_of_an_export_file_name_the_line() -> None:
     assert found == golden("messages/registry_export_file.txt", found)
 
 
-def test_the_example_in_the_documentation_is_a_file() -> None:
+def test_example_in_the_documentation_is_a_valid_file() -> None:
     text = page("docs/registry.md")
     example = text.partition("### The file")[2].partition("```json\n")[2].partition("```")[0]
     snapshot = snapshot_of(example.replace(',"sha256":"…"', "").encode())
@@ -507,7 +512,7 @@ def test_the_example_in_the_documentation_is_a_file() -> None:
 
 
 @given(st.text(), st.text(min_size=1))
-def test_any_text_comes_back_from_a_file(text: str, name: str) -> None:
+def test_any_text_survives_a_file(text: str, name: str) -> None:
     version = ExportedVersion(name, 1, 1, text, metadata=json_text({"properties": {name: text}}))
     snapshot = Snapshot(versions=(version,))
     out = io.BytesIO()

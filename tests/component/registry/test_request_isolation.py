@@ -1,4 +1,4 @@
-"""Requests of those who are not known yet, or say twice who they are, and what they cost the others."""
+"""Requests of unauthenticated clients and slow requests do not delay or weaken the handling of others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api import client_queues
-from headrace.registry.api.client_queues import RUNNING_MAX
 from headrace.registry.api.asgi_front import OFFLOADED_COMPARISONS_MAX, THREADS
+from headrace.registry.api.client_queues import RUNNING_MAX
 from headrace.registry.api.services import services_of
 from headrace.registry.domain import SchemaRequest
-from headrace.registry.service.compatibility import Comparison, Compatibility, ComparisonResult
+from headrace.registry.service.compatibility import Comparison, ComparisonResult, Compatibility
 from support.registry.registry_calls import STRING
 from support.registry.registry_front import RegistryBehindFront
 
@@ -50,25 +50,23 @@ def front(sqlite_database_url: str, tmp_path: Path) -> Iterator[RegistryBehindFr
     front.close()
 
 
-def test_passwords_that_are_waited_for_hold_up_nobody_who_is_known(
-    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    goes_on = threading.Event()
-    monkeypatch.setattr(PasswordHash, "matches", lambda *_: goes_on.wait(60) and False)
+def test_slow_passwords_do_not_delay_known_users(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_continue = threading.Event()
+    monkeypatch.setattr(PasswordHash, "matches", lambda *_: may_continue.wait(60) and False)
     wrong = {"Authorization": basic("root", "wrong")}
-    with ThreadPoolExecutor(2 * THREADS) as strangers:
-        answers = [strangers.submit(front.call, "GET", "/subjects", None, wrong) for _ in range(2 * THREADS)]
+    with ThreadPoolExecutor(2 * THREADS) as clients:
+        answers = [clients.submit(front.call, "GET", "/subjects", None, wrong) for _ in range(2 * THREADS)]
         try:
             assert front.call("GET", "/subjects", headers=ROOT).status == 200
             assert not any(answer.done() for answer in answers)
         finally:
-            goes_on.set()
+            may_continue.set()
         assert {answer.result().status for answer in answers} == {401}
 
 
 @pytest.fixture
-def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """When checks of schemas that are only tried go on."""
+def may_continue(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Compatibility checks wait until this event is set."""
     event = threading.Event()
     checked = Compatibility._checked
 
@@ -81,12 +79,12 @@ def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-class HeldUp:
-    """In the place of the processes that check: one that takes long for what registrations leave to it."""
+class SlowPool:
+    """Replaces the pool of processes by one that waits before it runs deferred comparisons."""
 
-    def __init__(self, front: RegistryBehindFront, goes_on: threading.Event) -> None:
+    def __init__(self, front: RegistryBehindFront, may_continue: threading.Event) -> None:
         self._compatibility = services_of(front._front._application).compatibility
-        self._goes_on = goes_on
+        self._goes_on = may_continue
 
     def is_ready(self) -> bool:
         return False
@@ -104,11 +102,11 @@ CHECK, REGISTER = "/compatibility/subjects/a/versions", "/subjects/a/versions"
 
 @pytest.mark.parametrize("prefix", ["", "/contexts/."])
 @pytest.mark.parametrize("what", [CHECK, REGISTER])
-def test_checks_that_take_long_hold_up_nothing_else(
-    front: RegistryBehindFront, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch, what: str, prefix: str
+def test_slow_checks_and_registrations_do_not_delay_others(
+    front: RegistryBehindFront, may_continue: threading.Event, monkeypatch: pytest.MonkeyPatch, what: str, prefix: str
 ) -> None:
     monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
-    monkeypatch.setattr(front._front, "_checkers", HeldUp(front, goes_on))
+    monkeypatch.setattr(front._front, "_compute_pool", SlowPool(front, may_continue))
     path = "/subjects/a/versions/1"
     assert front.call("GET", path, headers=ROOT).status == 200
     check = prefix + what
@@ -120,25 +118,23 @@ def test_checks_that_take_long_hold_up_nothing_else(
             assert [front.call("GET", path, headers=ROOT).status for path in (path, f"{path}/schema")] == [200, 200]
             assert [front.call("GET", path).json["status"] for path in ("/readyz", "/healthz")] == ["ready", "ok"]
             assert front.register("public", STRING).status == 401
-            # Even of those who may register nobody waits, under the same subject neither.
+            # Other registrations do not wait either, even for the same subject.
             assert front.call("POST", "/subjects/b/versions", {"schema": STRING}, ROOT).status == 200
             assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
-            # Somebody else's check has a place, as anonymous reads of `public-*` show.
+            # The check of another client has its own slot; anonymous clients may read `public-*`.
             other = clients.submit(front.call, "POST", "/compatibility/subjects/public-a/versions", bodies[0])
             assert not any(answer.done() for answer in (*answers, other))
         finally:
-            goes_on.set()
+            may_continue.set()
         assert {answer.result().status for answer in (*answers, other)} == {200}
 
 
-def test_registrations_that_compare_for_long_are_made_as_others_are(
-    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In threads where there are no processes, and by nobody else than who may."""
+def test_slow_registration_has_the_usual_result(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In threads if there are no processes, and only with the permission."""
     monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
     wider = {"schema": '["null","string"]'}
     refused = front.call("POST", REGISTER, {"schema": '"int"'}, ROOT)
-    assert refused.problem[:2] == (409, 40901)
+    assert refused.error[:2] == (409, 40901)
     assert "reader type: INT not compatible with writer type: STRING" in refused.text
     assert front.call("POST", REGISTER, wider).status == 401
     registered = front.call("POST", REGISTER, wider, ROOT)
@@ -147,79 +143,79 @@ def test_registrations_that_compare_for_long_are_made_as_others_are(
     assert (tagged.status, tagged.json["version"]) == (200, 3)
 
 
-def test_processes_that_die_of_a_comparison_keep_nothing_from_being_registered(
+def test_registration_succeeds_although_comparison_processes_die(
     front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Comparison] = []
+    comparisons: list[Comparison] = []
 
-    class Dying(HeldUp):
+    class DyingPool(SlowPool):
         async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-            asked.append(comparison)
+            comparisons.append(comparison)
             raise BrokenProcessPool
 
     monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
-    monkeypatch.setattr(front._front, "_checkers", Dying(front, threading.Event()))
+    monkeypatch.setattr(front._front, "_compute_pool", DyingPool(front, threading.Event()))
     assert front.call("POST", REGISTER, {"schema": '["null","string"]'}, ROOT).status == 200
-    assert len(asked) == OFFLOADED_COMPARISONS_MAX
+    assert len(comparisons) == OFFLOADED_COMPARISONS_MAX
 
 
-def test_who_registers_while_others_do_is_compared_with_what_they_registered(
+def test_registration_is_compared_with_concurrently_registered_version(
     front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Comparison] = []
+    comparisons: list[Comparison] = []
     services = services_of(front._front._application)
 
-    class Late(HeldUp):
+    class LatePool(SlowPool):
         async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-            asked.append(comparison)
-            if len(asked) == 1:
+            comparisons.append(comparison)
+            if len(comparisons) == 1:
                 union = SchemaRequest('["null","string"]')
                 await asyncio.to_thread(services.registration.register, "a", union, normalize=False)
             return await super().run_comparison(comparison)
 
-    goes_on = threading.Event()
-    goes_on.set()
+    may_continue = threading.Event()
+    may_continue.set()
     monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
-    monkeypatch.setattr(front._front, "_checkers", Late(front, goes_on))
-    # It can read the first version and cannot read the second one.
+    monkeypatch.setattr(front._front, "_compute_pool", LatePool(front, may_continue))
+    # The schema is compatible with the first version and not with the second.
     refused = front.call("POST", REGISTER, {"schema": '{"type":"string","n":1}'}, ROOT)
-    assert (refused.status, [comparison.versions[0][0] for comparison in asked]) == (409, [1, 2])
+    assert (refused.status, [comparison.versions[0][0] for comparison in comparisons]) == (409, [1, 2])
     assert "oldSchemaVersion: 2" in refused.text
 
 
-def test_too_many_checks_are_told_so(
-    front: RegistryBehindFront, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+def test_too_many_checks_get_retry_after(
+    front: RegistryBehindFront, may_continue: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_lane, "CLIENT_WAITING_MAX", 0)
+    monkeypatch.setattr(client_queues, "CLIENT_WAITING_MAX", 0)
     with ThreadPoolExecutor(1) as clients:
         path = "/compatibility/subjects/a/versions"
         first = clients.submit(front.call, "POST", path, {"schema": STRING}, ROOT)
         while not front._front._checks._running:
             time.sleep(0.001)
         refused = front.call("POST", path, {"schema": '"int"'}, ROOT)
-        goes_on.set()
+        may_continue.set()
         assert first.result().status == 200
-    assert refused.problem[:2] == (503, 503)
+    assert refused.error[:2] == (503, 503)
     assert refused.headers["Retry-After"] == "1"
 
 
-def test_liveness_is_answered_before_all_queues(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liveness_bypasses_all_queues(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = front.call("GET", "/healthz", headers=ROOT)
     monkeypatch.setattr(front._front, "_application", None)
     for accept in ("*/*", "application/json", "text/html"):
         alive = front.call("GET", "/healthz", headers={"accept": accept})
         assert (alive.status, alive.text) == (200, expected.text)
     assert front.call("GET", "/healthz").headers == expected.headers
-    assert front.observed.routes[-1] == "/healthz"
+    assert front.observer.routes[-1] == "/healthz"
 
 
-def test_who_sends_two_authorizations_is_nobody(front: RegistryBehindFront) -> None:
+def test_two_authorization_headers_are_rejected(front: RegistryBehindFront) -> None:
     root, wrong = ("authorization", ROOT["Authorization"]), ("authorization", basic("root", "wrong"))
     statuses = [
         front.call_with("GET", "/subjects/a/versions/1", headers).status
         for headers in ([root], [root], [wrong, root], [root, wrong], [root, root])
     ]
-    assert front.observed.cached[-4]
+    assert front.observer.cached[-4]
     assert statuses == [200, 200, 401, 401, 401]
 
 
@@ -240,11 +236,11 @@ WRONG = ("authorization", basic("root", "wrong"))
         ("POST", "/subjects/a/versions", [("transfer-encoding", "chunked")], 401, False),
         ("POST", "/subjects/a/versions", [("transfer-encoding", "chunked"), SMALL], 401, False),
         ("POST", "/subjects/a/versions", [LARGE, WRONG], 401, False),
-        # Many of these would not take all the place that there is for bodies.
+        # Small bodies are received, because many of them do not fill the memory for bodies.
         ("POST", "/subjects/a/versions", [SMALL], 401, True),
     ],
 )
-def test_bodies_of_strangers_who_may_not_make_the_call_are_not_received(
+def test_body_without_permission_is_not_received(
     front: RegistryBehindFront,
     method: str,
     path: str,
@@ -254,25 +250,25 @@ def test_bodies_of_strangers_who_may_not_make_the_call_are_not_received(
 ) -> None:
     answer = front.call_with(method, path, headers, b'{"schema":"1"}')
     assert (answer.status, set(answer.json)) == (status, set() if status == 200 else {"error_code", "message"})
-    assert front.body_came_first is is_received
+    assert front.received_body_first is is_received
 
 
-def test_a_body_is_received_once_its_sender_is_known(front: RegistryBehindFront) -> None:
+def test_body_of_an_authenticated_user_is_received(front: RegistryBehindFront) -> None:
     root = ("authorization", ROOT["Authorization"])
     assert front.call_with("POST", "/subjects/b/versions", [LARGE, root], b'{"schema":"\\"int\\""}').status == 200
-    assert front.observed.routes[-1] == "/subjects/<subject:subject>/versions"
+    assert front.observer.routes[-1] == "/subjects/<subject:subject>/versions"
     too_large = front.call_with("POST", "/subjects/b/versions", [("content-length", "99999999"), root], b"")
-    assert too_large.problem[1] == 42209
-    assert not front.body_came_first
+    assert too_large.error[1] == 42209
+    assert not front.received_body_first
 
 
 @pytest.mark.parametrize("headers", [[("accept", "a/b," * 2000)], [("accept", "a/b;q=0.1")] * 500])
-def test_what_is_accepted_is_said_briefly(front: RegistryBehindFront, headers: list[tuple[str, str]]) -> None:
+def test_too_long_accept_headers_are_rejected(front: RegistryBehindFront, headers: list[tuple[str, str]]) -> None:
     for method in ("GET", "POST"):
-        assert front.call_with(method, "/subjects", headers).problem[:2] == (431, 431)
+        assert front.call_with(method, "/subjects", headers).error[:2] == (431, 431)
 
 
-def test_requests_as_long_as_can_be_are_not_kept_as_they_are(front: RegistryBehindFront) -> None:
+def test_long_requests_have_short_cache_keys(front: RegistryBehindFront) -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -280,38 +276,38 @@ def test_requests_as_long_as_can_be_are_not_kept_as_they_are(front: RegistryBehi
             path = f"/subjects/a/versions/1?pad={number}-{'x' * 50_000}"
             for _ in range(2):
                 assert front.call("GET", path, headers=ROOT).status == 200
-            assert front.observed.cached[-1]
+            assert front.observer.cached[-1]
         assert tracemalloc.get_traced_memory()[0] - before < MEGABYTE
     finally:
         tracemalloc.stop()
 
 
-def test_character_sets_that_there_are_not_are_not_remembered(front: RegistryBehindFront) -> None:
-    kept = encodings._cache  # type: ignore[attr-defined]
+def test_unknown_character_sets_are_not_cached(front: RegistryBehindFront) -> None:
+    codec_cache = encodings._cache  # type: ignore[attr-defined]
 
     def status(charset: str) -> int:
         headers = {"content-type": f"application/json; charset={charset}", **ROOT}
         return front.call("POST", "/subjects/public-none", b'{"schema":"1"}', headers).status
 
     assert [status(charset) for charset in ("utf-8", "UTF-8", "utf_8_sig", "ISO-8859-1", "cp1252")] == [404] * 5
-    before = len(kept)
+    before = len(codec_cache)
     assert {status(f"x-{number}") for number in range(50)} == {400}
-    # Different names of one that there is.
+    # Different names of an existing character set.
     assert {status(f"utf{'-' * number}8") for number in range(1, 50)} == {404}
-    assert len(kept) == before
+    assert len(codec_cache) == before
 
 
 @pytest.mark.parametrize("path", ["/x://y/subjects/a/versions", "/://subjects/a/versions"])
-def test_what_looks_like_a_url_within_a_path_is_none(front: RegistryBehindFront, path: str) -> None:
+def test_url_within_a_path_is_not_found(front: RegistryBehindFront, path: str) -> None:
     assert front.call("GET", path, headers=ROOT).status == 404
 
 
-def test_targets_may_be_urls(front: RegistryBehindFront) -> None:
+def test_request_target_may_be_a_url(front: RegistryBehindFront) -> None:
     for scheme in ("http", "https", "HTTP"):
         assert front.call("GET", f"{scheme}://proxied/subjects/a/versions", headers=ROOT).json == [1]
 
 
-def test_a_target_without_a_path_is_the_root(front: RegistryBehindFront) -> None:
-    # What servers make of `GET host HTTP/1.1`.
+def test_request_target_without_a_path_is_the_root(front: RegistryBehindFront) -> None:
+    # As servers parse `GET host HTTP/1.1`.
     answer = front.call("GET", "")
     assert (answer.status, answer.json) == (200, {})

@@ -1,5 +1,4 @@
-"""A served registry whose users come with passwords, tokens or certificates, are told apart in the audit log and are
-bounded in what they may send."""
+"""A served registry with users by password, token or certificate, with an audit log and request rates."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.cli.command import CommandError
-from headrace.cli.registry_access import mtls_listener, check_access, tls_of, users_of
+from headrace.cli.registry_access import check_access, mtls_listener, tls_of, users_of
 from headrace.registry.api.mtls import subject_text
 from headrace.settings import Address, RegistrySettings
 from support.certificates import Authority
 from support.free_ports import free_port
-from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Registry, RestResponse
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ISSUER, AUDIENCE = "https://id.example.com", "registry"
@@ -38,13 +37,19 @@ grant * read *
 
 
 def token(**claims: Any) -> dict[str, str]:
-    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 600, "sub": "jo", "realm": {"roles": ["boss"]}}
-    made = jwt.encode({**said, **claims}, KEY, algorithm="ES256", headers={"kid": "k"})
+    claims_of_token = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "exp": time.time() + 600,
+        "sub": "jo",
+        "realm": {"roles": ["boss"]},
+    }
+    made = jwt.encode({**claims_of_token, **claims}, KEY, algorithm="ES256", headers={"kid": "k"})
     return {"Authorization": f"Bearer {made}"}
 
 
 class Secured:
-    """`registry` is asked over TLS; `shown` where a certificate has to be shown."""
+    """Calls the registry over TLS, on the port for client certificates if one is given."""
 
     def __init__(self, url: str, port: int, directory: Path, authority: Authority, service: Any) -> None:
         self.service = service
@@ -71,12 +76,12 @@ class Secured:
         headers: dict[str, str] | None = None,
         *,
         certificate: str | None = None,
-    ) -> Answer:
+    ) -> RestResponse:
         with closing(self.connection(certificate)) as connection:
             payload = None if body is None else json.dumps(body).encode()
             connection.request(method, path, payload, {"Content-Type": CONTENT_TYPE, **(headers or {})})
             response = connection.getresponse()
-            return Answer(
+            return RestResponse(
                 response.status,
                 {name.title(): value for name, value in response.getheaders()},
                 response.read().decode(),
@@ -115,7 +120,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any)
 
 
 @pytest.mark.servers
-def test_tokens_certificates_and_strangers(secured: Secured) -> None:
+def test_tokens_and_certificates_authenticate(secured: Secured) -> None:
     registered = {"schema": USER_1}
     assert secured.call("POST", "/subjects/a/versions", registered).status == 401
     refused = secured.call("POST", "/subjects/a/versions", registered, token(aud="other"))
@@ -123,20 +128,20 @@ def test_tokens_certificates_and_strangers(secured: Secured) -> None:
     assert "Bearer" in refused.headers["Www-Authenticate"]
     assert secured.call("POST", "/subjects/a/versions", registered, token(realm={"roles": []})).status == 403
     assert secured.call("POST", "/subjects/a/versions", registered, token()).status == 200
-    for _ in range(3):  # the last ones are kept answers
+    for _ in range(3):  # the last responses are cached
         assert secured.call("GET", "/subjects", headers=token()).json == ["a"]
         assert secured.call("GET", "/subjects", certificate="shop").json == ["a"]
         assert secured.call("GET", "/subjects").status == 401
     forbidden = secured.call("POST", "/subjects/a/versions", {"schema": USER_2}, certificate="shop")
-    assert forbidden.problem[:2] == (403, 40301)
+    assert forbidden.error[:2] == (403, 40301)
     assert secured.call("POST", "/subjects/shop-a/versions", {"schema": STRING}, certificate="shop").status == 200
-    # A certificate that is nobody's opens nothing, and a token counts more than the certificate of its connection.
+    # An unknown certificate permits nothing, and a token takes precedence over the connection's certificate.
     assert secured.call("GET", "/subjects", certificate="stranger").status == 401
     assert secured.call("PUT", "/config/a", {"compatibility": "FULL"}, token(), certificate="shop").status == 200
 
 
 @pytest.mark.servers
-def test_a_certificate_of_another_authority_makes_no_connection(secured: Secured, tmp_path: Path) -> None:
+def test_certificate_of_another_authority_cannot_connect(secured: Secured, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     for name in ("shop of others", ""):
         with closing(secured.connection(name, other)) as connection, pytest.raises((ssl.SSLError, OSError)):
@@ -145,7 +150,7 @@ def test_a_certificate_of_another_authority_makes_no_connection(secured: Secured
 
 
 @pytest.mark.servers
-def test_the_audit_log_says_who_changed_what(secured: Secured) -> None:
+def test_audit_log_has_changes_and_users(secured: Secured) -> None:
     before = len(secured.audited())
     headers = {**token(sub="ann"), "X-Request-ID": "r1"}
     steps: list[tuple[str, str, Any]] = [
@@ -167,10 +172,12 @@ def test_the_audit_log_says_who_changed_what(secured: Secured) -> None:
         secured.call(method, path, body, headers)
     found = secured.audited()[before:]
     assert {(item["user"], item["client"], item["request_id"]) for item in found} == {("ann", "127.0.0.1", "r1")}
-    said = [{key: item[key] for key in item if key not in ("time", "user", "client", "request_id")} for item in found]
-    schema_ids = [item.pop("schema_id") for item in said if "schema_id" in item]
+    claims_of_token = [
+        {key: item[key] for key in item if key not in ("time", "user", "client", "request_id")} for item in found
+    ]
+    schema_ids = [item.pop("schema_id") for item in claims_of_token if "schema_id" in item]
     assert len(schema_ids) == 2
-    assert said == [
+    assert claims_of_token == [
         {"action": "version_registered", "subject": "audited", "version": 1, "forced": False},
         {
             "action": "configuration_changed",
@@ -190,7 +197,7 @@ def test_the_audit_log_says_who_changed_what(secured: Secured) -> None:
 
 
 @pytest.mark.servers
-def test_checks_are_made_by_processes_of_their_own(secured: Secured) -> None:
+def test_compatibility_checks_by_processes_require_permissions(secured: Secured) -> None:
     path, checked = "/compatibility/subjects/a/versions?verbose=true", {"schema": '"string"'}
     answer = secured.call("POST", path, checked, token())
     assert answer.json["is_compatible"] is False
@@ -200,8 +207,8 @@ def test_checks_are_made_by_processes_of_their_own(secured: Secured) -> None:
 
 
 @pytest.mark.servers
-def test_a_client_that_sends_too_many_is_told_when_to_come_back(secured: Secured) -> None:
-    headers = token(sub="hasty")
+def test_client_over_its_rate_gets_retry_after(secured: Secured) -> None:
+    headers = token(sub="fast")
     answers = [secured.call("GET", "/subjects", headers=headers) for _ in range(3)]
     assert {answer.status for answer in answers} == {200}
     with closing(secured.connection(None)) as connection:
@@ -215,12 +222,12 @@ def test_a_client_that_sends_too_many_is_told_when_to_come_back(secured: Secured
         assert int(response.headers["Retry-After"]) == 1
         connection.request("GET", "/healthz")
         assert connection.getresponse().status == 200
-    # Others of the same address go on.
-    assert secured.call("GET", "/subjects", headers=token(sub="patient")).status == 200
+    # Other users of the same address are not limited.
+    assert secured.call("GET", "/subjects", headers=token(sub="slow")).status == 200
 
 
 @pytest.mark.servers
-def test_authorities_that_cannot_be_read_change_nothing(secured: Secured) -> None:
+def test_unreadable_authorities_change_nothing(secured: Secured) -> None:
     text = secured.authorities.read_text()
     try:
         secured.authorities.write_text("none")
@@ -232,7 +239,7 @@ def test_authorities_that_cannot_be_read_change_nothing(secured: Secured) -> Non
     assert secured.call("GET", "/subjects", certificate="shop").status == 200
 
 
-def test_settings_that_belong_together(tmp_path: Path) -> None:
+def test_incomplete_settings_are_reported(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.certificate("server")
     (tmp_path / "users").write_text(USERS)
@@ -270,5 +277,5 @@ def test_settings_that_belong_together(tmp_path: Path) -> None:
         ([], ""),
     ],
 )  # fmt: skip
-def test_subjects_are_written_as_openssl_and_nginx_do(subject: Any, text: str) -> None:
+def test_certificate_subjects_are_written_like_openssl(subject: Any, text: str) -> None:
     assert subject_text(subject) == text

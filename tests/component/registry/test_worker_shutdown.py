@@ -1,4 +1,4 @@
-"""Workers whose parent was killed: they end, whatever their threads compute."""
+"""Workers end after a kill of their parent, whatever their threads compute."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from support.processes import is_running
 
 pytestmark = pytest.mark.servers
 
-GRACEFUL_STOP_S = 2  # in place of the server's own, so that nobody waits for long
+GRACEFUL_STOP_S = 2  # instead of the server's own, which is longer
 SERVER = textwrap.dedent(
     """
     import os
     import time
 
     from headrace.registry.api import server
-    from headrace.registry.api.asgi_front import Front
+    from headrace.registry.api.asgi_front import AsgiFront
 
-    class NoLooks:
+    class UnusedRevisionReader:
         async def close(self):
             pass
 
@@ -41,8 +41,8 @@ SERVER = textwrap.dedent(
         return [b""]
 
     server.GRACEFUL_STOP_S = {graceful_stop_s}
-    taken = server.ReservedPort("127.0.0.1", 0)
-    server.serve(taken, lambda: Front(application, NoLooks(), request_bytes_max=1000))
+    reserved = server.ReservedPort("127.0.0.1", 0)
+    server.serve(reserved, lambda: AsgiFront(application, UnusedRevisionReader(), request_bytes_max=1000))
     """
 ).format(graceful_stop_s=GRACEFUL_STOP_S)
 
@@ -55,7 +55,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def test_a_worker_that_computes_ends_soon_after_its_parent(server: subprocess.Popen[str]) -> None:
+def test_computing_worker_ends_after_its_parent(server: subprocess.Popen[str]) -> None:
     assert server.stdout is not None
     port = int(server.stdout.readline().rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as client:
@@ -71,5 +71,5 @@ def test_a_worker_that_computes_ends_soon_after_its_parent(server: subprocess.Po
         finally:
             with suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
-    # Requests under way have had their time.
+    # Requests in progress had their time.
     assert time.monotonic() > killed_at + GRACEFUL_STOP_S

@@ -1,4 +1,4 @@
-"""Once a change of mode or configuration is answered, nothing is registered that it forbids, however long it took."""
+"""After the response to a change of mode or configuration nothing is registered that it forbids."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ def set_alias(services: Services) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "text", "references", "refused"),
+    ("change", "text", "references", "expected_error"),
     [
         (set_readonly, OTHER, (), OperationNotPermitted),
         (set_level, OTHER, (), IncompatibleSchema),
         (set_alias, OTHER, (), OperationNotPermitted),
-        # These are not written by one statement: a schema that is there, and one that refers to another.
+        # Registrations of more than one statement: an existing schema, and a schema with references.
         (set_readonly, '"string"', (), OperationNotPermitted),
         (set_readonly, '{"type":"array","items":"F"}', (SchemaReference("F", "target", 1),), OperationNotPermitted),
     ],
 )
 @pytest.mark.parametrize("is_first", [False, True])
-def test_a_registration_decided_before_a_change_is_decided_again(
+def test_registration_decided_before_a_change_is_decided_again(
     services: Services,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[Services], None],
     text: str,
     references: tuple[SchemaReference, ...],
-    refused: type[RegistryError],
+    expected_error: type[RegistryError],
     is_first: bool,
 ) -> None:
     register(services, "target", FIXED)
     register(services, "elsewhere", '"string"')
-    if not is_first or refused is IncompatibleSchema:
+    if not is_first or expected_error is IncompatibleSchema:
         register(services, "s", FIXED)
     before = services.database.read(lambda repository: repository.version_numbers("s"))
     write, changed = services.database.write, []
@@ -91,15 +91,15 @@ def test_a_registration_decided_before_a_change_is_decided_again(
         return write(work, *args, **options)
 
     monkeypatch.setattr(services.database, "write", write_after_a_change, raising=True)
-    with pytest.raises(refused):
+    with pytest.raises(expected_error):
         register(services, "s", text, *references)
     assert services.database.read(lambda repository: repository.version_numbers("s")) == before
 
 
-def test_a_change_waits_for_the_registrations_that_are_being_written(services: Services) -> None:
-    """Such a registration was decided before, and counts as before."""
+def test_change_waits_for_registrations_being_written(services: Services) -> None:
+    """Such a registration was decided before the change and is valid."""
     register(services, "s", FIXED)
-    is_written, may_commit, is_answered = threading.Event(), threading.Event(), threading.Event()
+    is_written, may_commit, is_acknowledged = threading.Event(), threading.Event(), threading.Event()
 
     def hold(repository: Repository) -> None:
         repository.claim_subject("s", repository.subject_state("s"))
@@ -108,24 +108,24 @@ def test_a_change_waits_for_the_registrations_that_are_being_written(services: S
 
     def make_readonly() -> None:
         set_readonly(services)
-        is_answered.set()
+        is_acknowledged.set()
 
     threads = [threading.Thread(target=lambda: services.database.write(hold)), threading.Thread(target=make_readonly)]
     threads[0].start()
     assert is_written.wait(60)
     threads[1].start()
-    assert not is_answered.wait(0.2)
+    assert not is_acknowledged.wait(0.2)
     may_commit.set()
     for thread in threads:
         thread.join(60)
-    assert is_answered.is_set()
+    assert is_acknowledged.is_set()
     with pytest.raises(OperationNotPermitted):
         register(services, "s", OTHER)
 
 
 @pytest.mark.postgres
-def test_a_change_that_waits_keeps_nobody_from_registering(postgres: Services) -> None:
-    """On SQLite a write is alone anyway."""
+def test_waiting_change_does_not_block_registrations(postgres: Services) -> None:
+    """SQLite has one writer at a time anyway."""
     register(postgres, "s", FIXED)
     is_written, may_commit = threading.Event(), threading.Event()
 
@@ -145,7 +145,7 @@ def test_a_change_that_waits_keeps_nobody_from_registering(postgres: Services) -
             while level() != "FULL":
                 assert not changes[0].done()
                 time.sleep(0.01)
-            # Whoever asks for the same finds it done, and is not to be told so before it holds.
+            # A second request for the same change finds it made, but must not return before it is in effect.
             changes.append(pool.submit(set_level, postgres))
             assert register(postgres, "another", FIXED).is_new
             assert not any(change.done() for change in changes)
@@ -156,16 +156,14 @@ def test_a_change_that_waits_keeps_nobody_from_registering(postgres: Services) -
 
 
 @pytest.mark.postgres
-def test_a_writer_that_does_not_end_is_not_waited_for_for_ever(
-    postgres: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_for_a_writer_is_limited(postgres: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "WRITER_WAIT_S", 0)
     register(postgres, "s", FIXED)
 
-    def change_beside(repository: Repository) -> None:
+    def change_during_write(repository: Repository) -> None:
         repository.claim_subject("s", repository.subject_state("s"))
         with pytest.raises(StoreError):
             set_level(postgres)
 
-    postgres.database.write(change_beside)
+    postgres.database.write(change_during_write)
     set_level(postgres)
