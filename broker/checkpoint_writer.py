@@ -35,7 +35,7 @@ class CheckpointWriter:
         self._deletions = self._deletions_on_disk = 0
 
     @property
-    def have_deleted_topics(self) -> bool:
+    def may_hold_deleted_topics(self) -> bool:
         """Whether the files may contain rows of deleted topics. They must be rewritten before a topic of the same name
         is created."""
         return self._deletions_on_disk < self._deletions

@@ -87,7 +87,7 @@ class Cleaner:
         Raises:
             OSError: a file could not be read or written; the log is unchanged.
         """
-        segments = self._due(key, log, policy, now_ms)
+        segments = self._due_segments(key, log, policy, now_ms)
         if not segments:
             return False
         try:
@@ -106,7 +106,7 @@ class Cleaner:
             logger.error("compaction disabled directory=%s reason=%s", log.directory.name, error)
             return False
 
-    def _due(
+    def _due_segments(
         self, key: PartitionKey, log: PartitionLog, policy: CompactionPolicy, now_ms: int
     ) -> Sequence[ClosedSegment]:
         if key in self._uncleanable:
@@ -116,8 +116,8 @@ class Cleaner:
             self._flusher.mark_dirty(log)
         end = min(log.recovery_point, log.last_stable_offset)
         segments = [segment for segment in log.closed if segment.next_offset <= end]
-        young = (at for at, each in enumerate(segments) if now_ms - each.timestamp_ms < policy.lag_ms_min)
-        segments = segments[: next(young, len(segments))]
+        first_young = (at for at, each in enumerate(segments) if now_ms - each.timestamp_ms < policy.lag_ms_min)
+        segments = segments[: next(first_young, len(segments))]
         dirty = [segment for segment in segments if segment.next_offset > self.clean_to.get(key, 0)]
         if not dirty:
             return ()

@@ -108,11 +108,11 @@ class RequestRefused(BrokerError):
 
 
 class RefusalWithoutResponse(BrokerError):
-    """A request that expects no response was refused; `answer` is the response it would have got."""
+    """A request that expects no response was refused; `response` is the response it would have got."""
 
-    def __init__(self, reason: str, answer: object) -> None:
+    def __init__(self, reason: str, response: object) -> None:
         super().__init__(f"{reason}, and the request expects no response")
-        self.answer = answer
+        self.response = response
 
 
 class CorruptFile(BrokerError):

@@ -75,7 +75,7 @@ class LogMaintenance:
             if topic.is_internal:
                 continue
             try:
-                await self._retain((name, index), topic, log, self._now_ms())
+                await self._apply_retention((name, index), topic, log, self._now_ms())
             except OSError as error:
                 full = error
             except Exception:
@@ -88,7 +88,7 @@ class LogMaintenance:
         if full is not None:
             raise full
 
-    async def drop_hidden(self, key: PartitionKey) -> None:
+    async def drop_below_log_start(self, key: PartitionKey) -> None:
         """Deletes the segments of a log that lie completely below its start offset. Their space is free afterwards.
 
         Raises:
@@ -98,7 +98,7 @@ class LogMaintenance:
         if topic is not None and log is not None:
             await self._drop_expired(key, topic, log, UNLIMITED, self._now_ms())
 
-    async def _retain(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
+    async def _apply_retention(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
         is_limited = has_delete_policy(topic.configs)
         retention_ms = effective_int(topic.configs, "retention.ms", self._config) if is_limited else UNLIMITED
         await self._drop_expired(key, topic, log, retention_ms, now_ms)

@@ -58,8 +58,8 @@ TRANSACTIONS_PARTITION = (TRANSACTIONS_TOPIC, 0)
 CHECK_INTERVAL_MS = 250
 PAUSE_MIN_S = 1.0
 """Shorter pauses are not logged: clients' timeouts begin at several seconds."""
-WORKED = "the broker was working"
-WAITED = "the broker waited for the disk or a processor"
+CAUSE_WORK = "the broker was working"
+CAUSE_WAIT = "the broker waited for the disk or a processor"
 
 
 class BrokerNode:
@@ -407,5 +407,5 @@ class PauseDetector:
             "event loop paused pause_ms=%d of_which_working_ms=%d reason=%s",
             round(pause_s * 1000),
             round(work_s * 1000),
-            WORKED if work_s > pause_s / 2 else WAITED,
+            CAUSE_WORK if work_s > pause_s / 2 else CAUSE_WAIT,
         )

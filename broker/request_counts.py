@@ -60,16 +60,16 @@ class RequestCounts:
             for topic in request.topics:
                 self.received[self._label(topic.name)] += sum(len(one.records or b"") for one in topic.partitions)
 
-    def count_response(self, api_key: int, answer: Any, seconds: float) -> None:
-        """Counts a response and its duration; `answer` is None if the client expects no response."""
+    def count_response(self, api_key: int, response: Any, seconds: float) -> None:
+        """Counts a response and its duration; `response` is None if the client expects no response."""
         self.seconds[api_key].add(seconds)
-        if answer is None:
+        if response is None:
             return
-        for code in _codes(api_key, answer):
+        for code in _codes(api_key, response):
             if code:
                 self.errors[api_key, code] += 1
         if api_key == FETCH:
-            for topic in answer.topics:
+            for topic in response.topics:
                 size = sum(len(one.records) for one in topic.partitions)
                 if size:
                     self.sent[self._label(topic.name or self._topic_name(topic.topic_id))] += size
@@ -91,14 +91,14 @@ class RequestCounts:
                     counter[OTHER] += counter.pop(gone)
 
 
-def _codes(api_key: int, answer: Any) -> Iterator[int]:
+def _codes(api_key: int, response: Any) -> Iterator[int]:
     if api_key == PRODUCE:
-        yield from (one.error for topic in answer for one in topic.partitions)
+        yield from (one.error for topic in response for one in topic.partitions)
     elif api_key == FETCH:
-        yield answer.error
-        yield from (one.error for topic in answer.topics for one in topic.partitions)
+        yield response.error
+        yield from (one.error for topic in response.topics for one in topic.partitions)
     else:
-        yield from _generated_codes(answer)
+        yield from _generated_codes(response)
 
 
 def _generated_codes(message: Any) -> Iterator[int]:

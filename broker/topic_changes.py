@@ -212,7 +212,7 @@ class TopicChanges:
         Yields a future to wait for before the next step, or None where other tasks may run.
         """
         self._check_partition_total(len(new_partitions))
-        if self._checkpoints.have_deleted_topics:
+        if self._checkpoints.may_hold_deleted_topics:
             yield self._checkpoints.write()
         opened: dict[PartitionKey, PartitionLog] = {}
         for (topic, index), directory in zip(new_partitions, self._new_directories(new_partitions), strict=True):

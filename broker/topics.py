@@ -207,13 +207,13 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
         if not 0 <= epoch <= EPOCH_ON_FILE_MAX:
             raise CorruptFile(path, f"leader epoch {epoch}; expected between 0 and {EPOCH_ON_FILE_MAX}")
         topics = [_topic(path, row) for row in document["topics"]]
-        for what, values in (
+        for field_name, values in (
             ("name", (topic.name for topic in topics)),
             ("id", (str(topic.topic_id) for topic in topics)),
         ):
             value, count = max(Counter(values).items(), key=itemgetter(1), default=("", 0))
             if count > 1:
-                raise CorruptFile(path, f"two topics have the {what} {value}")
+                raise CorruptFile(path, f"two topics have the {field_name} {value}")
         return str(document["cluster_id"]), topics, epoch
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptFile(path, f"an entry cannot be parsed: {error!r}") from error

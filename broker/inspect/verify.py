@@ -148,12 +148,12 @@ def _read(path: Path, directory_report: PartitionReport) -> Mapping[PartitionKey
         return {}
 
 
-def _check_directories(directory: Path, wanted: set[str], directory_report: PartitionReport) -> None:
+def _check_directories(directory: Path, known_names: set[str], directory_report: PartitionReport) -> None:
     for entry in sorted(directory.iterdir()):
         if entry.is_dir() and STRAY_DIRECTORY in entry.name:
             directory_report.add("directories", entry.name, "was renamed, since it belongs to no topic", is_note=True)
     for entry in partition_directories(directory):
-        if entry.name not in wanted and STRAY_DIRECTORY not in entry.name:
+        if entry.name not in known_names and STRAY_DIRECTORY not in entry.name:
             directory_report.add("directories", entry.name, "belongs to no topic; a start renames it", is_note=True)
 
 
@@ -180,7 +180,7 @@ class _PartitionCheck:
         self._directory, self._expected, self._report = directory, expected, report
         self._progress = progress
         self._epochs: LeaderEpochs | None = None
-        self._is_cut = False  # a start would truncate the log here
+        self._is_truncated = False  # a start would truncate the log here
         self._wrong_epoch_count = 0
         self._producers_end_at: set[int] = set()
 
@@ -193,7 +193,7 @@ class _PartitionCheck:
         self._epochs = read_leader_epochs(self._directory)
         self._read_snapshot(first)
         for segment in segments:
-            if self._is_cut:
+            if self._is_truncated:
                 break
             self._check_segment(segment)
         self._check_end()
@@ -224,7 +224,7 @@ class _PartitionCheck:
             for found in walk.batches():
                 if isinstance(found, Damage):
                     is_damaged = True
-                    if self._damage(segment, found, walk.size):
+                    if self._record_damage(segment, found, walk.size):
                         break
                     continue
                 self._check_gap(
@@ -241,7 +241,7 @@ class _PartitionCheck:
                 if fault := index.end():
                     self._add("indexes", index.path.name, fault)
 
-    def _damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
+    def _record_damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
         """Records damage; returns whether a start would truncate the log there."""
         where = f"{segment.path.name} position {found.position}"
         if self._expected.is_clean or found.next_offset < self._expected.fsynced_to:
@@ -252,7 +252,7 @@ class _PartitionCheck:
                 f"after offset {found.next_offset - 1}",
             )
             return False
-        self._is_cut = True
+        self._is_truncated = True
         self._add(
             "batches",
             where,
@@ -269,7 +269,7 @@ class _PartitionCheck:
         if self._expected.is_clean or expected_offset < self._expected.fsynced_to:
             self._add("offsets", where, f"offsets [{expected_offset}, {found}) are missing before it")
         else:
-            self._is_cut = True
+            self._is_truncated = True
             message = f"offsets [{expected_offset}, {found}) are missing before it; this was not fsynced, and a start"
             self._add("offsets", where, f"{message} truncates the log at offset {expected_offset}", is_note=True)
 
@@ -287,8 +287,8 @@ class _PartitionCheck:
         if header.producer_id < INVENTED_ID_MIN:
             report.largest_producer_id = max(report.largest_producer_id, header.producer_id)
         self._producers_end_at.discard(header.last_offset)
-        is_promised = self._expected.is_clean or header.base_offset < self._expected.fsynced_to
-        if not (is_promised and header.base_offset >= self._expected.log_start):
+        is_covered = self._expected.is_clean or header.base_offset < self._expected.fsynced_to
+        if not (is_covered and header.base_offset >= self._expected.log_start):
             return
         if self._epochs is not None and self._epochs.at(header.base_offset) != header.leader_epoch:
             self._wrong_epoch_count += 1
@@ -324,7 +324,9 @@ class _PartitionCheck:
             )
         for file, offset in ((LOG_STARTS, expected.log_start), (CLEAN_TO, expected.clean_to)):
             if offset > end and end >= expected.fsynced_to:
-                self._add("checkpoints", file, f"offset {offset}, but the log ends at {end}", is_note=self._is_cut)
+                self._add(
+                    "checkpoints", file, f"offset {offset}, but the log ends at {end}", is_note=self._is_truncated
+                )
         if self._epochs is None and report.batches:
             self._add("epochs", EPOCHS_FILE, "it is missing or cannot be read; a start rebuilds it from the batches")
         if self._wrong_epoch_count > 1:
@@ -351,10 +353,12 @@ class _IndexCheck:
         try:
             with self.path.open("rb") as file:
                 while content := file.read(INDEX_READ_BYTES):
-                    whole = len(content) - len(content) % entry_bytes
-                    yield from entries_of(content[:whole])
-                    if whole < len(content):
-                        self.fault = self.fault or f"it ends with {len(content) - whole} bytes that are no entry"
+                    complete_bytes = len(content) - len(content) % entry_bytes
+                    yield from entries_of(content[:complete_bytes])
+                    if complete_bytes < len(content):
+                        self.fault = (
+                            self.fault or f"it ends with {len(content) - complete_bytes} bytes that are no entry"
+                        )
         except FileNotFoundError:
             self.fault = "it is missing; a start rebuilds it"
 

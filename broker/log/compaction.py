@@ -112,9 +112,9 @@ class DutyCycle:
         self,
         should_continue: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
-        rest: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._should_continue, self._clock, self._rest = should_continue, clock, rest
+        self._should_continue, self._clock, self._pause = should_continue, clock, pause
         self._since_s = clock()
 
     def pause_if_due(self) -> None:
@@ -127,7 +127,7 @@ class DutyCycle:
             raise CompactionCancelled
         worked_s = self._clock() - self._since_s
         if worked_s >= BURST_S:
-            self._rest(worked_s)
+            self._pause(worked_s)
             self._since_s = self._clock()
 
 

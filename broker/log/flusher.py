@@ -60,20 +60,20 @@ class Flusher:
 
     async def flush_dirty(self) -> None:
         """Fsyncs every log marked dirty since the last call."""
-        await self._flush_noted(lambda log: log.flush_job() if log.needs_flush else None)
+        await self._flush_dirty_logs(lambda log: log.flush_job() if log.needs_flush else None)
 
     async def flush_closed_segments(self) -> None:
         """Fsyncs the closed segments of every log marked dirty since the last call."""
-        await self._flush_noted(lambda log: log.flush_job(closed_only=True) if log.has_dirty_segments else None)
+        await self._flush_dirty_logs(lambda log: log.flush_job(closed_only=True) if log.has_dirty_segments else None)
 
-    async def _flush_noted(self, job_of: Callable[[PartitionLog], FlushJob | None]) -> None:
-        noted, self._dirty = self._dirty, set()
+    async def _flush_dirty_logs(self, job_of: Callable[[PartitionLog], FlushJob | None]) -> None:
+        dirty, self._dirty = self._dirty, set()
         try:
-            jobs = ((log, job_of(log)) for log in noted)
+            jobs = ((log, job_of(log)) for log in dirty)
             await self._flush([(log, job) for log, job in jobs if job is not None])
         except Exception:
             # Mark them dirty again: a topic without further writes would never be flushed.
-            self._dirty |= noted
+            self._dirty |= dirty
             raise
 
     async def _run_rounds(self) -> None:

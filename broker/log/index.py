@@ -196,11 +196,11 @@ class _FileEntries:
         os.close(self._fd)
 
 
-def _floor_in_file(path: Path, entry: struct.Struct, wanted: int) -> tuple[int, int] | None:
+def _floor_in_file(path: Path, entry: struct.Struct, target: int) -> tuple[int, int] | None:
     try:
         entries = _FileEntries(path, entry)
     except FileNotFoundError:
         return None
     with contextlib.closing(entries):
-        at = bisect_right(entries, wanted, key=lambda found: found[0])
+        at = bisect_right(entries, target, key=lambda found: found[0])
         return entries[at - 1] if at else None

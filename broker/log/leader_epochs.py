@@ -46,11 +46,11 @@ class LeaderEpochs:
     def begin(self, epoch: int, offset: int) -> None:
         self._starts.append((epoch, offset))
 
-    def cut(self, log_start_offset: int, log_end_offset: int) -> None:
+    def trim(self, log_start_offset: int, log_end_offset: int) -> None:
         """Removes epochs that have no offsets left after truncation or retention."""
-        kept = [one for one in self._starts if one[1] < log_end_offset]
-        gone = max(sum(start <= log_start_offset for _, start in kept) - 1, 0)
-        self._starts = kept[gone:]
+        starts = [one for one in self._starts if one[1] < log_end_offset]
+        expired = max(sum(start <= log_start_offset for _, start in starts) - 1, 0)
+        self._starts = starts[expired:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
         """Returns the newest epoch up to `epoch` and its end offset; None if there is none."""

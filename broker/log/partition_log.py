@@ -83,10 +83,10 @@ class PartitionLog:
 
     __slots__ = (
         "_active_since_ms",
+        "_cached_stable_bound",
         "_dirty_files",
         "_files",
         "_is_state_saved",
-        "_stable",
         "_visible_base",
         "_visible_position",
         "directory",
@@ -129,14 +129,14 @@ class PartitionLog:
         self.log_start_offset = min(max(log_start_offset, self.segments.first_base_offset), active.next_offset)
         self.recovery_point = min(recovery_point, active.next_offset)
         self.high_watermark = active.next_offset
-        self.epochs.cut(self.log_start_offset, self.log_end_offset)
+        self.epochs.trim(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[int], None]] = set()  # called with the number of bytes that became readable
         self.is_swapping = False  # a compaction swap is in progress: no segment may be dropped until it is durable
         self._files = files
         self._active_since_ms = active_since_ms
         self._is_state_saved = is_state_saved
         self._visible_base, self._visible_position = active.base_offset, active.size
-        self._stable = self._visible  # cached bound of the last stable offset
+        self._cached_stable_bound = self._visible  # cached bound of the last stable offset
 
     @property
     def closed(self) -> list[ClosedSegment]:
@@ -243,7 +243,7 @@ class PartitionLog:
     def _begin_epoch(self, offset: int) -> None:
         """Persists the start of the leader epoch before its first batch is written."""
         begun = LeaderEpochs(self.epochs)
-        begun.cut(self.log_start_offset, offset)
+        begun.trim(self.log_start_offset, offset)
         begun.begin(self.leader_epoch, offset)
         try:
             path = begun.write(self.directory)
@@ -393,9 +393,9 @@ class PartitionLog:
         end = self.last_stable_offset
         if end >= self.high_watermark:
             return self._visible
-        if self._stable.offset != end:
-            self._stable = ReadBound(end, *self.segments.position_of(end, self._visible))
-        return self._stable
+        if self._cached_stable_bound.offset != end:
+            self._cached_stable_bound = ReadBound(end, *self.segments.position_of(end, self._visible))
+        return self._cached_stable_bound
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """Returns the aborted transactions that overlap [start, end)."""

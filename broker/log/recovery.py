@@ -113,7 +113,7 @@ def open_log(
             is_trusted = False
         facts = _facts_from_indexes(directory, base, *later[:1]) if is_trusted else None
         segments.append(facts or reader.read(base, later))
-        if reader.is_cut:
+        if reader.is_truncated:
             break
     reader.check_end(segments)
     if list(epochs) != known or (persisted is None and segments[-1].next_offset > bases[0]):
@@ -154,7 +154,7 @@ class _LogReader:
     repairs_corruption: bool
     verifies_fsynced: bool
     truncated_bytes: int = 0
-    is_cut: bool = False
+    is_truncated: bool = False
     dirty_paths: list[Path] = field(default_factory=list)
 
     @property
@@ -193,7 +193,7 @@ class _LogReader:
             scan = self._handle_early_end(path, scan, following)
         if scan.fault:
             self.truncated_bytes += truncate_log(self.directory, base, scan, later)
-            self.is_cut = True
+            self.is_truncated = True
         if following is not None:
             write_indexes(self.directory, scan.facts)
         suffixes = (LOG, *(INDEX_SUFFIXES if following is not None else ()))

@@ -43,25 +43,27 @@ def truncate_log(directory: Path, base: int, scan: ScanResult, later: list[int])
         The number of bytes removed.
     """
     path = segment_path(directory, base, LOG)
-    kept_bytes, next_offset = scan.facts.size, scan.facts.next_offset
-    lost = path.stat().st_size - kept_bytes if path.exists() else 0
-    aside = _copy(path, kept_bytes, _unused_path(directory / f"{next_offset:020d}.rest")) if lost else None
-    if lost:
-        os.truncate(path, kept_bytes)
+    retained_bytes, next_offset = scan.facts.size, scan.facts.next_offset
+    removed_bytes = path.stat().st_size - retained_bytes if path.exists() else 0
+    corrupt_path = (
+        _copy(path, retained_bytes, _unused_path(directory / f"{next_offset:020d}.rest")) if removed_bytes else None
+    )
+    if removed_bytes:
+        os.truncate(path, retained_bytes)
         sync_file(path)
     for dropped in later:
-        lost += _drop_segment(directory, dropped)
+        removed_bytes += _drop_segment(directory, dropped)
     sync_directory(directory)
     logger.warning(
         "log truncated directory=%s offset=%d bytes=%d segments_dropped=%d reason=%s corrupt_file=%s",
         directory.name,
         next_offset,
-        lost,
+        removed_bytes,
         len(later),
         scan.fault,
-        aside.name if aside is not None else "",
+        corrupt_path.name if corrupt_path is not None else "",
     )
-    return lost
+    return removed_bytes
 
 
 def _drop_segment(directory: Path, base: int) -> int:
@@ -124,7 +126,7 @@ def repair_segment(directory: Path, base: int, end: int | None, fault: str, epoc
     path = segment_path(directory, base, LOG)
     repaired = path.with_name(path.name + ".tmp")
     fd = os.open(repaired, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    size, kept, next_offset = path.stat().st_size, 0, base
+    size, written, next_offset = path.stat().st_size, 0, base
     missing: list[str] = []
     try:
         with (
@@ -137,18 +139,18 @@ def repair_segment(directory: Path, base: int, end: int | None, fault: str, epoc
                 if header.base_offset > next_offset:
                     missing.append(f"[{next_offset},{header.base_offset})")
                 with view[located.position : located.position + header.size] as batch:
-                    write_fully(fd, [batch], kept)
-                kept += header.size
+                    write_fully(fd, [batch], written)
+                written += header.size
                 next_offset = header.last_offset + 1
         if end is not None and next_offset < end:
             missing.append(f"[{next_offset},{end})")
-            write_fully(fd, [padding_batch(end - 1, epoch)], kept)
+            write_fully(fd, [padding_batch(end - 1, epoch)], written)
             next_offset = end
         os.fsync(fd)
     finally:
         os.close(fd)
-    aside = _unused_path(path)
-    os.link(path, aside)
+    corrupt_path = _unused_path(path)
+    os.link(path, corrupt_path)
     # The `.corrupt` name must be durable before the original is replaced.
     sync_directory(directory)
     repaired.replace(path)
@@ -161,9 +163,9 @@ def repair_segment(directory: Path, base: int, end: int | None, fault: str, epoc
         directory.name,
         path.name,
         fault,
-        aside.name,
+        corrupt_path.name,
         size,
-        kept,
+        written,
         ",".join(missing) or "none between",
         next_offset,
     )

@@ -106,7 +106,7 @@ def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations)
     """Reads batches from the start while each is complete, intact and continues the offsets."""
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
-        fault = _fault(view, facts.size, facts.next_offset, expected)
+        fault = _find_fault(view, facts.size, facts.next_offset, expected)
         if fault:
             return ScanResult(facts, fault)
         header = read_batch_header(view, facts.size)
@@ -124,7 +124,7 @@ def note_epoch(header: BatchHeader, expected: ScanExpectations) -> None:
         epochs.begin(epoch, header.base_offset)
 
 
-def _fault(view: memoryview, at: int, next_offset: int, expected: ScanExpectations) -> str:
+def _find_fault(view: memoryview, at: int, next_offset: int, expected: ScanExpectations) -> str:
     rest = len(view) - at
     if rest < HEADER_BYTES:
         return "the header is cut off"

@@ -48,10 +48,10 @@ class CandidateBatch:
     timestamp_ms: int
     start: int
 
-    def first_record(self, rest: Callable[[], None] = lambda: None) -> TimestampOffset | None:
-        """Decodes the batch and returns the first match. `rest` is called every few records."""
+    def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
+        """Decodes the batch and returns the first match. `pause` is called every few records."""
         try:
-            found = decode_records(bytes(self.content), take_apart=partial(self._first_of, rest))
+            found = decode_records(bytes(self.content), take_apart=partial(self._first_of, pause))
         except CorruptBatch:
             # The batch is corrupt or has too many records.
             return self.first_offset()
@@ -68,7 +68,7 @@ class CandidateBatch:
 
     def _first_of(
         self,
-        rest: Callable[[], None],
+        pause: Callable[[], None],
         payload: bytes | memoryview,
         count: int,
         base_offset: int,
@@ -79,7 +79,7 @@ class CandidateBatch:
             if time_ms >= self.timestamp_ms and offset >= self.start:
                 return [(offset, time_ms, None, None, NO_HEADERS)]
             if not number % RECORDS_PER_PAUSE:
-                rest()
+                pause()
         return []
 
 
@@ -96,7 +96,7 @@ class TimeSearch:
         self.is_done = False
         self.searched_to = 0
         self._timestamp_ms = timestamp_ms
-        self._batches_rest, self._records_rest = BATCHES_DECODED_MAX, RECORDS_DECODED_MAX
+        self._batches_left, self._records_left = BATCHES_DECODED_MAX, RECORDS_DECODED_MAX
 
     def step(self) -> CandidateBatch | None:
         """Runs one step. If it returns a batch, call `record_result` with the result for that batch before the next
@@ -105,7 +105,7 @@ class TimeSearch:
         Raises:
             NotCached: only inside `nonblocking_reads`; the next step resumes at the same offset.
         """
-        log, headers_rest = self.log, HEADERS_PER_STEP
+        log, headers_left = self.log, HEADERS_PER_STEP
         for end, largest, start in _segments(log, self._timestamp_ms):
             if end <= self.searched_to or largest is None or largest.timestamp_ms < self._timestamp_ms:
                 continue
@@ -113,15 +113,15 @@ class TimeSearch:
                 header = located.header
                 if header.base_offset >= end:
                     break
-                if not headers_rest:
+                if not headers_left:
                     return None
-                headers_rest -= 1
+                headers_left -= 1
                 if header.max_timestamp >= self._timestamp_ms and header.record_count:
                     batch = CandidateBatch(
                         header, log.segments.content(base, located), self._timestamp_ms, log.log_start_offset
                     )
                     if not self._may_open(header):
-                        self._end(batch.first_offset())
+                        self._finish(batch.first_offset())
                         return None
                     if header.size > INLINE_DECODE_BYTES_MAX or header.attributes & CODEC_MASK:
                         return batch
@@ -130,7 +130,7 @@ class TimeSearch:
                         return None
                 self.searched_to = header.last_offset + 1
             self.searched_to = max(self.searched_to, end)
-        self._end(None)
+        self._finish(None)
         return None
 
     def record_result(self, batch: CandidateBatch, found: TimestampOffset | None) -> None:
@@ -138,14 +138,14 @@ class TimeSearch:
         if found is None:
             self.searched_to = batch.header.last_offset + 1
         elif found.offset >= self.log.log_start_offset:
-            self._end(found)
+            self._finish(found)
 
     def _may_open(self, header: BatchHeader) -> bool:
-        self._batches_rest -= 1
-        self._records_rest -= header.record_count
-        return self._batches_rest >= 0 and self._records_rest >= 0
+        self._batches_left -= 1
+        self._records_left -= header.record_count
+        return self._batches_left >= 0 and self._records_left >= 0
 
-    def _end(self, found: TimestampOffset | None) -> None:
+    def _finish(self, found: TimestampOffset | None) -> None:
         self.found, self.is_done = found, True
 
 

@@ -1,4 +1,4 @@
-"""Fetches of what is not in memory: the disk is waited for by a thread, while the broker serves the others."""
+"""Fetches of data that is not in the page cache: a thread waits for the disk, and the broker serves other requests."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ BATCHES = 60
 
 
 class Disk:
-    """A disk whose pages are in memory once they have been read. `waits` has an entry for each wait of the broker."""
+    """A simulated disk whose pages are cached once they have been read. `waits` has an entry for each blocking read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[str] = []
         self.read_by_threads = 0
         self.forgets_at_once = False
         self.fails_threads = False
-        self.never_has = ""  # the directory of files of which nothing stays in memory
+        self.uncached_directory = ""  # directory whose files are never cached
         self._cached: set[tuple[int, int]] | None = None
         self._pread, self._preadv = os.pread, os.preadv
         monkeypatch.setattr(os, "pread", self.pread)
         monkeypatch.setattr(os, "preadv", self.preadv)
 
     def evict(self) -> None:
-        """What was written and read until now is not in memory any more."""
+        """Evicts everything that was written or read so far."""
         self._cached = set()
 
     def content_of(self, partition: FetchedPartition) -> bytes:
@@ -86,7 +86,9 @@ class Disk:
                 self.read_by_threads += 1
             else:
                 self.waits.append(f"{Path(f'/proc/self/fd/{fd}').readlink()} {position} {size}")
-        is_kept = not self.never_has or self.never_has not in str(Path(f"/proc/self/fd/{fd}").readlink())
+        is_kept = not self.uncached_directory or self.uncached_directory not in str(
+            Path(f"/proc/self/fd/{fd}").readlink()
+        )
         if self._cached is not None and not self.forgets_at_once and is_kept:
             self._cached |= self._pages(fd, position, size)
 
@@ -97,7 +99,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def with_topic(directory: Path, partitions: int, work: Callable[[BrokerNode], Awaitable[None]], **configs: str) -> None:
-    """Of partitions with BATCHES batches of a record each, of some 3 KB, and a millisecond apart."""
+    """Runs `work` with a topic: each partition has BATCHES batches of one record of about 3 KB, a millisecond apart."""
 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
@@ -113,14 +115,14 @@ def with_topic(directory: Path, partitions: int, work: Callable[[BrokerNode], Aw
     asyncio.run(main())
 
 
-def descriptors() -> int:
+def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def asked(
+async def fetch_partitions(
     node: BrokerNode, *offsets: int, each: int = 10_000, committed: bool = False, least: int = 1, wait_ms: int = 20_000
 ) -> Sequence[FetchedPartition]:
-    """What a fetch from partitions 0 on brings."""
+    """Returns the response of a fetch from the first partitions."""
     wanted = tuple(FetchPartition(index, -1, offset, each) for index, offset in enumerate(offsets))
     topics = (FetchTopic("t", uuid.UUID(int=0), wanted),)
     request = FetchRequest(wait_ms, least, 1 << 30, int(committed), 0, -1, topics)
@@ -133,15 +135,15 @@ async def asked(
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("configs", [{}, {"segment.bytes": "50000"}], ids=["active", "closed"])
 @pytest.mark.parametrize("each", [10_000, 100_000])
-def test_no_byte_of_a_cold_log_is_waited_for_in_the_loop(
+def test_cold_log_reads_do_not_block_event_loop(
     tmp_path: Path, disk: Disk, configs: dict[str, str], committed: bool, each: int
 ) -> None:
     async def work(node: BrokerNode) -> None:
         for offset in (0, 1, 17, 37, BATCHES - 1):
-            (warm,) = await asked(node, offset, each=each, committed=committed)
+            (warm,) = await fetch_partitions(node, offset, each=each, committed=committed)
             expected = disk.content_of(warm)
             disk.evict()
-            (cold,) = await asked(node, offset, each=each, committed=committed)
+            (cold,) = await fetch_partitions(node, offset, each=each, committed=committed)
             assert not disk.waits
             assert disk.content_of(cold) == expected
             assert cold[:5] == warm[:5]
@@ -150,7 +152,7 @@ def test_no_byte_of_a_cold_log_is_waited_for_in_the_loop(
     with_topic(tmp_path, 1, work, **configs)
 
 
-def test_no_index_of_what_was_aborted_is_waited_for_in_the_loop(
+def test_cold_aborted_index_reads_do_not_block_event_loop(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(node: BrokerNode) -> None:
@@ -163,18 +165,18 @@ def test_no_index_of_what_was_aborted_is_waited_for_in_the_loop(
         log.roll(NOW_MS)
         monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read without a thread"))
         for offset in range(first, first + 80, 7):
-            (warm,) = await asked(node, offset, committed=True)
+            (warm,) = await fetch_partitions(node, offset, committed=True)
             assert warm.aborted
             disk.evict()
-            (cold,) = await asked(node, offset, committed=True)
+            (cold,) = await fetch_partitions(node, offset, committed=True)
             assert not disk.waits
             assert cold[:5] == warm[:5] and cold.aborted == warm.aborted
 
     with_topic(tmp_path, 1, work, **{"segment.bytes": "50000"})
 
 
-def test_markers_are_not_waited_for_in_the_loop(tmp_path: Path, disk: Disk) -> None:
-    """Where an index of what was aborted is gone, they tell."""
+def test_cold_marker_reads_do_not_block_event_loop(tmp_path: Path, disk: Disk) -> None:
+    """Used if the index of aborted transactions is missing."""
 
     async def work(node: BrokerNode) -> None:
         log = node.log("t", 0)
@@ -184,17 +186,17 @@ def test_markers_are_not_waited_for_in_the_loop(tmp_path: Path, disk: Disk) -> N
         log.roll(NOW_MS)
         log.closed[-1].path(TXN_INDEX).unlink()
         disk.evict()
-        (found,) = await asked(node, start, committed=True)
+        (found,) = await fetch_partitions(node, start, committed=True)
         assert [one.producer_id for one in found.aborted] == [7]
         assert not disk.waits
 
     with_topic(tmp_path, 1, work)
 
 
-def test_what_is_in_memory_is_answered_at_once(tmp_path: Path, disk: Disk) -> None:
+def test_cached_data_is_returned_without_thread(tmp_path: Path, disk: Disk) -> None:
     async def work(node: BrokerNode) -> None:
         disk.evict()
-        await asked(node, 17)
+        await fetch_partitions(node, 17)
         answer = fetch.handle(
             RequestContext(node, 12, "test", "127.0.0.1"),
             FetchRequest(
@@ -212,9 +214,7 @@ def test_what_is_in_memory_is_answered_at_once(tmp_path: Path, disk: Disk) -> No
     with_topic(tmp_path, 1, work)
 
 
-def test_others_are_served_while_a_disk_is_waited_for(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_clients_are_served_during_disk_read(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     read_ahead = NotCached.read_ahead
 
@@ -226,7 +226,7 @@ def test_others_are_served_while_a_disk_is_waited_for(
 
     async def work(node: BrokerNode) -> None:
         disk.evict()
-        waiting = asyncio.ensure_future(asked(node, 17))
+        waiting = asyncio.ensure_future(fetch_partitions(node, 17))
         await asyncio.sleep(0)
         append(node.log("t", 0), batch(b"new"))
         assert not waiting.done()
@@ -238,7 +238,7 @@ def test_others_are_served_while_a_disk_is_waited_for(
     with_topic(tmp_path, 1, work)
 
 
-def test_of_many_cold_partitions_each_is_read_after_some_fetches(
+def test_all_of_many_cold_partitions_are_read_after_several_fetches(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partitions = 3 * fetch.READ_AHEAD_PARTITIONS_MAX
@@ -256,7 +256,7 @@ def test_of_many_cold_partitions_each_is_read_after_some_fetches(
         disk.evict()
         read: set[int] = set()
         for _ in range(4):
-            found = await asked(node, *[20] * partitions, least=1 << 20)
+            found = await fetch_partitions(node, *[20] * partitions, least=1 << 20)
             assert [one.high_watermark for one in found] == [BATCHES] * partitions
             new = {one.partition for one in found if one.records} - read
             assert len(new) >= min(fetch.READ_AHEAD_PARTITIONS_MAX, partitions - len(read))
@@ -268,28 +268,30 @@ def test_of_many_cold_partitions_each_is_read_after_some_fetches(
     with_topic(tmp_path, partitions, work, **{"segment.bytes": "50000"})
 
 
-def test_a_partition_that_stays_cold_is_read_beside_others_that_are_not(tmp_path: Path, disk: Disk) -> None:
+def test_partition_that_stays_cold_is_read_together_with_cached_ones(tmp_path: Path, disk: Disk) -> None:
     async def work(node: BrokerNode) -> None:
         disk.evict()
-        disk.never_has = "t-1/"
-        found = await asked(node, 20, 20, 20)
+        disk.uncached_directory = "t-1/"
+        found = await fetch_partitions(node, 20, 20, 20)
         assert [len(one.records) for one in found] == [10_000] * 3
         assert all("/t-1/" in wait for wait in disk.waits)
 
     with_topic(tmp_path, 3, work)
 
 
-def test_what_a_thread_cannot_read_is_read_where_it_is_needed(tmp_path: Path, disk: Disk) -> None:
+def test_data_that_thread_cannot_read_is_read_in_event_loop(tmp_path: Path, disk: Disk) -> None:
     async def work(node: BrokerNode) -> None:
         disk.evict()
         disk.fails_threads = True
-        (found,) = await asked(node, 20)
+        (found,) = await fetch_partitions(node, 20)
         assert len(found.records) == 10_000
 
     with_topic(tmp_path, 1, work)
 
 
-def test_waiting_for_the_disk_takes_no_descriptors(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_disk_holds_no_file_descriptors(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     goes_on = threading.Event()
     read_ahead = NotCached.read_ahead
 
@@ -301,16 +303,16 @@ def test_waiting_for_the_disk_takes_no_descriptors(tmp_path: Path, disk: Disk, m
     partitions = fetch.READ_AHEAD_PARTITIONS_MAX
 
     async def work(node: BrokerNode) -> None:
-        await asked(node, *[20] * partitions)
+        await fetch_partitions(node, *[20] * partitions)
         disk.evict()
-        before = descriptors()
-        waiting = [asyncio.ensure_future(asked(node, *[20] * partitions)) for _ in range(5)]
+        before = open_descriptors()
+        waiting = [asyncio.ensure_future(fetch_partitions(node, *[20] * partitions)) for _ in range(5)]
         await asyncio.sleep(0.01)
-        assert descriptors() == before
+        assert open_descriptors() == before
         goes_on.set()
         for each in waiting:
             assert [len(one.records) for one in await each] == [10_000] * partitions
-        assert descriptors() <= before
+        assert open_descriptors() <= before
 
     gc.disable()
     try:
@@ -319,14 +321,16 @@ def test_waiting_for_the_disk_takes_no_descriptors(tmp_path: Path, disk: Disk, m
         gc.enable()
 
 
-def test_a_poll_that_waits_keeps_nothing_of_what_it_found(tmp_path: Path) -> None:
+def test_waiting_poll_holds_no_records(tmp_path: Path) -> None:
     polls = 20
 
     async def work(node: BrokerNode) -> None:
-        await asked(node, 0)
+        await fetch_partitions(node, 0)
         tracemalloc.start()
-        last = BATCHES - 9  # so little that it is read into memory
-        waiting = [asyncio.ensure_future(asked(node, last, last, each=1 << 20, least=1 << 20)) for _ in range(polls)]
+        last = BATCHES - 9  # few enough bytes to be copied into memory
+        waiting = [
+            asyncio.ensure_future(fetch_partitions(node, last, last, each=1 << 20, least=1 << 20)) for _ in range(polls)
+        ]
         await asyncio.sleep(0.01)
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -338,7 +342,7 @@ def test_a_poll_that_waits_keeps_nothing_of_what_it_found(tmp_path: Path) -> Non
     with_topic(tmp_path, 2, work)
 
 
-def test_nothing_comes_unnoticed_while_a_poll_begins_to_wait(tmp_path: Path) -> None:
+def test_append_during_poll_start_is_not_missed(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         wanted = (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, BATCHES, 10_000),)),)
         answer = fetch.handle(
@@ -352,22 +356,22 @@ def test_nothing_comes_unnoticed_while_a_poll_begins_to_wait(tmp_path: Path) -> 
     with_topic(tmp_path, 1, work)
 
 
-def test_a_memory_that_keeps_nothing_is_no_reason_to_read_for_ever(tmp_path: Path, disk: Disk) -> None:
+def test_fetch_ends_even_if_page_cache_retains_nothing(tmp_path: Path, disk: Disk) -> None:
     async def work(node: BrokerNode) -> None:
         disk.forgets_at_once = True
         disk.evict()
-        (found,) = await asked(node, 17)
+        (found,) = await fetch_partitions(node, 17)
         assert len(found.records) == 10_000
         assert disk.waits
 
     with_topic(tmp_path, 1, work)
 
 
-def test_a_long_poll_over_a_cold_partition_ends_when_there_is_enough(tmp_path: Path, disk: Disk) -> None:
+def test_long_poll_over_cold_partition_ends_when_min_bytes_available(tmp_path: Path, disk: Disk) -> None:
     async def work(node: BrokerNode) -> None:
         disk.evict()
         size = node.log("t", 0).size
-        poll = asyncio.ensure_future(asked(node, 0, each=1 << 20, least=size + 1))
+        poll = asyncio.ensure_future(fetch_partitions(node, 0, each=1 << 20, least=size + 1))
         for _ in range(3):
             await asyncio.sleep(0.01)
         assert not poll.done()
@@ -380,21 +384,21 @@ def test_a_long_poll_over_a_cold_partition_ends_when_there_is_enough(tmp_path: P
     with_topic(tmp_path, 1, work)
 
 
-def test_a_poll_whose_time_is_up_tells_what_a_cold_partition_has(tmp_path: Path, disk: Disk) -> None:
+def test_poll_at_deadline_returns_records_of_cold_partition(tmp_path: Path, disk: Disk) -> None:
     async def work(node: BrokerNode) -> None:
         disk.evict()
         size = node.log("t", 0).size
-        (found,) = await asked(node, 0, each=1 << 20, least=size + 1, wait_ms=50)
+        (found,) = await fetch_partitions(node, 0, each=1 << 20, least=size + 1, wait_ms=50)
         assert len(found.records) == size
-        (found,) = await asked(node, 0, each=1 << 20, least=size + 1, wait_ms=0)
+        (found,) = await fetch_partitions(node, 0, each=1 << 20, least=size + 1, wait_ms=0)
         assert len(found.records) == size
         assert not disk.waits
 
     with_topic(tmp_path, 1, work)
 
 
-async def looked_up(node: BrokerNode, timestamps_ms: Sequence[int]) -> tuple[bool, list[tuple[int, int]]]:
-    """Whether the disk had to be waited for, and the (timestamp, offset) of each partition from 0 on."""
+async def lookup_offsets(node: BrokerNode, timestamps_ms: Sequence[int]) -> tuple[bool, list[tuple[int, int]]]:
+    """Returns whether the search waited for the disk, and the (timestamp, offset) of each partition."""
     topic = ListOffsetsRequest.ListOffsetsTopic
     wanted = [
         topic.ListOffsetsPartition(version=7, partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms)
@@ -413,9 +417,7 @@ async def looked_up(node: BrokerNode, timestamps_ms: Sequence[int]) -> tuple[boo
 
 
 @pytest.mark.parametrize("configs", [{}, {"segment.bytes": "50000"}], ids=["active", "closed"])
-def test_offsets_by_time_are_found_without_waiting_in_the_loop(
-    tmp_path: Path, disk: Disk, configs: dict[str, str]
-) -> None:
+def test_offsets_by_time_do_not_block_event_loop(tmp_path: Path, disk: Disk, configs: dict[str, str]) -> None:
     partitions = list_offsets.READ_AHEAD_PARTITIONS_MAX + 8
     times_ms = [NOW_MS + 37, list_offsets.EARLIEST, NOW_MS + 3, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 1000]
     times_ms += [NOW_MS + number for number in range(partitions - len(times_ms))]
@@ -424,21 +426,24 @@ def test_offsets_by_time_are_found_without_waiting_in_the_loop(
 
     async def work(node: BrokerNode) -> None:
         few = list_offsets.TIME_SEARCHES_BEFORE_YIELD
-        assert await looked_up(node, times_ms[:few]) == (False, expected[:few])
+        assert await lookup_offsets(node, times_ms[:few]) == (False, expected[:few])
         disk.evict()
-        assert await looked_up(node, times_ms) == (True, expected)
+        assert await lookup_offsets(node, times_ms) == (True, expected)
         assert not disk.waits
-        assert await looked_up(node, times_ms[:few]) == (False, expected[:few])
-        assert await looked_up(node, [list_offsets.LATEST, list_offsets.EARLIEST]) == (False, [(-1, BATCHES), (-1, 0)])
+        assert await lookup_offsets(node, times_ms[:few]) == (False, expected[:few])
+        assert await lookup_offsets(node, [list_offsets.LATEST, list_offsets.EARLIEST]) == (
+            False,
+            [(-1, BATCHES), (-1, 0)],
+        )
         disk.forgets_at_once = True
         disk.evict()
-        assert await looked_up(node, times_ms[:1]) == (True, expected[:1])
+        assert await lookup_offsets(node, times_ms[:1]) == (True, expected[:1])
         assert disk.waits
 
     with_topic(tmp_path, partitions, work, **configs)
 
 
-def test_a_large_file_is_read_ahead_where_it_was_asked_for(
+def test_large_file_is_read_ahead_only_at_requested_position(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "READ_AHEAD_FILE_BYTES_MAX", 1 << 20)
@@ -461,7 +466,7 @@ def test_a_large_file_is_read_ahead_where_it_was_asked_for(
     os.close(fd)
 
 
-def test_where_the_system_does_not_tell_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_work_without_cache_probe_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def preadv(*arguments: object) -> int:
         raise OSError(95, "Operation not supported")
 

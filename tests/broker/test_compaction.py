@@ -1,4 +1,4 @@
-"""Compaction: of each key the newest record stays at its offset, whatever else happens to the log."""
+"""Compaction: the newest record of each key stays at its offset."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ from support.logs import logged
 
 SMALL = LogLimits(segment_bytes_max=400)
 DAY_MS = 86_400_000
-Kept = list[tuple[int, bytes | None, bytes | None]]
+LogContents = list[tuple[int, bytes | None, bytes | None]]
 
 
 def unthrottled() -> DutyCycle:
-    """Compaction at full speed, without rests."""
-    return DutyCycle(rest=lambda rest_s: None)
+    """A duty cycle without pauses."""
+    return DutyCycle(pause=lambda rest_s: None)
 
 
-def kept(log: PartitionLog) -> Kept:
-    """Offset, key and value of every record of a log."""
+def contents_of(log: PartitionLog) -> LogContents:
+    """Returns offset, key and value of every record of a log."""
     return [
         (offset, key, value)
         for _, raw in log.batches(log.log_start_offset)
@@ -69,7 +69,7 @@ def kept(log: PartitionLog) -> Kept:
 
 
 def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLimits = SMALL) -> int:
-    """Compacts all closed segments; returns up to where the log is clean."""
+    """Compacts all closed segments; returns the end offset of the clean part."""
     segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
     if not segments:
         return start
@@ -90,20 +90,18 @@ def filled(directory: Path, count: int, keys: int = 5, codec: int = 0) -> Partit
     return log
 
 
-def test_of_each_key_the_newest_record_stays_at_its_offset(tmp_path: Path) -> None:
+def test_newest_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     active = log.active.base_offset
     clean(log)
-    below = [record for record in kept(log) if record[0] < active]
+    below = [record for record in contents_of(log) if record[0] < active]
     assert below == [(at, b"k%d" % (at % 5), b"value %d" % at) for at in range(active - 5, active)]
-    assert [record[0] for record in kept(log) if record[0] >= active] == list(range(active, 40))
+    assert [record[0] for record in contents_of(log) if record[0] >= active] == list(range(active, 40))
     assert log.log_end_offset == 40 and log.log_start_offset == 0
     assert log.size < 1500
 
 
-def test_epochs_end_where_they_did_when_their_batches_are_gone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_epoch_ends_survive_compaction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for leader_epoch in (5, 7, 8, 9):
         log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=leader_epoch).log
         for _ in range(3 if leader_epoch == 8 else 12):
@@ -118,10 +116,10 @@ def test_epochs_end_where_they_did_when_their_batches_are_gone(
     assert not caplog.records
 
 
-def test_small_segments_become_one_and_their_files_are_gone(tmp_path: Path) -> None:
+def test_small_segments_are_merged_and_their_files_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path, 60)
     before = len(log.closed)
-    # By what they take before it, as in Kafka, so that the second time finds them small.
+    # Segments are grouped by size before compaction, as in Kafka, so only the second pass finds them small.
     clean(log, clean(log))
     assert before > 10 and len(log.closed) <= 4
     for suffix in (LOG, INDEX, TIME_INDEX):
@@ -130,10 +128,8 @@ def test_small_segments_become_one_and_their_files_are_gone(tmp_path: Path) -> N
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
 
-def test_one_segment_is_read_without_the_indexes_of_what_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """New ones may fail to be written, as on a full disk; the old ones tell of places that are not there any more."""
+def test_compacted_segment_is_not_read_with_its_old_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing the new indexes may fail on a full disk, and the old ones point to positions that no longer exist."""
     log = open_sample_log(tmp_path).log
     for number in range(40):
         append(log, keyed_batch((b"k%d" % (number % 5), b"v" * 2000)))
@@ -149,8 +145,8 @@ def test_one_segment_is_read_without_the_indexes_of_what_it_was(
     assert [located.header.base_offset for located, _ in log.batches(37)] == [37, 38, 39]
 
 
-def test_a_log_that_ends_with_what_was_compacted_is_read_to_its_end_and_no_further(tmp_path: Path) -> None:
-    """As one whose last segment was closed for its age, and to which nothing has been added since."""
+def test_log_that_ends_with_a_compacted_segment_is_read_to_its_end(tmp_path: Path) -> None:
+    """The last segment was closed by its age, and nothing has been appended since."""
     log = open_sample_log(tmp_path, limits=LogLimits(fsynced_reads_only=True)).log
     woken: list[int] = []
     log.waiters.add(woken.append)
@@ -170,7 +166,7 @@ def test_a_log_that_ends_with_what_was_compacted_is_read_to_its_end_and_no_furth
     append(log, batch(b"one more"))
     log.flushed(log.flush_job())
     assert woken == [log.active.size]
-    # And where there is nothing left of it.
+    # The same with an empty segment.
     log.roll(NOW_MS)
     log.drop_segments(len(log.closed))
     append(log, batch(b"another one"))
@@ -178,7 +174,7 @@ def test_a_log_that_ends_with_what_was_compacted_is_read_to_its_end_and_no_furth
     assert woken[1:] == [log.active.size] and contents(log) == [(21, b"another one")]
 
 
-def test_segments_are_one_as_far_as_they_fit() -> None:
+def test_segments_are_grouped_up_to_the_size_limits() -> None:
     from headrace.broker.log.segment import ClosedSegment
 
     def segments(*sizes: int, span: int = 10) -> list[ClosedSegment]:
@@ -193,32 +189,32 @@ def test_segments_are_one_as_far_as_they_fit() -> None:
     assert sizes(*compaction.group_segments([], 100)) == []
 
 
-def test_a_tombstone_takes_its_key_with_it_and_stays_for_its_time(tmp_path: Path) -> None:
+def test_tombstone_removes_its_key_and_expires(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, keyed_batch((b"gone", b"value"), (b"other", b"value")))
     append(log, keyed_batch((b"gone", None)))
     for number in range(8):
         append(log, keyed_batch((b"filler", b"value %d" % number)))
     end = clean(log)
-    assert kept(log)[:2] == [(1, b"other", b"value"), (2, b"gone", None)]
+    assert contents_of(log)[:2] == [(1, b"other", b"value"), (2, b"gone", None)]
     [stamped] = [located.header for located, _ in log.batches(0) if located.header.base_offset == 2]
     assert stamped.attributes & DELETE_HORIZON and stamped.base_timestamp == NOW_MS + DAY_MS
-    # The record's own time is as it was, and the time is not begun anew.
+    # The record's timestamp is unchanged, and the deadline is not extended.
     assert next(iter(decode_records(next(raw for _, raw in log.batches(2)))))[1] == NOW_MS
     end = clean(log, end, NOW_MS + DAY_MS)
-    assert (2, b"gone", None) in kept(log)
+    assert (2, b"gone", None) in contents_of(log)
     clean(log, end, NOW_MS + DAY_MS + 1)
-    assert b"gone" not in [key for _, key, _ in kept(log)]
+    assert b"gone" not in [key for _, key, _ in contents_of(log)]
 
 
-def test_a_key_that_comes_again_after_its_tombstone_stays(tmp_path: Path) -> None:
+def test_key_written_after_its_tombstone_stays(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     for value in (b"first", None, b"second"):
         append(log, keyed_batch((b"k", value)))
     for number in range(8):
         append(log, keyed_batch((b"filler", b"value %d" % number)))
     clean(log, now_ms=NOW_MS + 9 * DAY_MS)
-    assert [record for record in kept(log) if record[1] == b"k"] == [(2, b"k", b"second")]
+    assert [record for record in contents_of(log) if record[1] == b"k"] == [(2, b"k", b"second")]
 
 
 def test_records_without_a_key_go(tmp_path: Path) -> None:
@@ -227,7 +223,7 @@ def test_records_without_a_key_go(tmp_path: Path) -> None:
     for number in range(8):
         append(log, keyed_batch((b"filler", b"value %d" % number)))
     clean(log)
-    assert kept(log)[0] == (1, b"k", b"stays")
+    assert contents_of(log)[0] == (1, b"k", b"stays")
 
 
 def test_what_does_not_change_is_not_written_again(tmp_path: Path) -> None:
@@ -247,7 +243,7 @@ def test_long_keys_are_told_apart(tmp_path: Path) -> None:
             append(log, keyed_batch((key, b"%d" % round_)))
     log.roll(NOW_MS)
     clean(log)
-    assert [(key, value) for _, key, value in kept(log)] == [(key, b"2") for key in keys]
+    assert [(key, value) for _, key, value in contents_of(log)] == [(key, b"2") for key in keys]
 
 
 def test_more_keys_than_a_pass_takes_are_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +255,7 @@ def test_more_keys_than_a_pass_takes_are_for_the_next(tmp_path: Path, monkeypatc
         start = clean(log, start)
         ends.append(start)
     assert len(ends) > 5 and ends == sorted(set(ends))
-    assert kept(log) == [(at, b"k%d" % (at % 7), b"value %d" % at) for at in range(53, 60)]
+    assert contents_of(log) == [(at, b"k%d" % (at % 7), b"value %d" % at) for at in range(53, 60)]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -295,7 +291,7 @@ def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path
         key = b"hot" if number % 3 else b"k%d" % number
         append(log, keyed_batch((key, b"value %d" % number), timestamp_ms=NOW_MS + number))
     clean(log, limits=limits)
-    expected = kept(log)
+    expected = contents_of(log)
     for at in (0, 1, 299, 300, 301, 1500, 2999):
         raw = log.read(at, 1, min_one_batch=True)
         assert read_batch_header(raw).base_offset == min(offset for offset, _, _ in expected if offset >= at)
@@ -303,7 +299,7 @@ def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path
         assert found is not None and found.offset == min(offset for offset, _, _ in expected if offset >= at)
     log.close()
     again = open_sample_log(tmp_path, limits=limits, is_clean=True).log
-    assert kept(again) == expected
+    assert contents_of(again) == expected
 
 
 def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(tmp_path: Path) -> None:
@@ -314,7 +310,7 @@ def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(t
         append(log, keyed_batch((b"k", b"other %d" % number)))
     log.roll(NOW_MS)
     clean(log)
-    assert len(kept(log)) == 1
+    assert len(contents_of(log)) == 1
     for base in base_offsets(tmp_path, SNAPSHOT):
         segment_path(tmp_path, base, SNAPSHOT).unlink()
     again = open_sample_log(tmp_path, limits=SMALL, recovery_point=log.log_end_offset).log
@@ -348,7 +344,7 @@ def test_any_history_keeps_the_newest_of_each_key(
                 end = log.log_end_offset
                 log = open_sample_log(directory, limits=SMALL, recovery_point=end).log
                 assert log.log_end_offset == end
-        found = kept(log)
+        found = contents_of(log)
         assert all(written[offset] == (key, value) for offset, key, value in found)
         assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
         # Whoever reads all of it knows of each key what was written last.
@@ -365,7 +361,7 @@ def test_any_history_keeps_the_newest_of_each_key(
 def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> None:
     log = filled(tmp_path, 40)
     log.roll(NOW_MS)
-    before = kept(log)
+    before = contents_of(log)
     group = next(compaction.group_segments(log.closed, 1 << 30))
     found = compaction.build_offset_map(group, 0, TransactionOutcomes(), unthrottled())
     compaction.write_cleaned_segment(
@@ -383,16 +379,16 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
     if done == "in its place and more":
         os.link(path, path.with_name(path.name + ".tmp"))
     again = open_sample_log(tmp_path, limits=SMALL, recovery_point=40).log
-    assert kept(again) == (before if done == "cleaned" else before[-5:])
+    assert contents_of(again) == (before if done == "cleaned" else before[-5:])
     assert again.log_end_offset == 40
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
     assert append(again, keyed_batch((b"k", b"next"))) == 40
     again.roll(NOW_MS)
     clean(again, limits=LogLimits())
-    assert len(again.closed) == 1 and [key for _, key, _ in kept(again)].count(b"k") == 1
+    assert len(again.closed) == 1 and [key for _, key, _ in contents_of(again)].count(b"k") == 1
 
 
-def test_a_thread_rests_for_as_long_as_it_worked_and_ends_when_it_is_not_wanted() -> None:
+def test_duty_cycle_sleeps_as_long_as_it_worked_and_can_be_cancelled() -> None:
     times, rests, wanted = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
     duty_cycle = DutyCycle(lambda: wanted[0], lambda: next(times), rests.append)
     duty_cycle.pause_if_due()
@@ -430,30 +426,30 @@ def written(node: BrokerNode, count: int = 60) -> PartitionLog:
     return node.log("t", 0)
 
 
-def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> None:
+def test_cleaner_compacts_due_logs_of_compacted_topics(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.maintenance.clean()
-        assert len(kept(log)) == 60  # nothing of it is forced to disk yet
+        assert len(contents_of(log)) == 60  # nothing is fsynced yet
         await node.flusher.flush_dirty()
         await node.maintenance.clean()
-        assert len(kept(log)) < 15
+        assert len(contents_of(log)) < 15
         assert node.cleaner.clean_to == {("t", 0): log.active.base_offset}
         written(node)
         await node.flusher.flush_dirty()
         await node.maintenance.clean()
-        assert len(kept(log)) < 15 and log.log_end_offset == 120
-        # Retention by age has no say.
+        assert len(contents_of(log)) < 15 and log.log_end_offset == 120
+        # Retention by age does not apply.
         node.now_ms = lambda: NOW_MS + 365 * DAY_MS
         await node.maintenance.run_housekeeping()
-        assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
+        assert {key for _, key, _ in contents_of(log)} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, work)
 
     async def again(node: BrokerNode) -> None:
         assert node.cleaner.clean_to["t", 0] == node.log("t", 0).active.base_offset
-        assert {key for _, key, _ in kept(node.log("t", 0))} == {b"k%d" % number for number in range(5)}
+        assert {key for _, key, _ in contents_of(node.log("t", 0))} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, again)
     write_checkpoint(tmp_path / CLEAN_TO, {("t", 0): 10_000, ("gone", 0): 5})
@@ -466,10 +462,8 @@ def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> No
     with_node(tmp_path, after_a_loss)
 
 
-def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Above it a start takes a hole between batches for a loss, and cuts the log there."""
+def test_recovery_point_is_persisted_before_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the recovery point a start treats a gap between batches as data loss and truncates the log."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -490,7 +484,7 @@ def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
     with_node(tmp_path, work)
 
 
-def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> None:
+def test_compaction_starts_at_the_dirty_ratio_or_the_maximum_lag(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name, configs in (
             ("share", {"min.cleanable.dirty.ratio": "1"}),
@@ -508,7 +502,7 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
             node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
         await node.maintenance.clean()
-        assert {name: len(kept(node.log(name, 0))) for name in ("share", "age", "young", "deleted")} == {
+        assert {name: len(contents_of(node.log(name, 0))) for name in ("share", "age", "young", "deleted")} == {
             "share": 40,
             "age": 40,
             "young": 40,
@@ -518,35 +512,33 @@ def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> N
         await node.maintenance.clean()
         await node.flusher.flush_dirty()
         await node.maintenance.clean()
-        assert len(kept(node.log("age", 0))) < 14 and len(kept(node.log("share", 0))) == 40
+        assert len(contents_of(node.log("age", 0))) < 14 and len(contents_of(node.log("share", 0))) == 40
         assert node.log("age", 0).active.size == 0
-        assert len(kept(node.log("young", 0))) == 40
+        assert len(contents_of(node.log("young", 0))) == 40
         node.now_ms = lambda: NOW_MS + 2500
         await node.maintenance.clean()
-        assert len(kept(node.log("young", 0))) < 20
+        assert len(contents_of(node.log("young", 0))) < 20
 
     with_node(tmp_path, work)
 
 
-def test_a_topic_of_both_policies_is_compacted_and_loses_what_is_old(tmp_path: Path) -> None:
+def test_topic_with_both_policies_is_compacted_and_expires(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
         log = written(node)
         await node.flusher.flush_dirty()
         await node.maintenance.clean()
-        assert len(kept(log)) < 15
+        assert len(contents_of(log)) < 15
         node.now_ms = lambda: NOW_MS + 200_000
         await node.maintenance.run_housekeeping()
-        assert kept(log) == []
+        assert contents_of(log) == []
 
     with_node(tmp_path, work)
 
 
 @pytest.mark.parametrize("step", ["fsync_staged_swap", "complete_swap"])
-def test_retention_drops_nothing_of_a_log_that_is_just_being_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    """Else a start after a loss of power would put segments beside a hole, which is taken for a loss."""
+def test_retention_waits_for_a_compaction_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Otherwise a start after a power failure would find segments next to a gap, which it treats as data loss."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
@@ -567,14 +559,12 @@ def test_retention_drops_nothing_of_a_log_that_is_just_being_replaced(
         assert seen and all(seen)
         node.now_ms = lambda: NOW_MS + 200_000
         await node.maintenance.run_housekeeping()
-        assert kept(log) == []
+        assert contents_of(log) == []
 
     with_node(tmp_path, work)
 
 
-def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retention_rechecks_for_a_swap_after_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
         log = written(node)
@@ -595,28 +585,28 @@ def test_retention_that_waits_for_the_disk_looks_again_whether_a_log_is_being_re
 
 
 def values_after_a_start(directory: Path) -> dict[bytes | None, bytes | None]:
-    """What topic t has last of each key."""
+    """Returns the last value of each key of topic t after a start."""
     found: dict[bytes | None, bytes | None] = {}
 
     async def look(node: BrokerNode) -> None:
-        found.update({key: value for _, key, value in kept(node.log("t", 0))})
+        found.update({key: value for _, key, value in contents_of(node.log("t", 0))})
 
     with_node(directory, look)
     return found
 
 
 @pytest.mark.parametrize("step", ["fsync_staged_swap", "install_swap", "rename_to_deleted", "complete_swap"])
-def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
+def test_disk_failure_during_a_swap_stops_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """What names the disk has is not known, and the next start puts that right."""
+    """The names on disk are unknown; the next start repairs them."""
 
     async def main() -> None:
         failures: list[OSError] = []
         config = BrokerConfig(tmp_path, segment_bytes_max=400)
         node = BrokerNode(config, now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
-        written(node).limits = LogLimits()  # so that all of it becomes one segment
+        written(node).limits = LogLimits()  # merges all into one segment
         await node.flusher.flush_dirty()
 
         def fails(_: Any) -> None:
@@ -634,7 +624,7 @@ def test_a_disk_that_fails_while_segments_are_replaced_ends_the_broker(
 
 
 @pytest.mark.parametrize(("refused", "is_one"), [("replace", True), ("replace", False), ("link", False)])
-def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
+def test_full_disk_during_a_swap_leaves_segments_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, is_one: bool
 ) -> None:
     failures: list[OSError] = []
@@ -645,9 +635,9 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         if not is_one:
-            log.limits = LogLimits()  # so that all of it becomes one segment
+            log.limits = LogLimits()  # merges all into one segment
         await node.flusher.flush_dirty()
-        before, real = kept(log), getattr(os, refused)
+        before, real = contents_of(log), getattr(os, refused)
 
         def full(source: Any, target: Any) -> None:
             if str(target).endswith((".log", ".log.tmp")):
@@ -658,10 +648,10 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
             patch.setattr(os, refused, full)
             with pytest.raises(OSError, match="No space"):
                 await node.maintenance.clean()
-        assert (failures, log.is_swapping, kept(log)) == ([], False, before)
+        assert (failures, log.is_swapping, contents_of(log)) == ([], False, before)
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
         await node.maintenance.clean()
-        assert len(kept(log)) < len(before)
+        assert len(contents_of(log)) < len(before)
         await node.close()
 
     asyncio.run(main())
@@ -670,11 +660,11 @@ def test_a_disk_that_is_full_when_segments_are_replaced_leaves_them_as_they_are(
 
 @pytest.mark.parametrize("is_replaced", [True, False])
 @pytest.mark.parametrize("policy", ["compact,delete", "delete"])
-def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_are_replaced(
+def test_swap_is_completed_later_if_a_full_disk_cannot_delete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool, policy: str
 ) -> None:
-    """As Btrfs and ZFS may be. Until the file that a start would put in their place is gone none of them is dropped,
-    and then they are as ever, also in a topic that is not compacted any more."""
+    """Btrfs and ZFS may fail to delete on a full disk. Until the `.swap` file is deleted no segment is dropped.
+    Afterwards the log works as before, even if its topic is no longer compacted."""
     failures: list[OSError] = []
 
     async def main() -> None:
@@ -682,9 +672,9 @@ def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_
         node = BrokerNode(config, now_ms=lambda: NOW_MS, on_disk_failure=failures.append)
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
         log = written(node)
-        log.limits = LogLimits()  # so that all of it becomes one segment
+        log.limits = LogLimits()  # merges all into one segment
         await node.flusher.flush_dirty()
-        before, unlink, link = kept(log), os.unlink, os.link
+        before, unlink, link = contents_of(log), os.unlink, os.link
 
         def full(name: str, real: Callable[..., None], path: Any, *rest: Any, **named: Any) -> None:
             if str(path).endswith(name):
@@ -705,24 +695,24 @@ def test_a_disk_that_is_too_full_for_removing_a_file_ends_nothing_when_segments_
                 await node.changes.alter_topic("t", lambda topic: {**topic.configs, "cleanup.policy": policy})
             node.now_ms = lambda: NOW_MS + 200_000
             await node.maintenance.run_housekeeping()
-            assert kept(log) == before if not is_replaced else 0 < len(kept(log)) < 15
+            assert contents_of(log) == before if not is_replaced else 0 < len(contents_of(log)) < 15
         await node.maintenance.clean()
         assert (standing(), failures) == ([], [])
         await node.maintenance.run_housekeeping()
-        assert kept(log) == []
+        assert contents_of(log) == []
         await node.close()
         assert not [*log.directory.glob("*.deleted")]
 
     asyncio.run(main())
 
 
-def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else retention, which goes on to its end too, might drop what a start would then put back."""
+def test_shutdown_completes_a_swap_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise retention, which also finishes its work, might drop a segment that a start would restore."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
-        log.limits = LogLimits()  # so that all of it becomes one segment
+        log.limits = LogLimits()  # merges all into one segment
         await node.flusher.flush_dirty()
         loop, real = asyncio.get_running_loop(), compaction.fsync_staged_swap
 
@@ -732,15 +722,13 @@ def test_what_is_begun_is_finished_when_the_broker_ends(tmp_path: Path, monkeypa
 
         monkeypatch.setattr(compaction, "fsync_staged_swap", ends)
         await node.maintenance.clean()
-        assert len(log.closed) == 1 and len(kept(log)) < 15
+        assert len(log.closed) == 1 and len(contents_of(log)) < 15
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
     with_node(tmp_path, work)
 
 
-def test_segments_that_retention_took_are_no_trouble_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_deleted_by_retention_are_no_disk_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
@@ -760,18 +748,18 @@ def test_segments_that_retention_took_are_no_trouble_of_the_disk(
             await node.maintenance.clean()
             patch.setattr(compaction, "build_offset_map", lost)
             with pytest.raises(FileNotFoundError):
-                await node.maintenance.clean()  # nobody has taken anything
+                await node.maintenance.clean()  # no segment was deleted
         assert node.cleaner.compactions == 0
 
     with_node(tmp_path, work)
 
 
-def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rename_leaves_the_log_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
         await node.flusher.flush_dirty()
-        before = kept(log)
+        before = contents_of(log)
 
         def full(group: Any) -> None:
             raise OSError(28, "No space left on device")
@@ -780,18 +768,16 @@ def test_a_name_that_cannot_be_given_leaves_the_log_as_it_is(tmp_path: Path, mon
             patch.setattr(compaction, "stage_swap", full)
             with pytest.raises(OSError, match="No space"):
                 await node.maintenance.clean()
-        assert kept(log) == before
+        assert contents_of(log) == before
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
         await node.maintenance.clean()
-        assert len(kept(log)) < 15
+        assert len(contents_of(log)) < 15
 
     with_node(tmp_path, work)
 
 
-def test_a_directory_with_no_room_for_a_longer_name_does_not_end_the_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a full disk: what another segment stands for is removed at once, instead of being renamed first."""
+def test_full_directory_does_not_stop_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: replaced files are deleted at once instead of being renamed first."""
     rename = Path.rename
 
     def full(path: Path, target: Path) -> Path:
@@ -811,16 +797,16 @@ def test_a_directory_with_no_room_for_a_longer_name_does_not_end_the_broker(
             await node.maintenance.clean()
         assert node.cleaner.compactions == 2 and not log.is_swapping
         assert [segment.base_offset for segment in [*log.closed, log.active]] == base_offsets(log.directory)
-        assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
+        assert {key for _, key, _ in contents_of(log)} == {b"k%d" % number for number in range(5)}
         await node.flusher.flush(log)
 
     with_node(tmp_path, work)
 
 
-def test_a_segment_whose_indexes_are_made_anew_just_when_it_is_replaced_is_replaced(
+def test_swap_replaces_a_segment_whose_indexes_were_just_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a reader that meets a damaged one while the disk works: what it then knows of the segment is not the same."""
+    """A reader finds a corrupt index during the fsync and rebuilds it, which replaces the segment's object."""
     fsync_staged_swap, largest = compaction.fsync_staged_swap, TimeEntry(NOW_MS - 1, 0)
 
     async def work(node: BrokerNode) -> None:
@@ -838,12 +824,12 @@ def test_a_segment_whose_indexes_are_made_anew_just_when_it_is_replaced_is_repla
         await node.maintenance.clean()
         assert node.cleaner.compactions == 1 and not log.is_swapping
         assert [segment.size for segment in log.closed] == [segment.path().stat().st_size for segment in log.closed]
-        assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
+        assert {key for _, key, _ in contents_of(log)} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, work)
 
 
-def test_a_segment_that_was_closed_for_its_age_is_forced_soon(tmp_path: Path) -> None:
+def test_segment_closed_by_age_is_fsynced_soon(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"})
         log = written(node, 3)
@@ -873,9 +859,7 @@ def test_records_without_a_key_are_refused_by_a_compacted_topic(tmp_path: Path) 
     with_node(tmp_path, work)
 
 
-def test_a_topic_deleted_meanwhile_and_a_broker_that_ends_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compaction_stops_for_a_deleted_topic_and_a_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         topic = node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
@@ -892,14 +876,12 @@ def test_a_topic_deleted_meanwhile_and_a_broker_that_ends_are_left_alone(
         await node.maintenance.clean()
         assert node.cleaner.clean_to == {} and node.logs.keys() == {("__consumer_offsets", 0)}
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
-        assert kept(node.log("t", 0)) == [] and log is not node.log("t", 0)
+        assert contents_of(node.log("t", 0)) == [] and log is not node.log("t", 0)
 
     with_node(tmp_path, work)
 
 
-def test_segments_that_retention_took_meanwhile_do_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_deleted_during_compaction_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = written(node)
@@ -914,15 +896,13 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back(
         monkeypatch.setattr(cleaner_module.compaction, "write_cleaned_segment", slow)
         await node.maintenance.clean()
         start = log.log_start_offset
-        assert start > 0 and [offset for offset, _, _ in kept(log)] == list(range(start, 60))
+        assert start > 0 and [offset for offset, _, _ in contents_of(log)] == list(range(start, 60))
         assert not [path for path in log.directory.iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
     with_node(tmp_path, work)
 
 
-def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_corrupt_log_is_not_compacted_but_others_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {"cleanup.policy": "compact"})
         for index in range(2):
@@ -939,14 +919,14 @@ def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
         before = node.log("t", 0).size
         await node.maintenance.clean()
         await node.maintenance.clean()
-        assert node.log("t", 0).size == before and len(kept(node.log("t", 1))) < 6
+        assert node.log("t", 0).size == before and len(contents_of(node.log("t", 1))) < 6
         assert len(logged(caplog, "broker.cleaner", "t-0")) == 1
 
     with_node(tmp_path, work)
 
 
-def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That its log is damaged, and up to where it is clean, also where that is found out while it is deleted."""
+def test_cleaner_state_is_dropped_with_its_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its corruption and its clean offset are dropped, also when they are determined during the deletion."""
 
     async def work(node: BrokerNode) -> None:
         loop, clean_to = asyncio.get_running_loop(), {("kept", 0): 7}
@@ -962,7 +942,7 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
 
             return meanwhile
 
-        # The last two are called before and when all is in its place.
+        # The last two steps run before and after the swap.
         for module, name, call in (
             (compaction, "build_offset_map", damaged),
             (compaction, "build_offset_map", deleted_meanwhile(damaged)),
@@ -970,7 +950,7 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
             (compaction, "complete_swap", deleted_meanwhile(compaction.complete_swap)),
         ):
             node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
-            written(node).limits = LogLimits()  # so that all of it becomes one segment
+            written(node).limits = LogLimits()  # merges all into one segment
             await node.flusher.flush_dirty()
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, call)
@@ -983,12 +963,12 @@ def test_what_was_learnt_of_a_topic_goes_with_it(tmp_path: Path, monkeypatch: py
         log = written(node)
         await node.flusher.flush_dirty()
         await node.maintenance.clean()
-        assert len(kept(log)) < 15
+        assert len(contents_of(log)) < 15
 
     with_node(tmp_path, work)
 
 
-def test_a_log_that_lost_its_end_is_not_clean_beyond_it() -> None:
+def test_truncated_log_is_not_clean_beyond_its_end() -> None:
     class Log:
         log_end_offset = 7
 
@@ -999,8 +979,8 @@ def test_a_log_that_lost_its_end_is_not_clean_beyond_it() -> None:
     assert cleaner.clean_to == {("t", 0): 7}
 
 
-def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are served between any two batches that are read."""
+def test_event_loop_runs_during_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks run between any two batches that are read."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -1015,7 +995,7 @@ def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeyp
 
         monkeypatch.setattr(DutyCycle, "pause_if_due", wait)
         await node.maintenance.clean()
-        assert len(kept(node.log("t", 0))) < 15
+        assert len(contents_of(node.log("t", 0))) < 15
 
     with_node(tmp_path, work)
 
@@ -1029,7 +1009,7 @@ def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeyp
         ("delete.retention.ms", "100", "100"),
     ],
 )
-def test_settings_of_compaction_are_taken(name: str, value: str, expected: str) -> None:
+def test_compaction_settings_are_accepted(name: str, value: str, expected: str) -> None:
     assert check_config(name, value) == expected
 
 
@@ -1044,7 +1024,7 @@ def test_settings_of_compaction_are_taken(name: str, value: str, expected: str) 
         ("delete.retention.ms", "-1"),
     ],
 )
-def test_settings_of_compaction_that_make_no_sense_are_refused(name: str, value: str) -> None:
+def test_invalid_compaction_settings_are_refused(name: str, value: str) -> None:
     with pytest.raises(RequestRefused, match=name) as refused:
         check_config(name, value)
     assert refused.value.code is ErrorCode.INVALID_CONFIG

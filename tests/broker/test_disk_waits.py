@@ -1,4 +1,4 @@
-"""The disk is waited for by threads: however long one takes to force something, other clients are served."""
+"""Fsyncs run in threads: a slow one does not delay other clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT_MS = 1000
 
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
-    """The functions of the broker that forced something to disk, by `thread` and `event loop`."""
+    """The broker's functions that called fsync, by `thread` and `event loop`."""
     found: dict[str, set[str]] = {"thread": set(), "event loop": set()}
 
     def noting(force: Callable[[int], None]) -> Callable[[int], None]:
@@ -47,7 +47,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("fsync", FsyncMode)
-def test_nothing_is_forced_to_disk_in_the_event_loop(
+def test_event_loop_never_calls_fsync(
     tmp_path: Path, fsync: FsyncMode, forced: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "COMPACT_BYTES", 600)
@@ -94,7 +94,7 @@ def test_nothing_is_forced_to_disk_in_the_event_loop(
     asyncio.run(main())
 
 
-def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
+def test_flush_error_reaches_only_the_waiters_of_its_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -118,10 +118,10 @@ def test_a_mistake_in_a_round_is_told_to_who_waited_for_it_and_to_nobody_else(
 
 
 @pytest.mark.parametrize("fsync", [FsyncMode.INTERVAL, FsyncMode.NONE])
-def test_what_a_mistake_kept_from_being_forced_is_forced_the_next_time(
+def test_failed_flush_is_repeated_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fsync: FsyncMode
 ) -> None:
-    """As where the system had no thread left for it. Nothing more is sent that would have it noted again."""
+    """For example, the system could not start a thread. No further write marks the log dirty again."""
 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(tmp_path, fsync=fsync, flush_interval_ms=5), now_ms=lambda: NOW_MS)

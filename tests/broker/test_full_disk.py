@@ -1,4 +1,4 @@
-"""A disk without space: what is refused leaves everything as it was, and all goes on when there is space again."""
+"""Behaviour on a full disk: a refused operation changes nothing, and all work resumes when there is space."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def full(*args: Any, **kwargs: Any) -> Any:
 
 
 def full_for(suffix: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Fails for paths that end so."""
+    """Fails for paths with this suffix."""
     return lambda path, *args, **kwargs: (full if str(path).endswith(suffix) else real)(path, *args, **kwargs)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_segment_that_cannot_be_closed_goes_on(
+def test_segment_that_cannot_be_closed_stays_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_clean: bool
 ) -> None:
     log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
@@ -63,8 +63,8 @@ def test_a_segment_that_cannot_be_closed_goes_on(
     assert contents(again) == [(number, b"%d" % number) for number in range(6)]
 
 
-def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tells of them is not taken for written, and there when their messages have gone."""
+def test_incomplete_snapshot_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incomplete snapshot is not treated as written; the state survives the deletion of the messages."""
     log = open_sample_log(tmp_path).log
     raw = batch(b"once", producer_id=7, epoch=0, sequence=0)
     append(log, raw)
@@ -89,10 +89,10 @@ def test_producers_are_known_after_half_of_them_found_no_space(tmp_path: Path, m
 
 @pytest.mark.parametrize("suffix", [".log", ".index"])
 @pytest.mark.parametrize("is_removable", [True, False])
-def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_next_one(
+def test_segment_that_cannot_be_renamed_is_deleted_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_removable: bool
 ) -> None:
-    """A directory that has no room for a longer name grows. A start would take a hole between segments for a loss."""
+    """A full directory may have no space for a longer name. A start would treat a gap between segments as data loss."""
     log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=100)).log
     for number in range(6):
         append(log, batch(b"%d" % number))
@@ -112,11 +112,9 @@ def test_a_segment_that_cannot_be_renamed_goes_all_the_same_and_never_after_the_
     assert contents(again) == [(number, b"%d" % number) for number in range(start + 1, 6)]
 
 
-def test_files_that_a_full_disk_does_not_let_go_are_removed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some file systems need space even for that. The others go at once, and these when there is something to remove
-    or when the broker keeps house."""
+def test_failed_deletions_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems need space to delete. Other files are deleted at once, the failed ones at the next deletion or
+    housekeeping run."""
     paths = [tmp_path / name for name in ("a.deleted", "b.deleted", "c.deleted")]
     for path in paths:
         path.touch()
@@ -131,8 +129,8 @@ def test_files_that_a_full_disk_does_not_let_go_are_removed_later(
     assert not list(tmp_path.iterdir())
 
 
-def test_house_is_kept_to_the_end_whatever_happens_to_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without checkpoints a start after a crash would read all that was written since."""
+def test_housekeeping_writes_checkpoints_despite_a_group_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without checkpoints a start after a crash would read everything written since."""
 
     async def work(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
@@ -179,7 +177,7 @@ def with_node(directory: Path, work: Callable[[BrokerNode], Any], clock: Callabl
     [("pathlib.Path.mkdir", full_for("-1", REAL_MKDIR)), ("os.fsync", full)],
     ids=["mkdir", "fsync"],
 )
-def test_topics_that_find_no_space_do_not_exist(
+def test_topics_are_not_created_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fails: Callable[..., Any]
 ) -> None:
     async def work(node: BrokerNode) -> None:
@@ -208,10 +206,10 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_upkeep_goes_on_when_there_is_space_again(
+def test_maintenance_resumes_when_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Retention frees what it can on the full disk, and everything later; one line tells, without a traceback."""
+    """Retention frees what it can on the full disk, and the rest later; one line is logged, without a traceback."""
     now = [NOW_MS]
 
     async def work(node: BrokerNode) -> None:
@@ -235,9 +233,7 @@ def test_upkeep_goes_on_when_there_is_space_again(
     assert all(record.exc_info is None for record in caplog.records)
 
 
-def test_a_log_that_cannot_be_kept_in_order_keeps_nothing_else_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_error_of_one_log_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [NOW_MS]
 
     async def work(node: BrokerNode) -> None:
@@ -257,7 +253,7 @@ def test_a_log_that_cannot_be_kept_in_order_keeps_nothing_else_from_it(
     with_node(tmp_path, work, lambda: now[0])
 
 
-def test_groups_go_on_after_a_compaction_that_found_no_space(
+def test_groups_continue_after_a_failed_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(coordinator_module, "COMPACT_BYTES", 2000)
@@ -281,7 +277,7 @@ def test_groups_go_on_after_a_compaction_that_found_no_space(
     with_node(tmp_path, work)
 
 
-def test_a_broker_that_stops_on_a_full_disk_reads_its_logs_at_the_next_start(
+def test_shutdown_on_a_full_disk_causes_a_scan_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fill(node: BrokerNode) -> None:
@@ -307,7 +303,7 @@ def space_for_checkpoints_when(monkeypatch: pytest.MonkeyPatch, is_free: Callabl
 
 
 async def delete_below(node: BrokerNode, offsets: dict[str, int]) -> list[tuple[ErrorCode, int]]:
-    """What is answered of each topic's first partition: the error, and where it begins now."""
+    """Returns for each topic's first partition the error and the new log start offset."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
     wanted = [
         topic(
@@ -323,10 +319,8 @@ async def delete_below(node: BrokerNode, offsets: dict[str, int]) -> list[tuple[
     return [(one.error_code, one.low_watermark) for each in answer.topics for one in each.partitions]
 
 
-def test_records_are_deleted_where_what_they_leave_is_the_only_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two topics: that of one whole segment makes room for the new start of the other, too."""
+def test_delete_records_succeeds_with_the_space_it_frees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For two topics: a deleted segment of one frees space to persist the new start of the other."""
 
     async def work(node: BrokerNode) -> None:
         large, small = (node.log(node.changes.create_topic(name, 1, {}).name, 0) for name in ("large", "small"))
@@ -348,7 +342,7 @@ def test_records_are_deleted_where_what_they_leave_is_the_only_space(
     with_node(tmp_path, work)
 
 
-def test_who_deletes_records_that_leave_no_space_is_told(
+def test_delete_records_fails_if_it_frees_no_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(node: BrokerNode) -> None:

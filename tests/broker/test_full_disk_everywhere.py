@@ -1,7 +1,7 @@
-"""The disk is full at some moment of a broker's life, for one call or for some time, and then there is space again.
+"""The disk is full at some point of a broker's life, for one call or for some time, and then has space again.
 
-What was refused may be tried again and is done then. All that was acknowledged, before and after, is there: at once, in
-a broker that starts after a kill just then, and in one that starts after a clean end.
+A refused operation can be retried and then succeeds. Everything acknowledged before and afterwards is available:
+immediately, in a broker that starts after a kill at that point, and in one that starts after a clean shutdown.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ LEFTOVERS = ("*-delete", "*-stray*", "*/*.deleted", "*/*.cleaned", "*/*.swap")
 
 
 class Wrong(AssertionError):
-    """The broker is not as it promised."""
+    """The broker broke a guarantee."""
 
 
 class NotYet(AssertionError):
-    """What is done again and again is to be done by now, where there is space."""
+    """A periodic task has not succeeded although there is space."""
 
 
 class Life:
-    """One broker after another, and what they acknowledged. What is in `doubt` may have been done."""
+    """A sequence of brokers on one directory, and what they acknowledged. Operations in `doubt` may have been done."""
 
     def __init__(self, root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
         self.root, self.disk, self.fsync = root, disk, fsync
@@ -90,7 +90,7 @@ class Life:
             on_disk_failure=self.failures.append,
         )
 
-    # Steps: what is refused may be done again
+    # Steps; a refused one may be repeated
 
     async def start(self) -> None:
         self.clock_ms += 5000
@@ -257,7 +257,7 @@ class Life:
         async def step() -> None:
             self.starts[key] = (self.starts.get(key, (0, 0))[0], offset)
             self.up.log(*key).advance_log_start(offset)
-            await self.up.maintenance.drop_hidden(key)
+            await self.up.maintenance.drop_below_log_start(key)
             await asyncio.wrap_future(self.up.checkpoints.write_log_starts())
             self.starts[key] = (offset, offset)
 
@@ -270,7 +270,7 @@ class Life:
         await self.up.maintenance.run_housekeeping()
 
     async def expire(self) -> None:
-        """With all that is old enough gone afterwards."""
+        """Checks that everything old enough has been deleted."""
         log = self.up.log(*AGED)
         if AGED not in self.starts:
             self.clock_ms += 200_000
@@ -289,22 +289,22 @@ class Life:
         await self.up.groups.store.compact()
 
     async def meanwhile(self, step: Step) -> None:
-        """While the disk is as full as it was for another step."""
+        """Runs periodic work while the disk is as full as it was for another step."""
         self.disk.is_watched = True
         try:
             await step()
         finally:
             self.disk.is_watched = False
 
-    # What became of it
+    # Checks
 
     async def check_live(self) -> None:
-        _expect(not self.failures, f"the disk is said to have failed: {self.failures}")
+        _expect(not self.failures, f"the broker reported a disk failure: {self.failures}")
         if self.node is not None:
             self.check(self.node)
 
     async def check_start(self, directory: Path, *, is_killed: bool) -> None:
-        """Of another broker on a copy."""
+        """Checks another broker on a copy of the directory."""
         shutil.copytree(self.root, directory)
         watched, self.disk.is_watched = self.disk.is_watched, False
         try:
@@ -313,12 +313,14 @@ class Life:
             try:
                 node = self.open_node(directory)
             except Exception as error:
-                raise Wrong(f"after a {'kill' if is_killed else 'clean end'} it does not start: {error!r}") from error
+                raise Wrong(
+                    f"the start after a {'kill' if is_killed else 'clean shutdown'} fails: {error!r}"
+                ) from error
             try:
                 await node.transactions.run_maintenance()
                 self.check(node)
             except Wrong as wrong:
-                raise Wrong(f"after a {'kill' if is_killed else 'clean end'}: {wrong}") from wrong
+                raise Wrong(f"after a {'kill' if is_killed else 'clean shutdown'}: {wrong}") from wrong
             finally:
                 abandon(node)
         finally:
@@ -335,7 +337,7 @@ class Life:
             for index in range(there):
                 self._check_log(node, (name, index))
         group = node.groups.offsets.of_group("g")
-        # Of a topic that is not there what was committed may be; it goes before there is a new one.
+        # Commits of a deleted topic may remain; they are deleted before a topic of that name is created.
         for key in [key for key in {*self.offsets, *group} if key[0] in names]:
             offset = group[key].offset if key in group else -1
             _expect(
@@ -363,7 +365,7 @@ class Life:
         if key in self.repeatable:
             raw, offset = self.repeatable[key]
             again = append(log, raw, self.clock_ms)
-            _expect(again == offset, f"{key}: a repetition is stored at {again}, not {offset}")
+            _expect(again == offset, f"{key}: a retry is stored at {again}, not {offset}")
 
 
 def _expect(condition: bool, what: str) -> None:
@@ -440,7 +442,7 @@ def steps(life: Life) -> list[Step]:
 
 
 def afterwards(life: Life) -> list[Step]:
-    """Nothing is stuck."""
+    """Returns final steps, which show that nothing is blocked."""
     return [
         *[life.send(key) for key in (PLAIN, GROWN, DOOMED) for _ in range(5)],
         life.set(TABLE, a="last", d="z" * 300),
@@ -459,9 +461,10 @@ def afterwards(life: Life) -> list[Step]:
 
 
 async def live(life: Life, directory: Path) -> None:
-    """
+    """Runs all steps and checks.
+
     Raises:
-        Wrong: something is not as it should be.
+        Wrong: the broker broke a guarantee.
     """
     for number, step in enumerate([*steps(life), *afterwards(life)]):
         try:
@@ -473,7 +476,7 @@ async def live(life: Life, directory: Path) -> None:
     for pattern in LEFTOVERS:
         _expect(not [*life.root.glob(pattern)], f"leftovers: {[*life.root.glob(pattern)]}")
     await life.close()
-    _expect((life.root / CLEAN_MARKER).exists(), "it was not closed in order")
+    _expect((life.root / CLEAN_MARKER).exists(), "there is no marker of a clean shutdown")
     await life.check_start(directory, is_killed=False)
 
 
@@ -493,7 +496,7 @@ async def take(life: Life, step: Step, directory: Path) -> None:
     finally:
         life.disk.is_watched = False
     if life.disk.has_failed:
-        # What is done again and again is done meanwhile, too.
+        # Periodic work runs meanwhile too.
         for other in (
             (life.run_housekeeping, life.clean, life.look, life.compact_groups) if life.node is not None else ()
         ):
@@ -515,13 +518,13 @@ def lived(root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
 
 
 def wrongs(memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int = 0, stride: int = 1) -> list[str]:
-    """What is wrong where the disk is full, by the call that is refused first."""
+    """Returns the broken guarantees, by the first call that fails."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_module, "ThreadPoolExecutor", Inline)
         patch.setattr(node_module, "boot_id", lambda: "one")
         patch.setattr(coordinator, "COMPACT_BYTES", 600)
         patch.setattr(transactions_module, "COMPACT_BYTES", 1500)
-        patch.setattr(compaction, "BURST_S", 60.0)  # nobody else wants to run
+        patch.setattr(compaction, "BURST_S", 60.0)  # no pauses: there is no other work
         patch.setattr(files.os, "fsync", lambda fd: None)
         patch.setattr(files.os, "fdatasync", lambda fd: None)
         disk = FullDisk(memory_path / "disk")
@@ -541,16 +544,14 @@ def wrongs(memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int 
         return found
 
 
-def test_all_that_was_acknowledged_is_there_where_the_disk_was_full_at_some_calls(memory_path: Path) -> None:
-    """The small case for every hour; the tests below go through more calls."""
+def test_full_disk_at_some_calls_loses_no_acknowledged_data(memory_path: Path) -> None:
+    """A small sample; the simulations below cover more calls."""
     assert wrongs(memory_path, FsyncMode.INTERVAL, fails_once=False, first=30, stride=100) == []
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(("fails_once", "first"), [(True, 0), (False, 9)])
-def test_all_that_was_acknowledged_is_there_where_the_disk_was_full(
-    memory_path: Path, fails_once: bool, first: int
-) -> None:
+def test_full_disk_loses_no_acknowledged_data(memory_path: Path, fails_once: bool, first: int) -> None:
     assert wrongs(memory_path, FsyncMode.INTERVAL, fails_once=fails_once, first=first, stride=29) == []
 
 
@@ -564,9 +565,9 @@ def test_all_that_was_acknowledged_is_there_where_the_disk_was_full(
         (FsyncMode.INTERVAL, False, 5),
     ],
 )
-def test_all_that_was_acknowledged_is_there_at_more_of_its_moments(
+def test_full_disk_at_more_calls_loses_no_acknowledged_data(
     memory_path: Path, fsync: FsyncMode, fails_once: bool, first: int
 ) -> None:
-    """One of eleven in the gate, since all take ten minutes, and all in `make test-full`."""
+    """One case in eleven, since all of them take ten minutes; `make test-full` runs all."""
     first, stride = (0, 1) if IS_FULL else (first, 11)
     assert wrongs(memory_path, fsync, fails_once=fails_once, first=first, stride=stride) == []

@@ -1,4 +1,4 @@
-"""What `broker dump` and `verify` make of a data directory: every byte that is not as it was is told, and no other."""
+"""`broker dump` and `broker verify`: every changed byte of a data directory is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from headrace.kafka_wire.record_batch import CONTROL, read_batch_header
 from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, open_sample_log, with_attributes
 
 SEGMENT_BYTES = 10_000
-"""With some entries in each index."""
+"""Several entries per index."""
 SEGMENTS, BATCHES = 3, 40
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """(partition, check, where) of findings and of notes."""
+    """(partition, check, where) of findings and notes."""
 
     found: list[tuple[str, str, str]]
     noted: list[tuple[str, str, str]]
 
 
-def looked_at(directory: Path) -> Findings:
+def verified_findings(directory: Path) -> Findings:
     found: list[tuple[str, str, str]] = []
     noted: list[tuple[str, str, str]] = []
     for one in list(verify(directory)):
@@ -53,7 +53,7 @@ def looked_at(directory: Path) -> Findings:
     return Findings(found, noted)
 
 
-def pad_segment(node: BrokerNode, topic: str) -> None:
+def fill_topic(node: BrokerNode, topic: str) -> None:
     log = node.logs[topic, 0]
     for number in range(BATCHES):
         append(log, batch(b"value %d" % number, b"x" * 600, producer_id=7, epoch=0, sequence=2 * number))
@@ -61,7 +61,7 @@ def pad_segment(node: BrokerNode, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory that was closed in order: `orders-0` has several segments and an idempotent producer."""
+    """A data directory after a clean shutdown: `orders-0` has several segments and an idempotent producer."""
     directory = tmp_path_factory.mktemp("whole") / "broker"
 
     async def work() -> None:
@@ -69,7 +69,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node.changes.create_topic("orders", 1, {})
         node.changes.create_topic("empty", 2, {})
         assert await node.producer_ids.allocate() < 7
-        pad_segment(node, "orders")
+        fill_topic(node, "orders")
         await node.close()
 
     asyncio.run(work())
@@ -81,10 +81,10 @@ def directory(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "broker"))
 
 
-def test_a_directory_that_was_closed_in_order_is_sound(whole: Path) -> None:
+def test_cleanly_closed_directory_is_intact(whole: Path) -> None:
     verified = {one.name: one for one in verify(whole)}
     assert set(verified) == {str(whole), "__consumer_offsets-0", "orders-0", "empty-0", "empty-1"}
-    assert looked_at(whole) == Findings([], [])
+    assert verified_findings(whole) == Findings([], [])
     orders = verified["orders-0"]
     assert (orders.batches, orders.records, orders.log_end_offset) == (BATCHES, 2 * BATCHES, 2 * BATCHES)
     assert orders.segments == SEGMENTS
@@ -100,7 +100,7 @@ def test_a_directory_that_was_closed_in_order_is_sound(whole: Path) -> None:
         ("seven\n", "'seven"),
     ],
 )
-def test_producer_ids_that_would_be_given_twice_are_found(directory: Path, content: str | None, named: str) -> None:
+def test_reusable_producer_ids_are_found(directory: Path, content: str | None, named: str) -> None:
     path = directory / "producer-ids"
     path.unlink()
     if content is not None:
@@ -115,45 +115,45 @@ def test_producer_ids_that_would_be_given_twice_are_found(directory: Path, conte
         assert around.findings == []
 
 
-def test_an_id_that_a_client_made_up_is_no_finding(directory: Path) -> None:
+def test_invented_producer_id_is_no_finding(directory: Path) -> None:
     async def work() -> None:
         node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         append(node.logs["empty", 0], batch(b"x", producer_id=1 << 62, epoch=0, sequence=0))
         await node.close()
 
     asyncio.run(work())
-    assert looked_at(directory) == Findings([], [])
+    assert verified_findings(directory) == Findings([], [])
 
 
-def test_so_is_one_whose_broker_was_killed(directory: Path) -> None:
+def test_directory_of_a_killed_broker_is_intact(directory: Path) -> None:
     (directory / CLEAN_MARKER).unlink()
     write_checkpoint(directory / RECOVERY_POINTS, {})
     last = segment_files(directory / "orders-0")[-1].path
     for suffix in (".index", ".timeindex"):
         last.with_suffix(suffix).unlink()
-    assert looked_at(directory) == Findings([], [])
+    assert verified_findings(directory) == Findings([], [])
 
 
 def test_every_flipped_byte_of_a_log_is_found(directory: Path) -> None:
-    """Also those that no CRC covers: the base offset and the leader epoch."""
+    """Including the base offset and the leader epoch, which the CRC does not cover."""
     for path in (segment_files(directory / "orders-0")[1].path, segment_files(directory / "orders-0")[-1].path):
         content = path.read_bytes()
         for at in range(0, len(content), 199):
             changed = bytearray(content)
             changed[at] ^= 0x10
             path.write_bytes(changed)
-            found = looked_at(directory).found
+            found = verified_findings(directory).found
             assert found and {name for name, _, _ in found} == {"orders-0"}, f"{path.name} byte {at}"
-        for at in range(61):  # of the first header, every one
+        for at in range(61):  # every byte of the first header
             changed = bytearray(content)
             changed[at] ^= 0x01
             path.write_bytes(changed)
-            assert looked_at(directory).found, f"{path.name} byte {at}"
+            assert verified_findings(directory).found, f"{path.name} byte {at}"
         path.write_bytes(content)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
-def test_every_flipped_byte_beside_a_log_is_found(directory: Path, suffix: str) -> None:
+def test_every_flipped_byte_of_an_index_or_snapshot_is_found(directory: Path, suffix: str) -> None:
     paths = sorted((directory / "orders-0").glob(f"*{suffix}"))
     path = max(paths, key=lambda one: one.stat().st_size) if suffix != ".snapshot" else paths[-1]
     content = path.read_bytes()
@@ -162,7 +162,7 @@ def test_every_flipped_byte_beside_a_log_is_found(directory: Path, suffix: str) 
         changed = bytearray(content)
         changed[at] ^= 0x20
         path.write_bytes(changed)
-        assert [where for _, _, where in looked_at(directory).found] == [path.name], at
+        assert [where for _, _, where in verified_findings(directory).found] == [path.name], at
 
 
 def cut_indexes(directory: Path) -> None:
@@ -177,7 +177,7 @@ def drop_middle(directory: Path) -> None:
 
 
 def empty_middle(directory: Path) -> None:
-    """As compaction leaves a segment of which nothing is wanted, and a start what was set aside."""
+    """As compaction leaves a segment without remaining records, or a start that repaired one."""
     _, middle, after, *_ = segment_files(directory / "orders-0")
     facts = SegmentFacts(middle.base_offset, middle.base_offset)
     batch = padding_batch(after.base_offset - 1, read_batch_header(middle.path.read_bytes()).leader_epoch)
@@ -234,16 +234,16 @@ def no_checkpoint(directory: Path) -> None:
         (no_checkpoint, None, "checkpoints"),
     ],
 )
-def test_what_is_missing_or_contradicts_is_found(
+def test_missing_and_contradictory_files_are_found(
     directory: Path, harm: Callable[[Path], None], partition: str | None, check: str
 ) -> None:
     harm(directory)
-    found = looked_at(directory).found
+    found = verified_findings(directory).found
     assert (partition or str(directory), check) in {(name, kind) for name, kind, _ in found}
     assert {name for name, _, _ in found} == {partition or str(directory)}
 
 
-def test_the_end_that_a_kill_left_is_a_note_and_below_the_recovery_point_a_finding(directory: Path) -> None:
+def test_torn_end_is_a_note_above_the_recovery_point_and_a_finding_below(directory: Path) -> None:
     (directory / CLEAN_MARKER).unlink()
     last = segment_files(directory / "orders-0")[-1]
     content = last.path.read_bytes()
@@ -251,9 +251,9 @@ def test_the_end_that_a_kill_left_is_a_note_and_below_the_recovery_point_a_findi
     place = read_batch_header(content)
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): last.base_offset})
     where = f"{last.path.name} position {len(content) - place.size}"
-    assert looked_at(directory) == Findings([], [("orders-0", "batches", where)])
+    assert verified_findings(directory) == Findings([], [("orders-0", "batches", where)])
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): 2 * BATCHES})
-    assert ("orders-0", "batches", where) in looked_at(directory).found
+    assert ("orders-0", "batches", where) in verified_findings(directory).found
 
 
 def test_a_compacted_topic_may_lack_offsets(directory: Path) -> None:
@@ -262,30 +262,30 @@ def test_a_compacted_topic_may_lack_offsets(directory: Path) -> None:
         topic["configs"] = {"cleanup.policy": "compact"}
     (directory / "topics.json").write_text(json.dumps(document))
     empty_middle(directory)
-    assert looked_at(directory) == Findings([], [])
+    assert verified_findings(directory) == Findings([], [])
     drop_middle(directory)
     missing = segment_files(directory / "orders-0")[1].path.name
-    assert looked_at(directory).found == [("orders-0", "offsets", missing)]
+    assert verified_findings(directory).found == [("orders-0", "offsets", missing)]
 
 
-def test_a_segment_that_a_kill_let_end_early_is_a_note_above_the_recovery_point(directory: Path) -> None:
+def test_short_segment_above_the_recovery_point_is_a_note(directory: Path) -> None:
     (directory / CLEAN_MARKER).unlink()
     drop_middle(directory)
     first, after, *_ = segment_files(directory / "orders-0")
     content = first.path.read_bytes()
     due = max(located.header.last_offset for located in walk_batches(memoryview(content))) + 1
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): due})
-    assert looked_at(directory) == Findings([], [("orders-0", "offsets", after.path.name)])
+    assert verified_findings(directory) == Findings([], [("orders-0", "offsets", after.path.name)])
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): due + 1})
-    assert ("orders-0", "offsets", after.path.name) in looked_at(directory).found
+    assert ("orders-0", "offsets", after.path.name) in verified_findings(directory).found
 
 
-def test_what_was_put_aside_is_a_note(directory: Path) -> None:
+def test_corrupt_and_stray_files_are_notes(directory: Path) -> None:
     (directory / "gone-0-stray").mkdir()
     (directory / "gone-1").mkdir()
     empty_middle(directory)
     (directory / "orders-0" / "00000000000000000007.log.corrupt").touch()
-    noted = looked_at(directory)
+    noted = verified_findings(directory)
     assert {(name, check) for name, check, _ in noted.noted} == {
         (str(directory), "directories"),
         ("orders-0", "directories"),
@@ -301,7 +301,7 @@ def test_findings_are_bounded() -> None:
     assert (len(verified.findings), verified.omitted, verified.is_intact) == (FINDINGS_MAX, 5, False)
 
 
-def test_no_directory_of_a_broker(tmp_path: Path) -> None:
+def test_directory_without_topics_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match=r"topics\.json"):
         list(verify(tmp_path))
 
@@ -327,7 +327,7 @@ def test_batches_on_both_sides_of_damage_are_shown(
     assert lost == ([(at * size, len(junk))] if junk else [])
 
 
-def test_a_walk_holds_no_more_than_a_chunk_of_damage_or_of_a_large_batch(tmp_path: Path) -> None:
+def test_walk_reads_files_in_chunks(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     append(log, batch(b"x" * (2 * CHUNK_BYTES)))
     path = segment_files(tmp_path)[0].path
@@ -342,7 +342,7 @@ def test_a_walk_holds_no_more_than_a_chunk_of_damage_or_of_a_large_batch(tmp_pat
     assert found[1] == Damage(len(content), len(content) + CHUNK_BYTES - 10, 1, "batch version -1")
 
 
-def test_dump_takes_a_range_and_opens_batches(tmp_path: Path) -> None:
+def test_dump_limits_offsets_and_decodes_batches(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
     for number in range(10):
         append(log, keyed_batch((b"k%d" % number, b"abc"), (None, None), codec=1))
@@ -355,7 +355,7 @@ def test_dump_takes_a_range_and_opens_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "said"), [(0, "abort"), (1, "commit"), (5, "type 5")])
-def test_dump_reads_what_a_control_batch_says(tmp_path: Path, kind: int, said: str) -> None:
+def test_dump_shows_the_type_of_a_control_batch(tmp_path: Path, kind: int, said: str) -> None:
     log = open_sample_log(tmp_path).log
     append(log, with_attributes(keyed_batch((struct.pack(">hh", 0, kind), b"\0" * 6)), CONTROL))
     (found,) = dump(tmp_path, 0, None, with_records=False)
@@ -363,7 +363,7 @@ def test_dump_reads_what_a_control_batch_says(tmp_path: Path, kind: int, said: s
     assert (found.marker, found.records) == (said, None)
 
 
-def test_dump_waits_a_moment_for_a_batch_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_retries_a_batch_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_sample_log(tmp_path).log
     append(log, batch(b"a"))
     append(log, batch(b"b"))
@@ -378,9 +378,7 @@ def test_dump_waits_a_moment_for_a_batch_that_is_being_written(tmp_path: Path, m
 # The commands
 
 
-def test_the_commands_say_by_their_exit_codes_what_they_found(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_codes_of_dump_and_verify(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--directory", str(directory)]
     assert main(["broker", "verify", *words]) == 0
     assert "40 batches, 80 records" in capsys.readouterr().out
@@ -412,7 +410,7 @@ def test_the_commands_say_by_their_exit_codes_what_they_found(
         (["verify"], "topics.json"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(
+def test_missing_input_gives_one_line_error(
     directory: Path, tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if words == ["verify"]:
@@ -423,9 +421,7 @@ def test_what_is_not_there_is_told_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_nothing_is_verified_under_a_running_broker_and_dump_does_not_mind(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_refuses_a_running_broker_and_dump_works(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         node = BrokerNode(BrokerConfig(directory), now_ms=lambda: NOW_MS)
         assert main(["broker", "verify", "--directory", str(directory)]) == 2

@@ -1,4 +1,4 @@
-"""The log of a partition: what is appended is read back, also after crashes and damage."""
+"""The log of a partition: appending and reading, also after crashes and corruption."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from support.examples import examples
 from support.logs import logged
 
 SMALL = LogLimits(segment_bytes_max=400)
-"""Some four batches of one short record each."""
+"""About four batches of one short record per segment."""
 
 
 def filled(directory: Path, count: int, limits: LogLimits = SMALL) -> PartitionLog:
@@ -67,8 +67,8 @@ def test_offsets_continue_over_batches_and_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes_max", [16_000, 1 << 30])
-def test_each_batch_is_found_by_its_offset_and_is_all_that_fits(tmp_path: Path, segment_bytes_max: int) -> None:
-    """With one record each, so large that all but the first of a segment are in its index."""
+def test_read_returns_the_batch_of_each_offset(tmp_path: Path, segment_bytes_max: int) -> None:
+    """One record per batch, so large that all but the first of a segment have an index entry."""
     log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=segment_bytes_max)).log
     size = len(batch(b"x" * 5000))
     for number in range(11):
@@ -84,8 +84,8 @@ def test_each_batch_is_found_by_its_offset_and_is_all_that_fits(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("hidden", [1, 4])
-def test_of_what_is_not_forced_nothing_is_read(tmp_path: Path, hidden: int) -> None:
-    """In the segment in which that begins, or in a later one."""
+def test_dirty_batches_are_not_read_with_fsync_always(tmp_path: Path, hidden: int) -> None:
+    """The dirty data begins in the segment that is read, or in a later one."""
     log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=16_000, fsynced_reads_only=True)).log
     size = len(batch(b"x" * 5000))
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_of_what_is_not_forced_nothing_is_read(tmp_path: Path, hidden: int) -> N
     assert [located.header.base_offset for located, _ in log.batches(0)] == [0, 1]
 
 
-def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path: Path) -> None:
+def test_stored_batch_differs_only_in_offset_and_epoch(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     raw = batch(b"x", b"y")
     append(log, raw)
@@ -108,7 +108,7 @@ def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.data())
-def test_a_read_begins_with_the_batch_that_holds_the_offset(
+def test_read_begins_with_the_batch_that_contains_the_offset(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
 ) -> None:
     log = open_sample_log(tmp_path_factory.mktemp("log"), limits=SMALL).log
@@ -130,7 +130,7 @@ def test_reads_outside_the_log_are_refused(tmp_path: Path) -> None:
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_unforced_batches_are_hidden_where_acknowledgement_waits_for_the_disk(tmp_path: Path) -> None:
+def test_batches_are_hidden_until_fsynced_with_fsync_always(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=LogLimits(segment_bytes_max=400, fsynced_reads_only=True)).log
     woken: list[int] = []
     size = len(batch(b"v"))
@@ -149,9 +149,7 @@ def test_unforced_batches_are_hidden_where_acknowledgement_waits_for_the_disk(tm
 
 
 @pytest.mark.parametrize("closed_only", [False, True])
-def test_what_is_appended_and_closed_while_the_disk_works_is_still_to_be_forced(
-    tmp_path: Path, closed_only: bool
-) -> None:
+def test_writes_during_an_fsync_stay_dirty(tmp_path: Path, closed_only: bool) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, batch(b"before"))
     job = log.flush_job(closed_only=closed_only)
@@ -169,7 +167,7 @@ def test_what_is_appended_and_closed_while_the_disk_works_is_still_to_be_forced(
     assert set(log.flush_job().paths) == {closed.with_suffix(suffix) for suffix in INDEX_SUFFIXES}
 
 
-def test_of_two_jobs_the_one_that_ends_last_takes_nothing_back(tmp_path: Path) -> None:
+def test_late_flush_job_does_not_lower_the_recovery_point(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, batch(b"before"))
     early = log.flush_job()
@@ -200,7 +198,7 @@ def test_the_first_record_at_a_timestamp_is_found(tmp_path: Path) -> None:
     assert found is not None and found.offset == 500
 
 
-def test_a_clean_stop_needs_no_scan_and_keeps_everything(tmp_path: Path) -> None:
+def test_clean_stop_preserves_everything_without_a_scan(tmp_path: Path) -> None:
     log = filled(tmp_path, 50, LogLimits(segment_bytes_max=2000))
     before = contents(log)
     log.close()
@@ -227,8 +225,8 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str) ->
     assert found is not None and found.offset == 321
 
 
-def test_a_time_index_that_lies_is_noticed_at_the_start(tmp_path: Path) -> None:
-    """It has the right length and ascends, but no batch has the largest timestamp that it tells."""
+def test_wrong_time_index_is_detected_at_the_start(tmp_path: Path) -> None:
+    """The index has the right length and ascends, but no batch has its largest timestamp."""
     log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
     true = [segment.largest for segment in log.closed]
     log.close()
@@ -281,11 +279,11 @@ def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
     recovered = contents(open_sample_log(directory, limits=SMALL).log)
     assert recovered == expected[: len(recovered)]
     is_epoch = at - max(start for start in starts if start <= at) in range(12, 16)
-    assert is_epoch == (len(recovered) == len(expected)), "the epoch is not covered"
+    assert is_epoch == (len(recovered) == len(expected)), "the CRC does not cover the epoch"
 
 
-def test_whatever_byte_of_the_last_batches_is_cut_or_flipped_nothing_goes_but_from_there(tmp_path: Path) -> None:
-    """Offsets and contents stay what they were, and whatever is let go of is kept beside the log."""
+def test_damage_at_any_byte_removes_only_batches_from_there_on(tmp_path: Path) -> None:
+    """Offsets and contents of earlier batches are unchanged, and the removed bytes are in a `.corrupt` file."""
     whole = tmp_path / "whole"
     filled(whole, 8, LogLimits())
     raw = segment_path(whole, 0, LOG).read_bytes()
@@ -308,7 +306,7 @@ def test_whatever_byte_of_the_last_batches_is_cut_or_flipped_nothing_goes_but_fr
             assert append(log, batch(b"new")) == log.log_end_offset - 1 == len(contents(log)) - 1
 
 
-def test_a_torn_tail_is_truncated_and_the_rest_kept(tmp_path: Path) -> None:
+def test_torn_tail_is_truncated_and_the_rest_preserved(tmp_path: Path) -> None:
     filled(tmp_path, 30)
     last = segment_path(tmp_path, base_offsets(tmp_path)[-1], LOG)
     with last.open("ab") as file:
@@ -319,22 +317,22 @@ def test_a_torn_tail_is_truncated_and_the_rest_kept(tmp_path: Path) -> None:
 
 
 def flipped(path: Path, at: int) -> bytes:
-    """Flips a bit of a file; returns what it holds now."""
+    """Flips a bit of a file; returns the new content."""
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1
     path.write_bytes(raw)
     return bytes(raw)
 
 
-def cut_off(path: Path, byte_count: int) -> None:
+def truncate_by(path: Path, byte_count: int) -> None:
     path.write_bytes(path.read_bytes()[:-byte_count])
 
 
-def asides(directory: Path) -> dict[str, bytes]:
+def corrupt_files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.corrupt")}
 
 
-def test_what_was_forced_is_not_read_again_and_stays_whatever_it_is(tmp_path: Path) -> None:
+def test_fsynced_segments_are_not_scanned_after_a_crash(tmp_path: Path) -> None:
     filled(tmp_path, 30)
     flipped(segment_path(tmp_path, 0, LOG), -1)
     assert open_sample_log(tmp_path, recovery_point=30).log.log_end_offset == 30
@@ -342,19 +340,19 @@ def test_what_was_forced_is_not_read_again_and_stays_whatever_it_is(tmp_path: Pa
     filled(one, 30, LogLimits())
     flipped(segment_path(one, 0, LOG), len(batch(b"value 0")) * 3 - 1)
     assert open_sample_log(one, recovery_point=20).log.log_end_offset == 30
-    assert not asides(one)
+    assert not corrupt_files(one)
     assert open_sample_log(one).log.log_end_offset == 2
 
 
 @pytest.mark.parametrize("field", ["length", "offset", "version", "delta"])
 @pytest.mark.parametrize("limits", [SMALL, LogLimits()], ids=["closed", "active"])
-def test_damage_below_the_recovery_point_stops_the_start_or_is_set_aside(
+def test_damage_below_the_recovery_point_fails_the_start_or_is_repaired(
     tmp_path: Path, field: str, limits: LogLimits
 ) -> None:
     log = filled(tmp_path, 30, limits)
     closed = log.closed[0].next_offset if log.closed else 30
     at = len(batch(b"value 0")) + {"length": 11, "offset": 3, "version": 16, "delta": 23}[field]
-    (tmp_path / FILE_NAME).unlink()  # so that the headers of what is closed are read too
+    (tmp_path / FILE_NAME).unlink()  # so that the headers of closed segments are read too
     damaged = flipped(segment_path(tmp_path, 0, LOG), at)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*broker\.on_corruption") as error:
@@ -365,21 +363,21 @@ def test_damage_below_the_recovery_point_stops_the_start_or_is_set_aside(
     log = open_sample_log(tmp_path, limits=limits, recovery_point=25, repairs_corruption=True).log
     kept = [(number, b"value %d" % number) for number in range(30) if number != 1]
     assert contents(log) == kept
-    assert asides(tmp_path) == {f"{0:020d}.log.corrupt": damaged}
+    assert corrupt_files(tmp_path) == {f"{0:020d}.log.corrupt": damaged}
     assert (log.log_end_offset, closed <= 30) == (30, True)
     for offset in (0, 1, 2, 29):
         header = read_batch_header(log.read(offset, 1, min_one_batch=True))
         assert header.base_offset == (2 if offset == 1 else offset)
     log.close()
-    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=25).log) == kept, "the hole is no damage"
+    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=25).log) == kept, "the gap is no corruption"
     (tmp_path / FILE_NAME).unlink()
     assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=30).log) == kept
 
 
-def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_path: Path) -> None:
+def test_log_shorter_than_its_recovery_point_never_reuses_offsets(tmp_path: Path) -> None:
     log = filled(tmp_path, 30)
     last = log.closed[-1]
-    cut_off(last.path(), len(batch(b"value 10")))
+    truncate_by(last.path(), len(batch(b"value 10")))
     segment_path(tmp_path, log.active.base_offset, LOG).unlink()
     with pytest.raises(LogDamaged, match=rf"\b{last.next_offset - 1}\b") as error:
         open_sample_log(tmp_path, recovery_point=last.next_offset)
@@ -394,7 +392,7 @@ def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_
         assert contents(again)[-1] == (last.next_offset, b"new")
 
 
-def test_an_empty_segment_before_what_was_forced_is_no_hole(tmp_path: Path) -> None:
+def test_empty_segment_below_the_recovery_point_is_no_damage(tmp_path: Path) -> None:
     log = filled(tmp_path, 30)
     base = log.active.base_offset
     segment_path(tmp_path, base, LOG).write_bytes(b"")
@@ -405,8 +403,8 @@ def test_an_empty_segment_before_what_was_forced_is_no_hole(tmp_path: Path) -> N
         assert [offset for offset, _ in contents(again)] == [*range(base), 33]
 
 
-def without_last_batch(path: Path) -> int:
-    """Takes the last batch out of a segment; returns its offset."""
+def remove_last_batch(path: Path) -> int:
+    """Removes the last batch of a segment; returns its offset."""
     content = path.read_bytes()
     *_, last = walk_batches(memoryview(content))
     path.write_bytes(content[: last.position])
@@ -415,14 +413,12 @@ def without_last_batch(path: Path) -> int:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("is_whole", [True, False], ids=["one batch", "all batches"])
-def test_a_closed_segment_that_lost_its_last_batches_is_damaged_though_they_were_whole(
-    tmp_path: Path, is_clean: bool, is_whole: bool
-) -> None:
+def test_closed_segment_without_its_last_batches_is_damaged(tmp_path: Path, is_clean: bool, is_whole: bool) -> None:
     log = filled(tmp_path, 30)
     first, second = log.closed[:2]
     lost = range(first.base_offset if not is_whole else first.next_offset - 1, first.next_offset)
     if is_whole:
-        assert without_last_batch(first.path()) == lost.start
+        assert remove_last_batch(first.path()) == lost.start
     else:
         first.path().write_bytes(b"")
     with pytest.raises(LogDamaged, match=rf"\b{lost.start}\b.*\b{second.base_offset}\b") as error:
@@ -439,32 +435,30 @@ def test_a_closed_segment_that_lost_its_last_batches_is_damaged_though_they_were
         assert contents(open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean).log) == kept, "that is known"
 
 
-def test_a_closed_segment_that_lost_more_than_its_indexes_tell_is_damaged(tmp_path: Path) -> None:
+def test_closed_segment_shorter_than_its_indexes_is_damaged(tmp_path: Path) -> None:
     log = filled(tmp_path, 2000, LogLimits(segment_bytes_max=64_000))
     first = log.closed[0]
     assert first.path(INDEX).stat().st_size > 8
-    without_last_batch(first.path())
+    remove_last_batch(first.path())
     with pytest.raises(LogDamaged, match=rf"\b{first.next_offset - 1}\b.*\b{log.closed[1].base_offset}\b") as error:
         open_sample_log(tmp_path, recovery_point=2000)
     assert error.value.path == first.path()
 
 
 @pytest.mark.parametrize("recovery_point", [None, 2])
-def test_a_log_is_cut_where_a_closed_segment_ends_early_that_was_not_forced(
-    tmp_path: Path, recovery_point: int | None
-) -> None:
-    """As power leaves it that fails soon after a segment was closed; of a new partition no recovery point is known."""
+def test_log_is_truncated_where_a_dirty_closed_segment_ends_early(tmp_path: Path, recovery_point: int | None) -> None:
+    """As after a power failure soon after a segment was closed; a new partition has no recovery point yet."""
     log = filled(tmp_path, 30)
     first, later = log.closed[0], [segment.path().read_bytes() for segment in log.closed[1:]]
     later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
-    end = without_last_batch(first.path())
+    end = remove_last_batch(first.path())
     again = open_sample_log(tmp_path, recovery_point=recovery_point)
     assert [offset for offset, _ in contents(again.log)] == list(range(end))
     assert again.log.log_end_offset == end and again.truncated_bytes == sum(map(len, later))
-    assert sorted(asides(tmp_path).values()) == sorted(later)
+    assert sorted(corrupt_files(tmp_path).values()) == sorted(later)
 
 
-def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:
+def test_missing_log_files_are_damage(tmp_path: Path) -> None:
     with pytest.raises(LogDamaged) as error:
         open_sample_log(tmp_path, recovery_point=7, is_clean=True)
     assert error.value.fsynced_to == 7
@@ -472,7 +466,7 @@ def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:
     assert append(log, batch(b"x")) == 7
 
 
-def test_what_a_crash_takes_out_of_a_log_is_kept_beside_it_until_retention(tmp_path: Path) -> None:
+def test_truncated_bytes_are_saved_until_retention(tmp_path: Path) -> None:
     log = filled(tmp_path, 30)
     second = log.closed[1]
     flipped(second.path(), -1)
@@ -481,24 +475,24 @@ def test_what_a_crash_takes_out_of_a_log_is_kept_beside_it_until_retention(tmp_p
     again = open_sample_log(tmp_path, limits=SMALL, recovery_point=second.base_offset)
     end = again.log.log_end_offset
     assert contents(again.log) == [(number, b"value %d" % number) for number in range(second.next_offset - 1)]
-    found = asides(tmp_path)
+    found = corrupt_files(tmp_path)
     assert [found[name] for name in sorted(found)][1:] == [raw for raw in later if raw]
     assert sum(map(len, found.values())) == again.truncated_bytes
     open_sample_log(tmp_path, recovery_point=end, log_start_offset=end)
-    assert asides(tmp_path) == found
+    assert corrupt_files(tmp_path) == found
     open_sample_log(tmp_path, recovery_point=end, log_start_offset=end + 1)
-    assert min(map(int, (name[:20] for name in asides(tmp_path)))) == second.next_offset
+    assert min(map(int, (name[:20] for name in corrupt_files(tmp_path)))) == second.next_offset
 
 
-def test_zeros_at_the_end_are_not_kept(tmp_path: Path) -> None:
+def test_truncated_zeros_are_not_saved(tmp_path: Path) -> None:
     filled(tmp_path, 3, LogLimits())
     with segment_path(tmp_path, 0, LOG).open("ab") as file:
         file.write(bytes(10_000))
-    assert (open_sample_log(tmp_path).truncated_bytes, asides(tmp_path)) == (10_000, {})
+    assert (open_sample_log(tmp_path).truncated_bytes, corrupt_files(tmp_path)) == (10_000, {})
 
 
-def test_a_compacted_log_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Holes in offsets, emptied batches, and epochs that began where nothing is left: what compaction leaves."""
+def test_gaps_of_a_compacted_log_are_accepted(tmp_path: Path) -> None:
+    """Gaps in offsets, empty batches, and epochs whose first batches were removed, as compaction leaves them."""
     log = filled(tmp_path, 30)
     first = log.closed[0]
     size = len(batch(b"value 0"))
@@ -518,7 +512,7 @@ def test_a_compacted_log_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
-def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path: Path, suffix: str) -> None:
+def test_index_corrupted_at_runtime_does_not_affect_reads(tmp_path: Path, suffix: str) -> None:
     log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
     for segment in log.closed:
         path = segment.path(suffix)
@@ -530,10 +524,10 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
         assert read_batch_header(log.read(number, 1, min_one_batch=True)).base_offset == number
         found = find_timestamp(log, NOW_MS + number)
         assert found is not None and found.offset == number
-    assert log.needs_flush, "the indexes made anew are forced again"
+    assert log.needs_flush, "rebuilt indexes are fsynced again"
 
 
-def test_indexes_that_are_right_are_not_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_correct_indexes_are_not_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000)).close()
     again = open_sample_log(tmp_path, is_clean=True).log
     for number in range(0, 600, 7):
@@ -544,11 +538,9 @@ def test_indexes_that_are_right_are_not_made_anew(tmp_path: Path, caplog: pytest
 
 @given(st.data())
 @settings(max_examples=examples(0.25))
-def test_a_bit_that_flipped_in_an_index_hides_nothing(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Of a closed segment or the last one: readers begin where they would without it, and what they are told of goes
-    as far as what they read."""
+def test_bit_flip_in_an_index_hides_nothing(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """In a closed segment or the active one: reads begin at the same batch as without the index, and the aborted
+    transactions cover the records that are read."""
     directory = tmp_path_factory.mktemp("log")
     limits = LogLimits(segment_bytes_max=data.draw(st.sampled_from([15_000, 1 << 30])))
     log = filled(directory, 600, limits)
@@ -573,7 +565,7 @@ def test_a_bit_that_flipped_in_an_index_hides_nothing(
 
 
 @pytest.mark.parametrize("entries_lost", [1, 2])
-def test_a_time_index_that_lost_its_end_is_noticed_at_the_start(tmp_path: Path, entries_lost: int) -> None:
+def test_truncated_time_index_is_detected_at_the_start(tmp_path: Path, entries_lost: int) -> None:
     log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
     true = [segment.largest for segment in log.closed]
     log.close()
@@ -584,7 +576,7 @@ def test_a_time_index_that_lost_its_end_is_noticed_at_the_start(tmp_path: Path, 
     assert [segment.largest for segment in again.closed] == true
 
 
-def test_what_spares_the_next_start_time_is_forced_too(tmp_path: Path) -> None:
+def test_indexes_and_snapshots_are_fsynced_at_close(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     assert {tmp_path, tmp_path / FILE_NAME, segment_path(tmp_path, 0, LOG)} == set(log.flush_job().paths)
     log.flushed(log.flush_job())
@@ -594,7 +586,7 @@ def test_what_spares_the_next_start_time_is_forced_too(tmp_path: Path) -> None:
     assert suffixes == {LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT}
 
 
-def test_offsets_in_a_segment_fit_the_32_bits_that_indexes_have_for_them(tmp_path: Path) -> None:
+def test_segment_offsets_fit_into_32_bits(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     log.active.next_offset = 2**31 - 2
     append(log, batch(b"x", b"y"))
@@ -604,7 +596,7 @@ def test_offsets_in_a_segment_fit_the_32_bits_that_indexes_have_for_them(tmp_pat
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_segment_is_closed_by_its_age_however_often_the_broker_starts(tmp_path: Path, is_clean: bool) -> None:
+def test_restarts_do_not_reset_the_age_of_a_segment(tmp_path: Path, is_clean: bool) -> None:
     aging = LogLimits(segment_ms_max=1000)
     append(open_sample_log(tmp_path, limits=aging).log, batch(b"first", timestamp_ms=NOW_MS - 900), NOW_MS - 900)
     for later_ms, closed in ((0, 0), (101, 1)):
@@ -616,9 +608,7 @@ def test_a_segment_is_closed_by_its_age_however_often_the_broker_starts(tmp_path
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, NOW_MS + 1, NOW_MS + 10**9])
-def test_a_segment_whose_first_batch_tells_no_time_that_can_be_is_as_old_as_the_start(
-    tmp_path: Path, timestamp_ms: int
-) -> None:
+def test_segment_without_plausible_timestamp_is_as_old_as_the_start(tmp_path: Path, timestamp_ms: int) -> None:
     append(open_sample_log(tmp_path).log, batch(b"first", timestamp_ms=timestamp_ms))
     log = open_sample_log(tmp_path, limits=LogLimits(segment_ms_max=1000)).log
     append(log, batch(b"second"), NOW_MS + 1000)
@@ -627,17 +617,17 @@ def test_a_segment_whose_first_batch_tells_no_time_that_can_be_is_as_old_as_the_
     assert len(log.closed) == 1
 
 
-def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: Path) -> None:
+def test_indexes_are_fsynced_even_if_the_log_already_was(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     log.flushed(log.flush_job())
     log.roll(NOW_MS)
     assert log.needs_flush
     *indexes, directory = log.flush_job().paths
     assert {path.suffix for path in indexes} == {INDEX, TIME_INDEX, TXN_INDEX}
-    assert directory == tmp_path  # which has the name of the new segment
+    assert directory == tmp_path  # it has the name of the new segment
 
 
-def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) -> None:
+def test_retention_drops_old_segments_and_advances_the_log_start(tmp_path: Path) -> None:
     log = filled(tmp_path, 30)
     dropped = log.closed[1].next_offset
     renamed = log.drop_segments(2)
@@ -649,10 +639,8 @@ def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) 
     assert not any(path.exists() for path in renamed)
 
 
-def test_of_segments_that_go_together_the_oldest_are_gone_for_certain_before_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hole between segments would be taken for a loss."""
+def test_segments_are_deleted_durably_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start would treat a gap between segments as data loss."""
     log = filled(tmp_path, 30)
     bases = base_offsets(tmp_path)
     certain: list[list[int]] = []
@@ -664,7 +652,7 @@ def test_of_segments_that_go_together_the_oldest_are_gone_for_certain_before_the
     assert base_offsets(tmp_path) == bases[3:]
 
 
-def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None:
+def test_log_end_offset_survives_deletion_of_all_segments(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     log.roll(NOW_MS)
     log.drop_segments(len(log.closed))
@@ -674,7 +662,7 @@ def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None
 
 
 def restarted(directory: Path, leader_epoch: int, values: int, **settings: Any) -> PartitionLog:
-    """The log after a start under this epoch, with so many batches more."""
+    """Restarts the log with this epoch and appends a number of batches."""
     log = open_sample_log(directory, limits=SMALL, leader_epoch=leader_epoch, **settings).log
     for _ in range(values):
         append(log, batch(b"value"))
@@ -686,7 +674,7 @@ def epochs_in(log: PartitionLog) -> list[int]:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_each_start_has_an_epoch_that_its_batches_bear(tmp_path: Path, is_clean: bool) -> None:
+def test_batches_have_the_leader_epoch_of_their_start(tmp_path: Path, is_clean: bool) -> None:
     restarted(tmp_path, 5, 10).close()
     restarted(tmp_path, 7, 0, is_clean=is_clean).close()
     log = restarted(tmp_path, 9, 6, is_clean=is_clean)
@@ -697,21 +685,21 @@ def test_each_start_has_an_epoch_that_its_batches_bear(tmp_path: Path, is_clean:
     assert (tmp_path / FILE_NAME).read_text() == "0\n2\n5 0\n9 10\n"
 
 
-def test_the_leaders_epoch_ends_where_the_log_does_also_without_batches(tmp_path: Path) -> None:
+def test_current_epoch_ends_at_the_log_end_even_without_batches(tmp_path: Path) -> None:
     restarted(tmp_path, 5, 3).close()
     log = restarted(tmp_path, 7, 0, is_clean=True)
     assert (log.epoch_end(7), log.epoch_end(6), log.epoch_end(5)) == ((7, 3), (5, 3), (5, 3))
     assert open_sample_log(tmp_path / "empty", leader_epoch=7).log.epoch_end(5) is None
 
 
-def told_by_batches(log: PartitionLog, epoch: int) -> tuple[int, int]:
+def epoch_end_by_batches(log: PartitionLog, epoch: int) -> tuple[int, int]:
     headers = [located.header for located, _ in log.batches(log.log_start_offset)]
     below = [header for header in headers if header.leader_epoch <= epoch]
     return (below[-1].leader_epoch, below[-1].last_offset + 1) if below else (epoch, headers[0].base_offset)
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
+def test_epoch_ends_match_the_batches_despite_bit_flips_in_the_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, order: int
 ) -> None:
     for leader_epoch, values in ((5, 10), (7, 15), (8, 1), (9, 6)):
@@ -725,7 +713,7 @@ def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
         path.write_bytes(flipped)
         log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
         for epoch in range(4, 12)[::order]:
-            assert log.epoch_end(epoch) == told_by_batches(log, epoch), (bytes(flipped), epoch)
+            assert log.epoch_end(epoch) == epoch_end_by_batches(log, epoch), (bytes(flipped), epoch)
     path.write_bytes(whole.replace(b"7 10", b"6 10"))
     log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
     log.advance_log_start(12)
@@ -735,7 +723,7 @@ def test_epochs_are_told_as_the_batches_say_whatever_bit_of_their_file_flipped(
     assert path in log.flush_job().paths and path.read_bytes() == b"0\n3\n7 12\n8 25\n9 26\n"
 
 
-def test_a_log_that_lost_its_end_goes_on_under_another_epoch(tmp_path: Path) -> None:
+def test_truncated_log_continues_under_a_new_epoch(tmp_path: Path) -> None:
     restarted(tmp_path, 5, 2).close()
     restarted(tmp_path, 7, 4)
     last = segment_path(tmp_path, base_offsets(tmp_path)[-1], LOG)
@@ -753,7 +741,7 @@ def test_a_log_that_lost_its_end_goes_on_under_another_epoch(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "content", [None, b"", b"0\n9\n5 0\n", b"0\n1\nx y\n", b"\xff", b"0\n2\n7 3\n5 0\n", b"0\n2\n5 0\n7 1"]
 )
-def test_epochs_are_taken_from_the_batches_where_their_file_is_lost(tmp_path: Path, content: bytes | None) -> None:
+def test_missing_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path, content: bytes | None) -> None:
     restarted(tmp_path, 5, 10).close()
     restarted(tmp_path, 7, 5, is_clean=True).close()
     if content is None:
@@ -767,7 +755,7 @@ def test_epochs_are_taken_from_the_batches_where_their_file_is_lost(tmp_path: Pa
     assert again.epoch_end(5) == (5, 10)
 
 
-def test_a_file_of_epochs_that_is_behind_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_outdated_epoch_file_is_completed(tmp_path: Path) -> None:
     restarted(tmp_path, 5, 10).close()
     before = (tmp_path / FILE_NAME).read_bytes()
     restarted(tmp_path, 7, 5, is_clean=True)
@@ -776,7 +764,7 @@ def test_a_file_of_epochs_that_is_behind_is_brought_up_to_date(tmp_path: Path) -
     assert restarted(tmp_path, 11, 0, is_clean=True).epoch_end(5) == (5, 10)
 
 
-def test_epochs_that_retention_took_are_forgotten(tmp_path: Path) -> None:
+def test_epochs_removed_by_retention_are_dropped(tmp_path: Path) -> None:
     for epoch in range(1, 8):
         restarted(tmp_path, epoch, 5).close()
     log = restarted(tmp_path, 9, 1)
@@ -784,11 +772,11 @@ def test_epochs_that_retention_took_are_forgotten(tmp_path: Path) -> None:
     log.close()
     log = restarted(tmp_path, 11, 1, log_start_offset=22)
     assert list(log.epochs) == [(5, 20), (6, 25), (7, 30), (9, 35), (11, 36)]
-    assert log.epoch_end(3) == (3, 20), "all of it was before what is left"
+    assert log.epoch_end(3) == (3, 20), "all its batches were before the first remaining one"
 
 
 @pytest.mark.parametrize(("number", "epoch"), [(4, 3), (4, 6), (4, 10), (1, 3), (1, 6), (1, 10)])
-def test_an_epoch_that_no_batch_can_have_there_costs_no_batch(tmp_path: Path, number: int, epoch: int) -> None:
+def test_implausible_epoch_costs_no_batch(tmp_path: Path, number: int, epoch: int) -> None:
     restarted(tmp_path, 5, 3).close()
     restarted(tmp_path, 7, 3)
     path = segment_path(tmp_path, 0, LOG)
@@ -800,17 +788,17 @@ def test_an_epoch_that_no_batch_can_have_there_costs_no_batch(tmp_path: Path, nu
     assert list(log.epochs) == [(5, 0), (7, 3), (9, 6)]
 
 
-def test_epochs_of_which_nothing_is_left_are_forgotten() -> None:
+def test_epochs_without_offsets_are_dropped() -> None:
     starts = [(3, 0), (5, 20), (7, 30)]
     for start, end, left in ((0, 40, starts), (19, 31, starts), (20, 31, starts[1:]), (30, 31, starts[2:])):
         epochs = LeaderEpochs(starts)
-        epochs.cut(start, end)
+        epochs.trim(start, end)
         assert list(epochs) == left
-    epochs.cut(0, 30)
+    epochs.trim(0, 30)
     assert list(epochs) == []
 
 
-def test_of_two_epochs_at_one_offset_the_newer_counts() -> None:
+def test_newer_of_two_epochs_at_one_offset_wins() -> None:
     epochs = LeaderEpochs([(3, 0), (5, 10), (7, 10)])
     assert (epochs.at(9), epochs.at(10), epochs.end_of(5, 20)) == (3, 7, (5, 10))
 
@@ -834,7 +822,7 @@ def segment(next_offset: int, size: int, timestamp_ms: int) -> ClosedSegment:
         (UNLIMITED, UNLIMITED, 19, 99, 1),
     ],
 )
-def test_what_retention_lets_go(
+def test_expired_segments(
     retention_ms: int, retention_bytes: int, log_start_offset: int, high_watermark: int, expected: int
 ) -> None:
     closed = [segment(10, 100, 1000), segment(20, 100, 1500), segment(30, 100, 1900)]
@@ -869,7 +857,7 @@ def test_index_files_have_kafkas_layout() -> None:
 
 
 def with_counts(raw: bytes, record_count: int, last_offset_delta: int, length: int | None = None) -> bytes:
-    """The batch with other counts in its header, its length unless another one is given, and the CRC that fits them."""
+    """Returns the batch with other counts in its header, optionally another length, and a valid CRC."""
     changed = bytearray(raw)
     struct.pack_into(">i", changed, 8, len(raw) - LENGTH_OVERHEAD if length is None else length)
     struct.pack_into(">i", changed, 23, last_offset_delta)
@@ -877,7 +865,7 @@ def with_counts(raw: bytes, record_count: int, last_offset_delta: int, length: i
     return with_attributes(bytes(changed), 0)
 
 
-def test_what_is_not_one_intact_batch_is_refused() -> None:
+def test_data_that_is_not_one_intact_batch_is_refused() -> None:
     with all_cases() as case:
         for raw, code in [
             (b"", ErrorCode.CORRUPT_MESSAGE),
@@ -906,7 +894,7 @@ def test_what_is_not_one_intact_batch_is_refused() -> None:
                 assert refused.value.code is code
 
 
-def test_one_intact_batch_is_taken_up_to_the_largest_size() -> None:
+def test_intact_batch_is_accepted_up_to_the_size_limit() -> None:
     with all_cases() as case:
         for raw, record_count in [
             (batch(b""), 1),
@@ -935,7 +923,7 @@ def refusal(log: PartitionLog, raw: bytes) -> ErrorCode:
 
 
 @pytest.mark.parametrize("producer_id", [0, 7])
-def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path, producer_id: int) -> None:
+def test_retry_gets_the_original_offset(tmp_path: Path, producer_id: int) -> None:
     log = open_sample_log(tmp_path).log
 
     def idempotent(sequence: int, count: int) -> bytes:
@@ -947,13 +935,15 @@ def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path, produc
     assert log.log_end_offset == 21
     assert refusal(log, idempotent(0, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the window is five batches"
     assert refusal(log, idempotent(4, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    assert refusal(log, idempotent(15, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "no batch was just that"
+    assert refusal(log, idempotent(15, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER, (
+        "no stored batch has exactly this range"
+    )
     assert refusal(log, idempotent(15, 9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(log, idempotent(19, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "part of it was never seen"
+    assert refusal(log, idempotent(19, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "part of it was never stored"
 
 
-def test_what_a_log_has_no_batches_of_any_more_is_not_taken_for_stored() -> None:
-    """As after compaction, or where a start reads what retention has left."""
+def test_removed_batches_do_not_count_as_stored() -> None:
+    """As after compaction, or after a start that reads a log which retention has shortened."""
     states = ProducerStates()
     for sequence, offset in ((0, 0), (9, 9), (10, 10)):
         states.record(header_of(idempotent(sequence)), offset, NOW_MS)
@@ -964,7 +954,7 @@ def test_what_a_log_has_no_batches_of_any_more_is_not_taken_for_stored() -> None
         assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
+def test_sequence_gaps_and_old_epochs_are_refused(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     append(log, idempotent(41))
     assert refusal(log, idempotent(43)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -985,18 +975,20 @@ def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
     append(log, idempotent(1))
 
 
-def test_what_was_never_seen_is_not_taken_for_stored(tmp_path: Path) -> None:
+def test_unknown_sequences_do_not_count_as_stored(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     for sequence in range(40, 48):
         append(log, idempotent(sequence))
     assert refusal(log, idempotent(40)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    assert refusal(log, idempotent(39)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the state began at 40"
+    assert refusal(log, idempotent(39)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the state begins at 40"
     assert refusal(log, idempotent(39, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     append(log, idempotent(0, epoch=1))
-    assert refusal(log, idempotent(47, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "that was another epoch"
+    assert refusal(log, idempotent(47, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+        "it belongs to another epoch"
+    )
 
 
-def test_a_producer_is_forgotten_when_it_was_silent_for_longer_than_a_day() -> None:
+def test_producer_expires_after_a_day_without_batches() -> None:
     states = ProducerStates()
     for producer_id, seen_at_ms in ((7, NOW_MS), (8, NOW_MS - 1)):
         states.record(header_of(idempotent(5, producer_id=producer_id)), 5, seen_at_ms)
@@ -1009,7 +1001,7 @@ def test_a_producer_is_forgotten_when_it_was_silent_for_longer_than_a_day() -> N
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed", "rolled and killed"])
-def test_any_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: Path, how: str) -> None:
+def test_last_five_batches_can_be_retried_after_a_restart(tmp_path: Path, how: str) -> None:
     log = open_sample_log(tmp_path).log
     offsets = [append(log, idempotent(2 * number, 2)) for number in range(9)]
     if how == "stopped":
@@ -1024,7 +1016,7 @@ def test_any_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: P
     assert append(again, idempotent(18, 2)) == 18
 
 
-def test_a_snapshot_is_read_whole_or_not_at_all() -> None:
+def test_truncated_snapshot_is_rejected() -> None:
     states = ProducerStates()
     for count in range(2):
         content = states.to_snapshot()
@@ -1051,7 +1043,7 @@ def test_producer_states_survive_a_restart(tmp_path: Path, is_clean: bool, damag
     assert append(again, idempotent(12)) == 24
 
 
-def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_append_leaves_the_log_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, 3)
     size = log.active.size
 

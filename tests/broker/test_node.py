@@ -1,4 +1,4 @@
-"""The broker without sockets: topics and their files, groups in their log, upkeep, and damage that must be noticed."""
+"""The broker without sockets: topic files, group state, maintenance, and detection of corruption."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run(
     segment_bytes_max: int = 1 << 30,
     repairs_corrupt_logs: bool = False,
 ) -> None:
-    """Opens a node on `directory`, works with it, and closes it, or drops it as a kill would."""
+    """Opens a node on `directory`, runs `work`, and closes it; or drops it, as a kill would."""
 
     async def main() -> None:
         config = BrokerConfig(
@@ -88,8 +88,8 @@ def run(
     asyncio.run(main())
 
 
-async def must_not_start(node: BrokerNode) -> None:
-    raise AssertionError("it must not start")
+async def fail_if_started(node: BrokerNode) -> None:
+    raise AssertionError("the start must fail")
 
 
 def join(requires_known_member_id: bool = False) -> JoinRequest:
@@ -110,14 +110,14 @@ def offset(value: int, at_ms: int = NOW_MS) -> CommittedOffset:
     return CommittedOffset(value, 0, "note", at_ms)
 
 
-def test_topic_names_that_are_allowed() -> None:
+def test_valid_topic_names_are_accepted() -> None:
     with all_cases() as case:
         for name in ["a", "A.b_c-9", "x" * 249, "...", "__x"]:
             with case(name):
                 check_topic_name(name)
 
 
-def test_topic_names_that_are_not() -> None:
+def test_invalid_topic_names_are_refused() -> None:
     with all_cases() as case:
         for name in ["", ".", "..", "x" * 250, "a b", "a/b", "ü", "a\n", "a:b"]:
             with case(name):
@@ -126,7 +126,7 @@ def test_topic_names_that_are_not() -> None:
                 assert refused.value.code is ErrorCode.INVALID_TOPIC
 
 
-def test_configurations_that_are_refused() -> None:
+def test_invalid_configurations_are_refused() -> None:
     with all_cases() as case:
         for name, value in [
             ("retention.ms", "-2"),
@@ -153,7 +153,7 @@ def test_configurations_that_are_refused() -> None:
                 assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_configurations_are_kept_without_white_space() -> None:
+def test_configuration_values_are_trimmed() -> None:
     with all_cases() as case:
         for name, value, kept in [
             ("retention.ms", " +5\n", "5"),
@@ -169,7 +169,7 @@ def test_configurations_are_kept_without_white_space() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) -> None:
+def test_topics_offsets_and_groups_survive_a_restart(tmp_path: Path, is_killed: bool) -> None:
     ids = []
     join = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (MemberProtocol("range", b"meta"),), False)
 
@@ -197,7 +197,7 @@ def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) ->
     run(tmp_path, second)
 
 
-def test_a_commit_that_was_torn_is_lost_as_a_whole(tmp_path: Path) -> None:
+def test_torn_commit_is_lost_completely(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         await node.groups.commits.store("g", {("t", 0): offset(1), ("t", 1): offset(1)})
         await node.groups.commits.store("g", {("t", 0): offset(2), ("t", 1): offset(2)})
@@ -212,7 +212,7 @@ def test_a_commit_that_was_torn_is_lost_as_a_whole(tmp_path: Path) -> None:
     run(tmp_path, second)
 
 
-def test_the_offsets_log_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_preserves_the_offsets_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_module, "COMPACT_BYTES", 20_000)
 
     async def first(node: BrokerNode) -> None:
@@ -235,7 +235,7 @@ def test_the_offsets_log_is_compacted_and_says_the_same(tmp_path: Path, monkeypa
     run(tmp_path, second)
 
 
-def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
+def test_unused_offsets_expire(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
@@ -256,10 +256,8 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("use", ["commits", "joins"])
-def test_offsets_of_a_group_that_is_used_again_just_when_they_expire_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
-) -> None:
-    """There may be thousands, which go some at a time, and the others have their turn in between."""
+def test_offsets_of_a_group_used_during_expiry_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str) -> None:
+    """There may be thousands of offsets. They are deleted in steps, and other requests run in between."""
     monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 1)
     clock = Clock()
 
@@ -286,9 +284,7 @@ def test_offsets_of_a_group_that_is_used_again_just_when_they_expire_stay(
 
 
 @pytest.mark.parametrize("deleted", ["group", "offsets"])
-def test_what_a_member_commits_just_when_the_offsets_of_its_group_are_deleted_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: str
-) -> None:
+def test_commit_during_offset_deletion_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: str) -> None:
     monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 1)
 
     async def work(node: BrokerNode) -> None:
@@ -313,8 +309,8 @@ def test_what_a_member_commits_just_when_the_offsets_of_its_group_are_deleted_st
     run(tmp_path, work)
 
 
-def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_offsets_say(tmp_path: Path) -> None:
-    """A client may say that it has committed them long ago: they were old at once, and the group nobody's."""
+def test_offset_expiry_ignores_the_clients_commit_timestamp(tmp_path: Path) -> None:
+    """A client may send an old commit timestamp; the offsets must not expire at once."""
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
@@ -330,7 +326,7 @@ def test_a_group_that_only_commits_is_used_when_it_does_so_whatever_time_its_off
     run(tmp_path, work, clock=clock)
 
 
-def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_compactions_there_are(
+def test_group_without_members_expires_across_restarts_and_compactions(
     tmp_path: Path,
 ) -> None:
     clock = Clock()
@@ -359,7 +355,7 @@ def test_a_group_that_only_committed_is_forgotten_in_time_whatever_starts_and_co
     run(tmp_path, again, clock=clock)
 
 
-def test_offsets_of_a_group_that_lives_do_not_expire_and_an_empty_one_goes_soon(tmp_path: Path) -> None:
+def test_offsets_of_an_active_group_stay_and_empty_groups_are_deleted(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
@@ -382,10 +378,8 @@ def test_offsets_of_a_group_that_lives_do_not_expire_and_an_empty_one_goes_soon(
     run(tmp_path, work, clock=clock)
 
 
-def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is written some at a time, and the others have their turn in between."""
+def test_changes_during_offsets_compaction_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compacted log is written in steps, and other requests run in between."""
     monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 3)
 
     async def first(node: BrokerNode) -> None:
@@ -412,7 +406,7 @@ def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
     run(tmp_path, second)
 
 
-def test_commits_for_which_there_is_no_room_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_over_the_memory_limit_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         offsets_module, "OFFSETS_MEMORY_BYTES_MAX", OFFSET_BYTES + METADATA_CHAR_BYTES * len(offset(1).metadata)
     )
@@ -436,7 +430,7 @@ def test_commits_for_which_there_is_no_room_leave_nothing(tmp_path: Path, monkey
     run(tmp_path, work)
 
 
-def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(
+def test_maintenance_logs_a_bug_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(node: BrokerNode) -> None:
@@ -490,14 +484,14 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
 
 
 def without_topic(directory: Path, name: str) -> None:
-    """Takes a topic out of the topic file, as an older copy of it would lack it."""
+    """Removes a topic from the topics file, as in an older copy."""
     path = directory / "topics.json"
     document = json.loads(path.read_text())
     document["topics"] = [row for row in document["topics"] if row["name"] != name]
     path.write_text(json.dumps(document))
 
 
-def test_a_stray_of_the_longest_name_is_put_aside_too(tmp_path: Path) -> None:
+def test_stray_with_the_longest_name_is_renamed(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         append(node.log(node.changes.create_topic("x" * 249, 1, {}).name, 0), batch(b"x"))
 
@@ -514,7 +508,7 @@ def test_a_stray_of_the_longest_name_is_put_aside_too(tmp_path: Path) -> None:
     assert [name.strip("x") for name in strays] == ["-0-stray", "-0-stray.2"]
 
 
-def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stray_partitions_are_renamed_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})
         append(node.log("t", 0), batch(b"x"))
@@ -543,7 +537,7 @@ def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, cap
     assert all((tmp_path / name / "file").exists() for name in ("lost+found", "backup of May", "t.old"))
 
 
-def test_what_is_named_like_a_partition_and_holds_something_else_is_put_aside_too(tmp_path: Path) -> None:
+def test_foreign_directory_with_a_partition_name_is_renamed(tmp_path: Path) -> None:
     async def nothing(node: BrokerNode) -> None:
         pass
 
@@ -562,7 +556,7 @@ def test_what_is_named_like_a_partition_and_holds_something_else_is_put_aside_to
 
 
 @pytest.mark.parametrize("is_deleted_by", ["the broker", "the next start"])
-def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path: Path, is_deleted_by: str) -> None:
+def test_symlinked_partition_is_deleted_with_its_topic(tmp_path: Path, is_deleted_by: str) -> None:
     directory, elsewhere = tmp_path / "broker", tmp_path / "elsewhere"
 
     async def first(node: BrokerNode) -> None:
@@ -593,10 +587,10 @@ def test_a_partition_that_was_moved_to_another_disk_goes_with_its_topic(tmp_path
 
 
 @pytest.mark.parametrize("name", ["t-0", f"t-0/{0:020d}.log"])
-def test_a_log_that_may_not_be_written_stops_the_start(
+def test_log_without_write_permission_fails_the_start(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests may run as root, who may write everything."""
+    """The tests may run as root, who can write to every file."""
 
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
@@ -605,11 +599,11 @@ def test_a_log_that_may_not_be_written_stops_the_start(
     run(tmp_path, first)
     monkeypatch.setattr("os.access", lambda path, mode: not (mode & os.W_OK and Path(path) == tmp_path / name))
     with pytest.raises(PermissionError) as refused:
-        run(tmp_path, must_not_start)
+        run(tmp_path, fail_if_started)
     assert refused.value.filename == str(tmp_path / name)
 
 
-def test_a_fresh_volume_is_no_data_directory_that_lost_its_topics(tmp_path: Path) -> None:
+def test_new_volume_with_lost_and_found_is_accepted(tmp_path: Path) -> None:
     async def nothing(node: BrokerNode) -> None:
         assert len(node.topics) == 1
 
@@ -618,10 +612,8 @@ def test_a_fresh_volume_is_no_data_directory_that_lost_its_topics(tmp_path: Path
     assert (tmp_path / "lost+found").is_dir()
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More of them than a batch may have whose records a client could send; the others have their turn meanwhile."""
+def test_offsets_of_a_deleted_topic_are_deleted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More offsets than a client's batch may have records; other requests run in between."""
     monkeypatch.setattr(decoding, "RECORDS_DECODED_MAX", 1500)
     turns = 0
 
@@ -654,7 +646,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
 
 
 @pytest.mark.parametrize("then", ["created", "kept", "created meanwhile"])
-def test_offsets_of_a_deleted_topic_are_none_in_a_new_one_whatever_the_disk_does(
+def test_recreated_topic_has_no_old_offsets_despite_disk_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 2)
@@ -696,10 +688,10 @@ def test_offsets_of_a_deleted_topic_are_none_in_a_new_one_whatever_the_disk_does
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_offsets_of_a_topic_that_is_gone_are_gone_on_disk_before_another_one_of_its_name_is_there(
+def test_old_offsets_are_durably_deleted_before_a_topic_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
-    """It was deleted just now, or the broker ended in the midst of that."""
+    """The topic was deleted just now, or the broker stopped during the deletion."""
 
     async def work(node: BrokerNode) -> None:
         log = node.log(OFFSETS_TOPIC, 0)
@@ -724,8 +716,8 @@ def test_offsets_of_a_topic_that_is_gone_are_gone_on_disk_before_another_one_of_
     run(tmp_path, work)
 
 
-def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of them expires; there may be thousands, with some thousand offsets each."""
+def test_group_housekeeping_yields_to_other_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing expires; there may be thousands of groups with a thousand offsets each."""
     monkeypatch.setattr("headrace.broker.loop_yielder.BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
@@ -740,9 +732,7 @@ def test_others_have_their_turns_while_groups_are_looked_after(tmp_path: Path, m
     run(tmp_path, work)
 
 
-def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_decodes_large_batches_of_internal_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 700, {})
         await node.groups.commits.store("g", {("t", index): offset(index) for index in range(700)})
@@ -755,13 +745,13 @@ def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
     run(tmp_path, second)
 
 
-def test_commits_in_a_topic_whose_deletion_a_crash_cut_short_are_none_in_a_new_one(tmp_path: Path) -> None:
+def test_interrupted_topic_deletion_leaves_no_offsets_for_a_new_topic(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})
         await node.groups.commits.store("g", {("t", 1): offset(5)})
 
     async def second(node: BrokerNode) -> None:
-        assert node.groups.offsets.of_group("g"), "the topic may come back with its file"
+        assert node.groups.offsets.of_group("g"), "the topic may return when its file is restored"
         node.changes.create_topic("t", 2, {})
         assert not node.groups.offsets.of_group("g")
 
@@ -775,7 +765,7 @@ def test_commits_in_a_topic_whose_deletion_a_crash_cut_short_are_none_in_a_new_o
 
 
 @pytest.mark.parametrize("damage", ["zeros", "other"])
-def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path, damage: str) -> None:
+def test_retention_ignores_a_corrupt_time_index(tmp_path: Path, damage: str) -> None:
     async def first(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {"retention.ms": "100000"}).name, 0)
         for number in range(40):
@@ -796,7 +786,7 @@ def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path
     run(tmp_path, second, segment_bytes_max=1200)
 
 
-def test_damage_below_the_recovery_point_is_one_line_or_set_aside(tmp_path: Path) -> None:
+def test_damage_below_the_recovery_point_gives_one_line_or_is_repaired(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         for number in range(5):
@@ -819,10 +809,10 @@ def test_damage_below_the_recovery_point_is_one_line_or_set_aside(tmp_path: Path
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize(("flipped", "kept"), [(1, 3), (2, 2)])
-def test_a_flipped_bit_in_forced_commits_is_one_line_or_set_aside(
+def test_bit_flip_in_fsynced_commits_gives_one_line_or_is_repaired(
     tmp_path: Path, is_killed: bool, flipped: int, kept: int
 ) -> None:
-    """Nobody else would check it: the offset of a group is another one, or its commit is gone without a word."""
+    """Nothing else verifies these batches: a group would have a wrong offset, or silently lose its commit."""
 
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
@@ -854,7 +844,7 @@ def test_a_flipped_bit_in_forced_commits_is_one_line_or_set_aside(
     run(tmp_path, third)
 
 
-def test_records_of_unknown_kinds_are_skipped_with_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_group_records_are_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def first(node: BrokerNode) -> None:
         log = node.log("__consumer_offsets", 0)
         append(log, keyed_batch((b"\0\x63?", b"1"), (b"\0\x63?", b"2")))
@@ -868,7 +858,7 @@ def test_records_of_unknown_kinds_are_skipped_with_a_line(tmp_path: Path, caplog
     assert [record.args for record in logged(caplog, "broker.coordinator.group_store")] == [(99, 2)]
 
 
-def test_a_checkpoint_of_a_deleted_topic_does_not_meet_a_new_one(
+def test_checkpoint_of_a_deleted_topic_does_not_apply_to_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -892,7 +882,7 @@ def test_a_checkpoint_of_a_deleted_topic_does_not_meet_a_new_one(
     assert logged(caplog, "broker.topic_changes", "No space left", level=logging.ERROR)
 
 
-def test_every_start_is_another_leader_epoch_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_every_start_has_a_new_leader_epoch(tmp_path: Path) -> None:
     clock, seen = Clock(), []
 
     async def look(node: BrokerNode) -> None:
@@ -905,7 +895,7 @@ def test_every_start_is_another_leader_epoch_whatever_the_clock_says(tmp_path: P
     assert seen == [first, first + 1, first + 2, first + 3, first + 5, first + 6, first + 7]
 
 
-def test_a_directory_put_back_from_a_copy_never_comes_to_the_same_epoch(tmp_path: Path) -> None:
+def test_restored_copy_never_reuses_a_leader_epoch(tmp_path: Path) -> None:
     clock, seen, copy = Clock(), [], tmp_path / "copy"
 
     async def look(node: BrokerNode) -> None:
@@ -924,7 +914,7 @@ def test_a_directory_put_back_from_a_copy_never_comes_to_the_same_epoch(tmp_path
     assert seen == sorted(set(seen))
 
 
-def test_a_client_with_another_leader_epoch_is_told_so(tmp_path: Path) -> None:
+def test_wrong_leader_epoch_is_refused(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         epoch = node.topics.leader_epoch
@@ -946,7 +936,7 @@ def test_a_directory_has_one_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "format", "row"])
-def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path, damage: str) -> None:
+def test_corrupt_topics_file_fails_the_start_and_changes_nothing(tmp_path: Path, damage: str) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"x"))
@@ -960,16 +950,14 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
         changed = {"cut": text[:-20], "format": text.replace('"format":1', '"format":4')}
         path.write_text(changed.get(damage, text.replace('"partitions"', '"part"')))
     with pytest.raises(CorruptFile, match=r"topics\.json"):
-        run(tmp_path, must_not_start)
+        run(tmp_path, fail_if_started)
     assert (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("retention.ms", "abc"), ("segment.bytes", "1"), ("retention.ms", None), ("no.such", "1")]
 )
-def test_a_configuration_that_no_request_could_have_set_stops_the_start_with_its_place(
-    tmp_path: Path, key: str, value: str | None
-) -> None:
+def test_invalid_configuration_on_file_fails_the_start(tmp_path: Path, key: str, value: str | None) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"retention.ms": "5"})
 
@@ -996,7 +984,7 @@ def test_a_configuration_that_no_request_could_have_set_stops_the_start_with_its
         ({"partitions": 1e400}, "OverflowError"),
     ],
 )
-def test_a_topic_that_no_request_could_have_made_stops_the_start_and_touches_nothing(
+def test_invalid_topic_on_file_fails_the_start_and_changes_nothing(
     tmp_path: Path, changed: dict[str, object], named: str
 ) -> None:
     async def first(node: BrokerNode) -> None:
@@ -1021,7 +1009,7 @@ def test_a_topic_that_no_request_could_have_made_stops_the_start_and_touches_not
 
 
 @pytest.mark.parametrize("epoch", [-1, (1 << 31) - 1])
-def test_a_leader_epoch_after_which_there_is_none_stops_the_start(tmp_path: Path, epoch: int) -> None:
+def test_last_possible_leader_epoch_fails_the_start(tmp_path: Path, epoch: int) -> None:
     async def nothing(node: BrokerNode) -> None:
         pass
 
@@ -1032,7 +1020,7 @@ def test_a_leader_epoch_after_which_there_is_none_stops_the_start(tmp_path: Path
         run(tmp_path, nothing)
 
 
-def test_the_upkeep_of_one_topic_that_fails_leaves_the_others_theirs(
+def test_maintenance_failure_of_one_topic_does_not_affect_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
@@ -1063,7 +1051,7 @@ def test_the_upkeep_of_one_topic_that_fails_leaves_the_others_theirs(
     assert [record.args for record in failed] == [("bad", 0)] * 2
 
 
-def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+def test_producer_ids_are_assigned_once(tmp_path: Path) -> None:
     async def taken(count: int, pool: Executor) -> list[int]:
         ids = ProducerIds(tmp_path, pool)
         return await asyncio.gather(*(ids.allocate() for _ in range(count)))
@@ -1082,7 +1070,7 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", [None, "0\n", "1000\n", "3000\n"])
 @pytest.mark.parametrize("known_by", ["batches", "open transaction", "transactional id"])
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
+def test_producer_ids_continue_above_known_ones_if_the_file_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str | None, known_by: str, is_killed: bool
 ) -> None:
     old = 3000
@@ -1115,7 +1103,7 @@ def test_producer_ids_go_on_above_all_that_are_known_where_their_file_was_lost(
     assert len(logged(caplog, "broker.producer_ids")) == 1 and ids[1] > ids[0]
 
 
-def test_a_new_directory_begins_with_the_first_producer_id_and_notices_when_the_file_goes(
+def test_lost_producer_id_file_of_an_unused_directory_is_detected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def first(node: BrokerNode) -> None:
@@ -1139,7 +1127,7 @@ def test_a_new_directory_begins_with_the_first_producer_id_and_notices_when_the_
     assert logged(caplog, "broker.producer_ids")
 
 
-def test_a_producer_id_that_a_client_made_up_leaves_enough_of_them(tmp_path: Path) -> None:
+def test_invented_producer_id_is_ignored(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         append(log, batch(b"x", producer_id=(1 << 63) - 1, epoch=0, sequence=0))
@@ -1151,9 +1139,7 @@ def test_a_producer_id_that_a_client_made_up_leaves_enough_of_them(tmp_path: Pat
     run(tmp_path, second)
 
 
-def test_producer_ids_are_given_to_whoever_comes_at_whatever_moment_of_a_claim(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_producer_ids_are_assigned_during_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_ids, "BLOCK_SIZE", 1)
 
     async def main(pool: Executor) -> None:
@@ -1169,7 +1155,7 @@ def test_producer_ids_are_given_to_whoever_comes_at_whatever_moment_of_a_claim(
         asyncio.run(main(pool))
 
 
-def test_a_claim_of_producer_ids_that_fails_or_is_given_up_leaves_the_next_one_as_it_should_be(
+def test_failed_or_cancelled_claim_of_producer_ids_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main(pool: Executor) -> None:
@@ -1182,7 +1168,7 @@ def test_a_claim_of_producer_ids_that_fails_or_is_given_up_leaves_the_next_one_a
         for _ in range(BLOCK_SIZE - 1):
             await ids.allocate()
         (tmp_path / "producer-ids").unlink()
-        (tmp_path / "producer-ids").mkdir()  # which nothing can be put in the place of
+        (tmp_path / "producer-ids").mkdir()  # a directory that no file can replace
         for _ in range(2):
             with pytest.raises(OSError):
                 await ids.allocate()
@@ -1194,7 +1180,9 @@ def test_a_claim_of_producer_ids_that_fails_or_is_given_up_leaves_the_next_one_a
         asyncio.run(main(pool))
 
 
-def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_failure_fails_waiting_requests_and_stops_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures: list[OSError] = []
 
     async def main() -> None:
@@ -1218,7 +1206,7 @@ def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("what", ["retention", "offsets"])
-def test_a_disk_that_does_not_force_names_stops_the_broker_before_a_segment_goes(
+def test_failed_directory_fsync_stops_the_broker_before_a_segment_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     failures: list[OSError] = []
@@ -1252,7 +1240,7 @@ def test_a_disk_that_does_not_force_names_stops_the_broker_before_a_segment_goes
     asyncio.run(main())
 
 
-def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_round_of_fdatasync_serves_all_waiting_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
     from headrace.broker.log.flusher import sync_files
 
@@ -1263,7 +1251,7 @@ def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch
     async def work(node: BrokerNode) -> None:
         log = node.log(node.changes.create_topic("t", 1, {}).name, 0)
         append(log, batch(b"x"))
-        await node.flusher.flush(log)  # with the names of the first files
+        await node.flusher.flush(log)  # includes the names of the first files
         monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)
         waits = []
         for _ in range(50):
@@ -1324,10 +1312,8 @@ def test_offset_records_have_kafkas_bytes() -> None:
 
 
 @pytest.mark.parametrize("step", ["joining", "assigning"])
-def test_of_a_group_that_rebalances_while_it_is_compacted_nobody_has_what_no_leader_assigned(
-    tmp_path: Path, step: str
-) -> None:
-    """A member would go on with what was its own before, or a newcomer with nothing, in the generation to come."""
+def test_compaction_during_a_rebalance_stores_no_unassigned_partitions(tmp_path: Path, step: str) -> None:
+    """Otherwise a member would continue in the next generation with its old assignment, or with none."""
     clock, members = Clock(), []
 
     async def first(node: BrokerNode) -> None:
@@ -1353,15 +1339,15 @@ def test_of_a_group_that_rebalances_while_it_is_compacted_nobody_has_what_no_lea
                 synced = await node.groups.sync("g", SyncRequest(member_id, None, generation, None, None, {}))
                 assert synced.error is ErrorCode.UNKNOWN_MEMBER_ID
         await node.groups.run_housekeeping()
-        assert node.groups.offsets.of_group("g") == {("t", 0): offset(3)}, "until now somebody used it"
+        assert node.groups.offsets.of_group("g") == {("t", 0): offset(3)}, "it was in use until now"
         assert (await node.groups.join("g", join())).generation == (3 if step == "assigning" else 2)
 
     run(tmp_path, first, clock=clock, is_killed=True)
     run(tmp_path, second, clock=clock)
 
 
-def test_who_hangs_up_while_it_waits_to_join_does_not_stay_for_ever(tmp_path: Path) -> None:
-    """A member that heartbeats and does not join again keeps a rebalance waiting for as long as it has asked for."""
+def test_disconnected_joining_member_expires(tmp_path: Path) -> None:
+    """A member that heartbeats but does not rejoin delays a rebalance for its whole rebalance timeout."""
 
     async def work(node: BrokerNode) -> None:
         clock_ms = [0]
@@ -1388,10 +1374,8 @@ def test_who_hangs_up_while_it_waits_to_join_does_not_stay_for_ever(tmp_path: Pa
     run(tmp_path, work)
 
 
-def test_a_static_member_whose_new_id_finds_no_space_asks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Told of an id that a start does not know, it would be fenced then by the one it had before."""
+def test_static_member_retries_if_its_new_id_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it used an id that a start does not know, its previous id would fence it."""
     static = replace(join(), instance_id="i")
     told: list[str] = []
 

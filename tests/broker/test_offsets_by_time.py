@@ -1,4 +1,4 @@
-"""Records looked for by their timestamps: what is found, and what that costs the others meanwhile."""
+"""Searches by timestamp: their results, and how long they occupy the event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ LARGE = b"v" * time_search.INLINE_DECODE_BYTES_MAX
 
 
 def late_by_its_header(*values: bytes) -> bytes:
-    """A batch whose header says that it has a record of LATER_MS, which it has not; producers may send such."""
+    """A batch whose header has LATER_MS as its largest timestamp, although no record has it; producers may send such
+    batches."""
     raw = bytearray(batch(*values))
     struct.pack_into(">q", raw, 35, LATER_MS)
     struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
@@ -53,7 +54,7 @@ def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) ->
 
 
 def asked(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any:
-    """The answer for partitions 0 on of topic t, or an awaitable of it."""
+    """Returns the response for the first partitions of topic t, or an awaitable of it."""
     topic = ListOffsetsRequest.ListOffsetsTopic
     wanted = [
         topic.ListOffsetsPartition(version=7, partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms)
@@ -66,13 +67,13 @@ def asked(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any
 
 
 def found(answer: Any) -> list[tuple[int, int]]:
-    """The (timestamp, offset) of each partition; of a refused one its code."""
+    """Returns the (timestamp, offset) of each partition; the error code of a refused one."""
     (topic,) = answer.topics
     return [(one.timestamp, one.offset) if not one.error_code else (one.error_code, -1) for one in topic.partitions]
 
 
 class Openings:
-    """The batches that are opened, each of them once `goes_on` is set, and whether in the loop."""
+    """Records the decoded batches, and whether the event loop decoded them; decoding waits for `goes_on`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.goes_on = threading.Event()
@@ -102,7 +103,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("values", [[LARGE] * 3, [b"v" * 1000] * 3], ids=["large", "compressed"])
-def test_others_are_served_while_a_batch_is_opened(tmp_path: Path, openings: Openings, values: list[bytes]) -> None:
+def test_other_requests_are_served_while_a_batch_is_decoded(
+    tmp_path: Path, openings: Openings, values: list[bytes]
+) -> None:
     codec = 0 if values[0] == LARGE else 1
 
     async def work(node: BrokerNode) -> None:
@@ -113,7 +116,7 @@ def test_others_are_served_while_a_batch_is_opened(tmp_path: Path, openings: Ope
         await until(openings.began.is_set)
         append(node.log("t", 0), batch(b"more", timestamp_ms=NOW_MS + 500))
         assert found(asked(node, list_offsets.LATEST, list_offsets.EARLIEST)) == [(-1, 4), (-1, 0)]
-        assert found(asked(node, NOW_MS + 400)) == [(NOW_MS + 500, 3)], "what is small is opened at once"
+        assert found(asked(node, NOW_MS + 400)) == [(NOW_MS + 500, 3)], "a small batch is decoded at once"
         assert not answer.done()
         openings.goes_on.set()
         assert found(await answer) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
@@ -126,7 +129,7 @@ def test_others_are_served_while_a_batch_is_opened(tmp_path: Path, openings: Ope
     ("large_from", "at_once"),
     [(list_offsets.TIME_SEARCHES_BEFORE_YIELD, list_offsets.TIME_SEARCHES_BEFORE_YIELD), (1, 2)],
 )
-def test_of_many_partitions_others_have_their_turn_in_between(
+def test_search_in_many_partitions_yields_to_other_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openings: Openings, large_from: int, at_once: int
 ) -> None:
     openings.goes_on.set()
@@ -158,7 +161,7 @@ def test_of_many_partitions_others_have_their_turn_in_between(
     with_node(tmp_path, work)
 
 
-def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: Path, openings: Openings) -> None:
+def test_batches_with_wrong_maximum_timestamps_are_decoded_up_to_a_limit(tmp_path: Path, openings: Openings) -> None:
     openings.goes_on.set()
 
     async def work(node: BrokerNode) -> None:
@@ -171,7 +174,7 @@ def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: 
             append(node.log("t", 1), late_by_its_header(LARGE, b"v"))
         append(node.log("t", 1), batch(LARGE, LARGE, timestamp_ms=LATER_MS - 1))
         answer = found(await asked(node, LATER_MS, LATER_MS))
-        # The first offset of a batch that may have it is early enough; where it is found, it is exact.
+        # The first offset of a batch that may contain the record is early enough; if it is found, it is exact.
         assert answer == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * few + 1)]
         assert len(openings.offsets) == 2 * time_search.BATCHES_DECODED_MAX
         log.advance_log_start(79)
@@ -180,7 +183,7 @@ def test_batches_whose_headers_promise_too_much_are_opened_some_times(tmp_path: 
     with_node(tmp_path, work)
 
 
-def test_what_is_right_behind_a_batch_that_was_opened_is_found(tmp_path: Path, openings: Openings) -> None:
+def test_record_after_a_decoded_batch_is_found(tmp_path: Path, openings: Openings) -> None:
     openings.goes_on.set()
 
     async def work(node: BrokerNode) -> None:
@@ -189,12 +192,12 @@ def test_what_is_right_behind_a_batch_that_was_opened_is_found(tmp_path: Path, o
         append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
         append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
         assert found(await asked(node, LATER_MS)) == [(LATER_MS, 1)]
-        assert found(await asked(node, 0)) == [(NOW_MS, 0)], "the earliest time of all is one too"
+        assert found(await asked(node, 0)) == [(NOW_MS, 0)], "0 is an ordinary timestamp"
 
     with_node(tmp_path, work)
 
 
-def test_records_have_a_largest_number_for_a_timestamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_records_per_timestamp_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_search, "RECORDS_DECODED_MAX", 6)
     log = open_sample_log(tmp_path).log
     for _ in range(3):
@@ -207,9 +210,7 @@ def test_records_have_a_largest_number_for_a_timestamp(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("limits", [LogLimits(), LogLimits(segment_bytes_max=2000)], ids=["active", "closed"])
-def test_headers_are_gone_through_in_turns_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: LogLimits
-) -> None:
+def test_headers_are_read_once_and_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: LogLimits) -> None:
     monkeypatch.setattr(time_search, "HEADERS_PER_STEP", 10)
     log = open_sample_log(tmp_path, limits=limits).log
     for _ in range(5):
@@ -231,16 +232,16 @@ def test_headers_are_gone_through_in_turns_and_once(
     while not search.is_done:
         before = len(passed)
         assert search.step() is None
-        assert len(passed) - before <= 10 + 1 + len(log.closed), "the first of the next turn, or segment"
+        assert len(passed) - before <= 10 + 1 + len(log.closed), "the first header of the next step, or segment"
         turns += 1
     assert search.found == TimestampOffset(LATER_MS + 5, 255)
     if not log.closed:
         assert turns == 26
-    assert len(passed) <= 256 + turns + len(log.closed), "none of them twice, but to begin a turn with"
+    assert len(passed) <= 256 + turns + len(log.closed), "none is read twice, except the first of a step"
 
 
 class _Change:
-    """What may happen to the log while a thread has one of its batches."""
+    """Changes of the log while a thread decodes one of its batches."""
 
     async def roll(self, node: BrokerNode) -> tuple[int, int]:
         log = node.log("t", 0)
@@ -285,7 +286,7 @@ class _Change:
     "change", [_Change.roll, _Change.advance_into_the_batch, _Change.advance_behind_it, _Change.drop,
                _Change.close_files, _Change.delete, _Change.make_anew]
 )  # fmt: skip
-def test_the_log_may_change_while_a_batch_is_opened(
+def test_log_may_change_while_a_batch_is_decoded(
     tmp_path: Path, openings: Openings, change: Callable[[_Change, BrokerNode], Awaitable[tuple[int, int]]]
 ) -> None:
     async def work(node: BrokerNode) -> None:
@@ -301,7 +302,7 @@ def test_the_log_may_change_while_a_batch_is_opened(
     with_node(tmp_path, work)
 
 
-def test_the_record_that_was_found_must_not_lie_before_the_start_of_the_log(tmp_path: Path, openings: Openings) -> None:
+def test_found_record_is_not_before_the_log_start(tmp_path: Path, openings: Openings) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(LARGE, LARGE, LARGE))
@@ -315,7 +316,7 @@ def test_the_record_that_was_found_must_not_lie_before_the_start_of_the_log(tmp_
     with_node(tmp_path, work)
 
 
-def test_what_has_not_ended_is_not_told_to_who_reads_what_is_committed(tmp_path: Path) -> None:
+def test_open_transactions_are_not_found_with_read_committed(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
@@ -329,8 +330,8 @@ def test_what_has_not_ended_is_not_told_to_who_reads_what_is_committed(tmp_path:
     with_node(tmp_path, work)
 
 
-def test_nobody_waits_for_a_disk_that_has_a_large_batch(tmp_path: Path) -> None:
-    """The thread that opens it reads it too."""
+def test_large_batch_is_read_in_a_thread(tmp_path: Path) -> None:
+    """The thread that decodes the batch also reads it."""
     log = open_sample_log(tmp_path).log
     append(log, batch(LARGE * 10))
     batch_ = TimeSearch(log, NOW_MS).step()
@@ -338,7 +339,7 @@ def test_nobody_waits_for_a_disk_that_has_a_large_batch(tmp_path: Path) -> None:
     assert batch_.first_record_throttled() == TimestampOffset(NOW_MS, 0)
 
 
-def test_a_batch_whose_records_are_none_is_answered_with_its_first_offset(tmp_path: Path) -> None:
+def test_undecodable_batch_gives_its_first_offset(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     append(log, batch(b"v"))
     raw = batch(b"a", b"b", timestamp_ms=LATER_MS)
@@ -365,7 +366,7 @@ def test_times_are_those_of_the_records(payload: bytes, count: int, base_time: i
     try:
         expected = [(offset, time_ms) for offset, time_ms, *_ in records_of(*given_)]
     except (ValueError, IndexError):
-        return  # of what lies behind a time nothing is looked at
+        return  # bytes after a matching record are not examined
     assert list(times_of(*given_)) == expected
 
 
@@ -396,13 +397,13 @@ def _record(offset_delta: int, value: bytes, time_delta: int) -> bytes:
     ],
     ids=["same offset", "offsets fall", "too few", "left over", "cut", "negative length", "empty records"],
 )
-def test_times_of_what_is_no_record_are_refused(payload: bytes, count: int) -> None:
+def test_timestamps_of_malformed_records_are_refused(payload: bytes, count: int) -> None:
     with pytest.raises((ValueError, IndexError)):
         list(times_of(payload, count, 0, 0, None))
 
 
 def test_a_partition_that_is_named_twice_is_refused_once(tmp_path: Path) -> None:
-    """Also where its topic is; a request of some bytes for each cannot have a search for each, either."""
+    """Also if its topic is repeated: a request with a few bytes per partition must not cause a search for each."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})

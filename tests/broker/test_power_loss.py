@@ -1,7 +1,8 @@
-"""Power is lost at every moment of a broker's life, and no more is left than was forced to disk.
+"""Power fails at every point of a broker's life, and only fsynced data is left.
 
-All that brokers do to their files is recorded, write by write. For every prefix of that the data directory is built as
-it may be after a loss of power, and another broker starts on it: without a word, and with all that was promised.
+All file operations of the brokers are recorded, write by write. For every prefix of the recording the data directory is
+built as a power failure may leave it, and another broker starts on it: without errors, and with everything that was
+guaranteed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from support.simulation.extent import IS_FULL
 from support.simulation.power_loss import Forced, Named
 
 SEED = 20260101
-MIXES = 4 if IS_FULL else 2  # of each moment, beside the extremes
+MIXES = 4 if IS_FULL else 2  # random disks per point, besides the extremes
 HOURLY_STEP = 40
 KEPT, AGED, DOOMED, TABLE = ("kept", 0), ("aged", 0), ("doomed", 0), ("table", 0)
 
@@ -81,7 +82,7 @@ async def whole_life(life: Life) -> None:
 
 
 async def crowded_life(life: Life) -> None:
-    """Several producers at once: segments are appended to and closed while the disk works."""
+    """Several producers at once: segments are appended to and closed during an fsync."""
     life.start()
     life.create("kept", 1)
 
@@ -102,7 +103,7 @@ Lived = Callable[[Life], Coroutine[Any, Any, None]]
 
 
 async def compacted_life(life: Life) -> None:
-    """Keys are set and deleted, and compacted again and again; segments become one."""
+    """Keys are set, deleted and compacted repeatedly; segments are merged."""
     life.start()
     life.create("table", 1, cleanup_policy="compact", delete_retention_ms="1000", min_cleanable_dirty_ratio="0")
     for round_ in range(3):
@@ -130,48 +131,50 @@ async def compacted_life(life: Life) -> None:
     await life.stop()
 
 
-def looked_at(life: Life, directory: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
-    """
+def check_disks(life: Life, directory: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
+    """Checks the disks of a life.
+
     Returns:
-        How many disks were looked at.
+        The number of checked disks.
 
     Raises:
-        Lost: one does not hold what it should.
+        Lost: a disk lacks guaranteed data.
     """
-    shutil.rmtree(directory, ignore_errors=True)  # of a disk on which something was lost
+    shutil.rmtree(directory, ignore_errors=True)  # left by a failed check
     return look_at(life.disks(SEED, mixes, step, first=first), directory, life.fsync, check)
 
 
-FINISHED = "compaction._finish <partition>"
+FINISHED = "compaction._recover_swap <partition>"
 SPARES_TIME = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
-"""What is not on the disk of these is made anew from the batches: forcing them spares the next start that time."""
-SPARES_IDS = "producer_ids.begin_above "
-"""The name of a file with no more in it than where ids begin: without it they begin there again, or far above."""
+"""These are rebuilt from the batches if they are missing; their fsyncs only save time at the next start."""
+SPARES_IDS = "producer_ids.skip_past "
+"""The first write of the producer ids file contains no more than the first id: without it the next start computes it
+again."""
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("lived", [whole_life, compacted_life])
-def test_no_call_that_forces_something_to_disk_may_be_left_out(memory_path: Path, lived: Lived) -> None:
-    """Each one in turn does nothing; then some promise is broken at some moment."""
+def test_every_fsync_is_necessary(memory_path: Path, lived: Lived) -> None:
+    """Each fsync is removed in turn; then a check must fail."""
     life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(lived)
     sites = {operation.site for operation in life.tape.operations if isinstance(operation, Forced)}
     if lived is compacted_life:
-        # The cleaner's own, of one group before the next, matters only where the power fails twice: see the next test.
+        # The cleaner's fsync between two groups only matters if the power fails twice: see the next test.
         sites = {site for site in sites if site.startswith("compaction.")}
     needless = []
     for site in sorted(site for site in sites if not site.endswith(SPARES_TIME) and site != SPARES_IDS):
         shutil.rmtree(memory_path)
         memory_path.mkdir()
         careless = Life(memory_path / "disk", FsyncMode.ALWAYS, without=site).live(lived)
-        if not loses_something(careless, partial(looked_at, directory=memory_path / "left")):
+        if not loses_something(careless, partial(check_disks, directory=memory_path / "left")):
             needless.append(site)
     assert len(sites) > (12 if lived is whole_life else 2)
     assert needless == []
 
 
-def test_what_was_cleaned_is_in_its_place_for_certain_before_what_follows(memory_path: Path) -> None:
-    """Or power that fails twice brings back a key: its tombstone is dropped from a later segment when it has gone from
-    all earlier ones."""
+def test_compacted_segment_is_durable_before_the_next_swap(memory_path: Path) -> None:
+    """Otherwise two power failures bring back a deleted key: its tombstone is removed from a later segment once all
+    earlier segments lack the key."""
     life = Life(memory_path / "disk", FsyncMode.INTERVAL).live(compacted_life)
     cleaned, is_certain = 0, True
     for operation in life.tape.operations:
@@ -181,13 +184,13 @@ def test_what_was_cleaned_is_in_its_place_for_certain_before_what_follows(memory
             assert is_certain, operation
             cleaned, is_certain = cleaned + 1, False
         elif isinstance(operation, Named) and operation.source.endswith(".log.tmp"):
-            assert is_certain, operation  # by the name that a start knows
+            assert is_certain, operation  # by the `.swap` name, which a start recognizes
             is_certain = False
     assert cleaned > 5
 
 
 def killed_while_compacting(root: Path, without: str = "") -> Life:
-    """Just when the files go whose segments have become one, which the next start ends."""
+    """Killed while the files of merged segments are being deleted, which the next start completes."""
     whole = Life(root / "whole", FsyncMode.INTERVAL).live(compacted_life).tape.operations
     begun = [isinstance(each, Forced) and each.site.startswith("compaction.fsync_staged_swap") for each in whole]
     life = Life(root / "disk", FsyncMode.INTERVAL, without)
@@ -196,45 +199,44 @@ def killed_while_compacting(root: Path, without: str = "") -> Life:
 
 
 @pytest.mark.simulation
-def test_a_compaction_that_a_kill_cut_short_outlives_the_power_at_any_moment(memory_path: Path) -> None:
+def test_killed_compaction_survives_power_loss_at_any_point(memory_path: Path) -> None:
     life = killed_while_compacting(memory_path)
     forced = [operation for operation in life.tape.operations if isinstance(operation, Forced)]
     assert FINISHED in {operation.site for operation in forced}
-    assert looked_at(life, memory_path / "left", mixes=1, step=2) > 200
+    assert check_disks(life, memory_path / "left", mixes=1, step=2) > 200
 
 
 @pytest.mark.simulation
-def test_what_ends_a_compaction_at_the_start_may_not_be_left_out_either(memory_path: Path) -> None:
+def test_fsync_of_a_recovered_swap_is_necessary(memory_path: Path) -> None:
     careless = killed_while_compacting(memory_path, FINISHED)
-    assert loses_something(careless, partial(looked_at, directory=memory_path / "left"))
+    assert loses_something(careless, partial(check_disks, directory=memory_path / "left"))
 
 
 @pytest.mark.parametrize("lived", [whole_life, compacted_life])
-def test_what_was_promised_outlives_the_power_at_some_moments(memory_path: Path, lived: Lived) -> None:
-    """The small case for every hour: it notices 15 of the 17 fsyncs below when they are missing. The tests below go
-    through all moments of more."""
+def test_guarantees_survive_power_loss_at_some_points(memory_path: Path, lived: Lived) -> None:
+    """A small sample: it detects 15 of the 17 missing fsyncs below. The simulations cover all points."""
     life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(lived)
-    assert looked_at(life, memory_path / "left", mixes=1, step=HOURLY_STEP) > 50
+    assert check_disks(life, memory_path / "left", mixes=1, step=HOURLY_STEP) > 50
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
-def test_what_was_promised_outlives_the_power_at_any_moment(memory_path: Path, fsync: FsyncMode) -> None:
+def test_guarantees_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(whole_life)
-    assert looked_at(life, memory_path / "left", mixes=MIXES) > 500
+    assert check_disks(life, memory_path / "left", mixes=MIXES) > 500
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
-def test_what_producers_were_told_at_once_outlives_the_power_at_any_moment(memory_path: Path, fsync: FsyncMode) -> None:
+def test_concurrent_producers_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(crowded_life)
     assert len(life.log(KEPT).closed) > 8
-    assert looked_at(life, memory_path / "left", mixes=MIXES) > 300
+    assert check_disks(life, memory_path / "left", mixes=MIXES) > 300
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
-def test_a_compacted_topic_outlives_the_power_at_any_moment(memory_path: Path, fsync: FsyncMode) -> None:
+def test_compacted_topic_survives_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(compacted_life)
     assert life.node.cleaner.clean_to[TABLE] > 25
-    assert looked_at(life, memory_path / "left", mixes=1, step=3) > 200
+    assert check_disks(life, memory_path / "left", mixes=1, step=3) > 200

@@ -1,6 +1,6 @@
-"""Power is lost again while a start puts right what was left of the logs, or soon afterwards.
+"""Power fails again while a start repairs the logs, or soon afterwards.
 
-As `test_power_loss`, with files that are harmed between two lives, as a torn write or a bad disk does.
+Like `test_power_loss`, with files that are corrupted between two lives, as by a torn write or a bad disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from support.simulation.extent import IS_FULL
 from support.simulation.power_loss import Forced
 
 SEED = 20260101
-MIXES = 4 if IS_FULL else 2  # of each moment, beside the extremes
+MIXES = 4 if IS_FULL else 2  # random disks per point, besides the extremes
 HOURLY_STEP = 15
 KEPT, SHORT, EMPTY = ("kept", 0), ("kept", 1), ("kept", 2)
 CRC_AT, MAGIC_AT = 17, 16
@@ -43,7 +43,8 @@ CRC_AT, MAGIC_AT = 17, 16
 
 @dataclass
 class HarmedPromises(Promises):
-    """`beside` are bytes of batches that must be in a log or beside it; `is_intact`: a start needs nobody's leave."""
+    """`beside` are bytes of batches that must be in a log or in a `.corrupt` file; `is_intact`: a start needs no
+    permission to repair."""
 
     beside: list[bytes] = field(default_factory=list)
     is_intact: bool = True
@@ -58,7 +59,7 @@ class HarmedLife(Life):
         return self.root / f"{key[0]}-{key[1]}"
 
     def segments(self, key: Key) -> list[tuple[Path, list[bytes]]]:
-        """Of each segment its file and its batches."""
+        """Returns the file and the batches of each segment."""
         found = []
         for base in base_offsets(self.directory(key)):
             path = segment_path(self.directory(key), base, LOG)
@@ -67,25 +68,25 @@ class HarmedLife(Life):
         return found
 
     def harm(self, path: Path, content: bytes) -> None:
-        """Has a file be something else; it and all beside it are on the disk for certain."""
+        """Corrupts a file; it and the whole directory count as fsynced."""
         before = len(self.tape.operations)
         path.write_bytes(content)
-        del self.tape.operations[before:], self.tape.notes[before:]  # nobody looks at half of it
+        del self.tape.operations[before:], self.tape.notes[before:]  # intermediate states are not checked
         for each in path.parent.iterdir():
             node = self.tape._node(str(each.relative_to(self.root)))
             self.tape._note(Forced(node, each.read_bytes(), ""))
         self.tape._note(Forced(self.tape._node(path.parent.name), None, ""))
 
     def lose(self, key: Key, *batches: bytes) -> None:
-        """Nobody can be promised these any more."""
+        """Removes these batches from the guarantees."""
         for header in map(read_batch_header, batches):
             for offset in range(header.base_offset, header.last_offset + 1):
                 self.promises.stored[key].pop(offset, None)
                 self.promises.records[key].pop(offset, None)
 
 
-async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
-    """What was never forced is harmed: the log is cut there, and what is cut off is kept beside it."""
+async def truncated_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
+    """Data that was never fsynced is corrupted: the log is truncated there, and the removed bytes are saved."""
     life.start()
     life.create("kept", 1)
     producer_id = await life.take_producer_id()
@@ -110,9 +111,9 @@ async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
     life.harm(path, b"".join([batches[0], harmed, *batches[2:]]))
     life.harmed.beside = [each[CRC_AT + 4 :] for each in lost]
     life.start()
-    # From now on what was cut off is not to come back.
+    # The truncated batches must not reappear from here on.
     life.promises.sent[KEPT] = {at: value for at, value in life.promises.sent[KEPT].items() if at < cut_at}
-    # These are where others were: one as long as that, and up to where the next segment began.
+    # New batches at the same positions: one of the same length, and others up to where the next segment began.
     await life.send(KEPT, acknowledged=False)
     following = read_batch_header(segments[-2][1][0]).base_offset
     await life.send(KEPT, following - cut_at - 1, acknowledged=False)
@@ -125,13 +126,13 @@ async def cut_life(life: HarmedLife, *, has_snapshots: bool = False) -> None:
     await life.stop()
 
 
-async def cut_life_with_snapshots(life: HarmedLife) -> None:
-    """The same where the states of producers are on the disk that tell of what is cut off."""
-    await cut_life(life, has_snapshots=True)
+async def truncated_life_with_snapshots(life: HarmedLife) -> None:
+    """The same with fsynced producer snapshots that cover the truncated batches."""
+    await truncated_life(life, has_snapshots=True)
 
 
-async def mended_life(life: HarmedLife) -> None:
-    """What had been forced is harmed, and set aside: a batch, the end of a segment, the end of a log, all of a log."""
+async def repaired_life(life: HarmedLife) -> None:
+    """Fsynced data is corrupted and repaired: a batch, the end of a segment, the end of a log, a whole log."""
     life.start()
     life.create("kept", 3)
     for key, count in ((KEPT, 14), (SHORT, 8), (EMPTY, 2)):
@@ -166,16 +167,16 @@ async def mended_life(life: HarmedLife) -> None:
 
 
 def check(root: Path, promises: HarmedPromises, fsync: FsyncMode, *, was_killed: bool) -> None:
-    """Starts a broker on what is left of the disk.
+    """Starts a broker on the remaining disk.
 
     Raises:
-        Lost: it does not hold what was promised.
+        Lost: guaranteed data is missing.
     """
     _check_beside(root, promises)
     try:
         node = opened(root, fsync, NOW_MS + 1000, repairs_corruption=not promises.is_intact)
     except Exception as error:
-        raise Lost(f"it does not start: {error!r}") from error
+        raise Lost(f"the start fails: {error!r}") from error
     try:
         for key, records in (promises.stored if was_killed else promises.records).items():
             _check_log(node.log(*key), key, records, promises)
@@ -188,13 +189,13 @@ def _check_beside(root: Path, promises: HarmedPromises) -> None:
     files = [path for path in root.glob("kept-*/*") if path.name.endswith((LOG, CORRUPT))]
     there = b" ".join(path.read_bytes() for path in files)
     if any(each not in there for each in promises.beside):
-        raise Lost(f"what was taken out of a log is not beside it: {sorted(path.name for path in files)}")
+        raise Lost(f"no `.corrupt` file has what was removed from a log: {sorted(path.name for path in files)}")
 
 
 def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises: HarmedPromises) -> None:
     found = dict(contents(log))
     if log.log_end_offset < promises.ends.get(key, 0):
-        raise Lost(f"{key} ends at {log.log_end_offset}, and its offsets are given out again")
+        raise Lost(f"{key} ends at {log.log_end_offset}, so offsets are assigned again")
     if missing := {at: value for at, value in records.items() if found.get(at) != value}:
         raise Lost(f"{key} lost {missing}")
     if strange := {at: value for at, value in found.items() if promises.sent[key].get(at) != value}:
@@ -208,50 +209,49 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
     for producer_id, producer in log.producers:
         for each in producer.batches:
             if (producer_id, each.base_offset, each.first_sequence) not in there:
-                raise Lost(f"{key} takes for stored what is not: {each} of producer {producer_id}")
+                raise Lost(f"{key} reports {each} of producer {producer_id} as stored, but it is not")
 
 
-def looked_at(life: HarmedLife, directory: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
-    """
+def check_disks(life: HarmedLife, directory: Path, *, mixes: int, step: int = 1, first: int = 0) -> int:
+    """Checks the disks of a life.
+
     Returns:
-        How many disks were looked at.
+        The number of checked disks.
 
     Raises:
-        Lost: one does not hold what it should.
+        Lost: a disk lacks guaranteed data.
     """
-    shutil.rmtree(directory, ignore_errors=True)  # of a disk on which something was lost
+    shutil.rmtree(directory, ignore_errors=True)  # left by a failed check
     return look_at(life.disks(SEED, mixes, step, first=first, renames_whole=True), directory, life.fsync, check)
 
 
 Lived = Callable[[HarmedLife], Coroutine[Any, Any, None]]
 
 
-def test_a_log_that_was_cut_stays_so_when_the_power_fails_again_at_some_moments(memory_path: Path) -> None:
-    """The small case for every hour; the tests below go through all moments of more."""
-    life = HarmedLife(memory_path / "disk").live(cut_life)
-    assert looked_at(life, memory_path / "left", mixes=1, step=HOURLY_STEP) > 50
+def test_truncated_log_survives_a_second_power_loss_at_some_points(memory_path: Path) -> None:
+    """A small sample; the simulations below cover all points."""
+    life = HarmedLife(memory_path / "disk").live(truncated_life)
+    assert check_disks(life, memory_path / "left", mixes=1, step=HOURLY_STEP) > 50
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("lived", [cut_life, cut_life_with_snapshots, mended_life])
-def test_what_is_put_right_stays_so_when_the_power_fails_again(memory_path: Path, lived: Lived) -> None:
+@pytest.mark.parametrize("lived", [truncated_life, truncated_life_with_snapshots, repaired_life])
+def test_repaired_log_survives_a_second_power_loss(memory_path: Path, lived: Lived) -> None:
     life = HarmedLife(memory_path / "disk").live(lived)
-    assert looked_at(life, memory_path / "left", mixes=MIXES) > 100
+    assert check_disks(life, memory_path / "left", mixes=MIXES) > 100
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(
     ("lived", "parts"),
     [
-        (cut_life, ("damage._copy", "damage.cut")),
-        (cut_life_with_snapshots, ("recovery._producer_states",)),
-        (mended_life, ("damage.fill", "damage.mend", "recovery.check_end")),
+        (truncated_life, ("repair._copy", "repair.truncate_log")),
+        (truncated_life_with_snapshots, ("recovery._producer_states",)),
+        (repaired_life, ("repair.pad_segment", "repair.repair_segment", "recovery.check_end")),
     ],
 )
-def test_no_call_that_makes_that_certain_may_be_left_out(
-    memory_path: Path, lived: Lived, parts: tuple[str, ...]
-) -> None:
-    """Each one in turn does nothing; then some promise is broken at some moment."""
+def test_every_fsync_of_a_repair_is_necessary(memory_path: Path, lived: Lived, parts: tuple[str, ...]) -> None:
+    """Each fsync is removed in turn; then a check must fail."""
     life = HarmedLife(memory_path / "disk").live(lived)
     found = {operation.site for operation in life.tape.operations if isinstance(operation, Forced)}
     sites = sorted(site for site in found if site.startswith(parts))
@@ -261,6 +261,6 @@ def test_no_call_that_makes_that_certain_may_be_left_out(
         shutil.rmtree(memory_path)
         memory_path.mkdir()
         careless = HarmedLife(memory_path / "disk", without=site).live(lived)
-        if not loses_something(careless, partial(looked_at, directory=memory_path / "left")):
+        if not loses_something(careless, partial(check_disks, directory=memory_path / "left")):
             needless.append(site)
     assert needless == []

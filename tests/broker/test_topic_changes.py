@@ -1,5 +1,5 @@
-"""Topics that come, grow, change and go while the broker serves others: nobody waits for the disk, and nobody sees a
-half of it, be it that the broker ends in the midst of it."""
+"""Topics are created, extended, altered and deleted while the broker serves other requests. No request waits for the
+disk, and no change is visible or persisted in part, even if the broker stops in between."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def new(name: str, partitions: int = 1) -> Topic:
 
 
 async def beside(work: Awaitable[Any], look: Callable[[], None]) -> int:
-    """Looks at every turn that others have while something is done; returns how many there were."""
+    """Calls `look` whenever other tasks run during `work`; returns the number of calls."""
     doing, count = asyncio.ensure_future(work), 0
     while not doing.done():
         look()
@@ -64,12 +64,12 @@ async def beside(work: Awaitable[Any], look: Callable[[], None]) -> int:
 
 
 def partitions_of(node: BrokerNode, name: str) -> tuple[int, int]:
-    """How many the topic has, and how many of them have a log."""
+    """Returns the topic's number of partitions, and how many of them have a log."""
     topic = node.topics.get(name)
     return topic.partitions if topic is not None else 0, sum(key[0] == name for key in node.logs)
 
 
-def test_others_have_their_turn_once_a_burst_of_work_is_over() -> None:
+def test_loop_yielder_yields_after_a_burst() -> None:
     async def work() -> list[int]:
         now, others, seen = [0.0], [0], []
 
@@ -90,9 +90,7 @@ def test_others_have_their_turn_once_a_burst_of_work_is_over() -> None:
     assert asyncio.run(work()) == [1, 1, 2, 2, 3]
 
 
-def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_changes_and_maintenance_fsync_only_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("old", 1, {"retention.bytes": "0"})
         log = node.log("old", 0)
@@ -124,7 +122,7 @@ def test_no_change_of_topics_and_no_upkeep_has_the_others_wait_for_the_disk(
     with_node(tmp_path, work)
 
 
-def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_changes_become_visible_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_yielder, "BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
@@ -145,8 +143,8 @@ def test_a_topic_is_seen_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
 
 def started(directory: Path) -> dict[str, tuple[int, list[Any]]]:
-    """What a broker has that starts on a copy of a directory: topics with the number of their partitions and the
-    first's records."""
+    """Starts a broker on a copy of a directory; returns its topics with partition counts and the records of their first
+    partition."""
     found = {}
 
     async def look(node: BrokerNode) -> None:
@@ -161,7 +159,7 @@ def started(directory: Path) -> dict[str, tuple[int, list[Any]]]:
 
 
 @pytest.mark.parametrize("change", ["create", "grow", "delete"])
-def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_nothing(
+def test_kill_during_a_topic_change_leaves_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(loop_yielder, "BURST_S", 0)
@@ -202,10 +200,10 @@ def test_a_broker_that_is_killed_in_the_midst_starts_with_all_of_a_change_or_not
 
 
 @pytest.mark.parametrize("fault", ["renamed", "removed", "gone"])
-def test_a_new_topic_has_nothing_of_a_deleted_one_whose_directories_the_disk_did_not_let_go(
+def test_recreated_topic_is_empty_if_old_directories_were_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """Neither its records nor what groups had committed in it; "gone" is one that somebody removed by hand."""
+    """Neither its records nor its committed offsets; "gone" is a directory that an operator deleted."""
     data, rename = tmp_path / "data", Path.rename
     woken: list[int] = []
 
@@ -237,7 +235,7 @@ def test_a_new_topic_has_nothing_of_a_deleted_one_whose_directories_the_disk_did
     with_node(data, work)
 
 
-def test_of_two_that_create_a_topic_at_once_one_is_told_that_it_exists(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_creations_is_refused(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         wanted = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
         first, second, asked = await asyncio.gather(
@@ -253,7 +251,7 @@ def test_of_two_that_create_a_topic_at_once_one_is_told_that_it_exists(tmp_path:
     with_node(tmp_path, work)
 
 
-def test_changes_of_one_topic_are_each_made_of_what_it_is_then(tmp_path: Path) -> None:
+def test_concurrent_changes_of_one_topic_are_all_applied(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         topic = node.changes.create_topic("t", 1, {})
         await asyncio.gather(
@@ -281,9 +279,7 @@ def test_changes_of_one_topic_are_each_made_of_what_it_is_then(tmp_path: Path) -
     with_node(tmp_path, work)
 
 
-def test_a_client_that_goes_away_leaves_no_half_of_what_it_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disconnected_clients_change_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_yielder, "BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
@@ -294,7 +290,7 @@ def test_a_client_that_goes_away_leaves_no_half_of_what_it_wanted(
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert partitions_of(node, "t") == (0, 0) and (tmp_path / "t-0").exists()
-        # The node ends when that has.
+        # The node closes after the change has finished.
 
     async def again(node: BrokerNode) -> None:
         assert partitions_of(node, "t") == (20, 20)
@@ -303,9 +299,7 @@ def test_a_client_that_goes_away_leaves_no_half_of_what_it_wanted(
     with_node(tmp_path, again)
 
 
-def test_checkpoints_are_written_one_after_the_other_as_they_were_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         log = node.log("t", 0)
@@ -333,10 +327,8 @@ def test_checkpoints_are_written_one_after_the_other_as_they_were_asked_for(
     with_node(tmp_path, work)
 
 
-def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_new_topic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of the deletion could not be written, and the others have a row of the topic that is gone."""
+def test_new_topic_waits_for_checkpoints_after_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoints of the deletion could not be written, and the earlier ones have a row of the deleted topic."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
@@ -363,10 +355,10 @@ def test_checkpoints_that_were_asked_for_before_a_deletion_are_not_enough_for_a_
 
 
 @pytest.mark.parametrize(("module", "slow"), [(maintenance, "read_facts"), (flusher, "sync_files")])
-def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
+def test_retention_does_not_touch_a_recreated_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, slow: str
 ) -> None:
-    """It was deleted and created anew while an old segment was looked at, or while a directory was forced to disk."""
+    """The topic was deleted and created again while an old segment was read, or while a directory was fsynced."""
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {"retention.ms": "1000"})
@@ -397,7 +389,7 @@ def test_retention_leaves_a_new_topic_alone_whose_name_it_knew(
     with_node(tmp_path, work)
 
 
-def test_the_topic_of_transactions_is_made_once_and_again_where_the_disk_was_full(
+def test_topic_of_transactions_is_created_once_and_retried_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int) -> None:
@@ -422,7 +414,7 @@ def test_the_topic_of_transactions_is_made_once_and_again_where_the_disk_was_ful
 
 
 @pytest.mark.parametrize("name", ["__transaction_state", "__consumer_offsets"])
-def test_the_brokers_own_topics_are_made_by_no_client(tmp_path: Path, name: str) -> None:
+def test_clients_cannot_create_internal_topics(tmp_path: Path, name: str) -> None:
     async def work(node: BrokerNode) -> None:
         before = node.topics.get(name)
         context = RequestContext(node, 5, "test", "127.0.0.1")
@@ -459,7 +451,7 @@ def test_transactions_use_an_existing_topic_of_transactions(tmp_path: Path) -> N
     with_node(tmp_path, again)
 
 
-def test_a_node_that_ends_leaves_no_threads(tmp_path: Path) -> None:
+def test_closed_node_leaves_no_threads(tmp_path: Path) -> None:
     def ours() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("broker-")]
 

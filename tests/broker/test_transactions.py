@@ -1,4 +1,4 @@
-"""Transactions in the log of a partition: what readers of committed records see, whatever becomes of the files."""
+"""Transactions in the log of a partition: what consumers with `read_committed` see, whatever happens to the files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAY_MS = 86_400_000
 
 
 class Writer:
-    """Producers that write to one log, each batch with the next sequence number."""
+    """Producers that write to one log; each batch has the next sequence number."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -60,7 +60,7 @@ class Writer:
 
 
 def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]:
-    """What the loader's own reader takes of a log, fetch by fetch."""
+    """Returns what the loader's reader gets from a log, fetch by fetch."""
     found: list[bytes | None] = []
     offset = log.log_start_offset
     while True:
@@ -77,7 +77,7 @@ def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]
 
 
 def history(log: PartitionLog) -> list[bytes]:
-    """Four producers, one of them without transactions; returns what was committed, in its order."""
+    """Writes with four producers, one of them not transactional; returns the committed values in order."""
     writer = Writer(log)
     for turn in range(12):
         writer.send(1, b"one %d" % turn)
@@ -92,7 +92,7 @@ def history(log: PartitionLog) -> list[bytes]:
     return [value for value in order if value not in gone]
 
 
-def test_what_is_open_is_not_seen_and_the_end_of_the_oldest_is_the_next_to_be_seen(tmp_path: Path) -> None:
+def test_last_stable_offset_stops_at_the_oldest_open_transaction(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.plain(b"before")
@@ -115,12 +115,12 @@ def test_a_transaction_ends_once(tmp_path: Path) -> None:
     writer.send(1, b"a")
     assert writer.end(1, is_commit=True)
     end = log.log_end_offset
-    assert not writer.end(1, is_commit=False), "a second marker could abort what comes next"
+    assert not writer.end(1, is_commit=False), "a second marker could abort the next transaction"
     assert not writer.end(7, is_commit=True)
     assert log.log_end_offset == end
 
 
-def test_a_marker_is_what_kafkas_clients_expect_of_one() -> None:
+def test_marker_has_kafkas_format() -> None:
     raw = end_marker(7, 3, is_commit=False, first_offset=5, last_stable_offset=11, now_ms=NOW_MS)
     header = header_of(raw)
     assert has_valid_crc(memoryview(raw), header)
@@ -137,16 +137,14 @@ def test_a_marker_is_what_kafkas_clients_expect_of_one() -> None:
 
 @pytest.mark.parametrize("bytes_max", [1, 150, 700, 1 << 20])
 @pytest.mark.parametrize("limits", [LogLimits(), SMALL], ids=["one segment", "many"])
-def test_readers_see_what_was_committed_whatever_they_take_at_once(
-    tmp_path: Path, limits: LogLimits, bytes_max: int
-) -> None:
+def test_committed_records_are_read_with_any_fetch_size(tmp_path: Path, limits: LogLimits, bytes_max: int) -> None:
     log = open_sample_log(tmp_path, limits=limits).log
     expected = history(log)
     assert committed(log, bytes_max) == expected
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
-def test_a_start_knows_what_is_open_and_what_was_aborted(tmp_path: Path, is_clean: bool) -> None:
+def test_open_and_aborted_transactions_survive_a_restart(tmp_path: Path, is_clean: bool) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     expected = history(log)
     writer = Writer(log)
@@ -164,7 +162,7 @@ def test_a_start_knows_what_is_open_and_what_was_aborted(tmp_path: Path, is_clea
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("harm", ["gone", "empty", "flipped", "older"])
-def test_nothing_aborted_is_seen_where_its_index_is_lost(tmp_path: Path, harm: str, is_clean: bool) -> None:
+def test_aborted_records_stay_hidden_if_the_index_is_lost(tmp_path: Path, harm: str, is_clean: bool) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     expected = history(log)
     log.close()
@@ -178,10 +176,10 @@ def test_nothing_aborted_is_seen_where_its_index_is_lost(tmp_path: Path, harm: s
     assert committed(again) == expected
     for path in _indexes(again):
         path.unlink()
-    assert committed(again) == expected, "also where they go while it runs"
+    assert committed(again) == expected, "indexes deleted at runtime"
     for path in _indexes(again):
         _do_harm(path, harm)
-    assert committed(again) == expected, "and where they are damaged while it runs"
+    assert committed(again) == expected, "indexes corrupted at runtime"
     for path in _indexes(again):
         assert from_index(path.read_bytes(), path.with_suffix(".log").stat().st_size) is not None
 
@@ -199,7 +197,7 @@ def _do_harm(index: Path, harm: str) -> None:
         index.write_bytes(raw)
 
 
-def test_a_read_takes_of_an_index_only_what_tells_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_loads_only_the_needed_index_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "BLOCK_ENTRIES", 8)
     log = open_sample_log(tmp_path).log
     writer = Writer(log)
@@ -224,14 +222,14 @@ def test_a_read_takes_of_an_index_only_what_tells_of_it(tmp_path: Path, monkeypa
         return content
 
     monkeypatch.setattr(os, "pread", pread)
-    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read as a whole"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read completely"))
     for start in range(1, 201, 10):
         reads.clear()
         _, told = log.read_committed(start, 1, min_one_batch=True)
-        # The batch of a transaction that the next marker ends, or that marker; and the one that lasted for long.
+        # The batch of a transaction that the next marker ends, or that marker; and the long transaction.
         assert {aborted[(start - 1) // 2], aborted[-1]} <= set(told)
         assert set(told) <= set(aborted)
-        # Where a read ends is known to some 4 KB of log, which has 20 markers here.
+        # The end of a read is known to about 4 KB of log, which holds 20 markers here.
         assert sum(reads) <= 5 * 8 * 34
     reads.clear()
     assert log.read_committed(205, 1, min_one_batch=True)[1] and not reads
@@ -241,7 +239,7 @@ def _indexes(log: PartitionLog) -> list[Path]:
     return sorted(log.directory.glob(f"*{TXN_INDEX}"))
 
 
-def test_without_a_snapshot_what_is_open_is_known_from_the_batches(tmp_path: Path) -> None:
+def test_open_transactions_are_restored_from_the_batches(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     expected = history(log)
     Writer(log).send(5, b"open")
@@ -252,7 +250,7 @@ def test_without_a_snapshot_what_is_open_is_known_from_the_batches(tmp_path: Pat
     assert committed(again) == expected
 
 
-def test_a_transaction_whose_begin_is_deleted_holds_nobody_up_before_the_start(tmp_path: Path) -> None:
+def test_deleted_start_of_a_transaction_does_not_lower_the_last_stable_offset(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     writer = Writer(log)
     for number in range(10):
@@ -265,7 +263,7 @@ def test_a_transaction_whose_begin_is_deleted_holds_nobody_up_before_the_start(t
     assert committed(log) == [b"%d" % number for number in range(start, 10)]
 
 
-def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused(tmp_path: Path) -> None:
+def test_plain_batch_is_refused_during_an_open_transaction(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     Writer(log).send(1, b"a")
     with pytest.raises(RequestRefused) as refused:
@@ -273,7 +271,7 @@ def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused(tmp_
     assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_marker_of_a_later_epoch_ends_the_epoch_of_its_producer(tmp_path: Path) -> None:
+def test_marker_of_a_later_epoch_fences_its_producer(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a")
@@ -284,14 +282,14 @@ def test_a_marker_of_a_later_epoch_ends_the_epoch_of_its_producer(tmp_path: Path
     before = batch(b"before", producer_id=1, epoch=1, sequence=2**31 - 1, is_transactional=True)
     with pytest.raises(RequestRefused) as refused:
         append(log, before)
-    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "nothing was stored in this epoch"
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "no batch of this epoch is stored"
     first = batch(b"next", producer_id=1, epoch=1, sequence=0, is_transactional=True)
     assert append(log, first) == 2
     again = ProducerStates.from_snapshot(log.producers.to_snapshot())
     assert again is not None and again.open == log.producers.open
 
 
-def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
+def test_producer_with_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     Writer(log).send(1, b"a")
     log.producers.expire(NOW_MS + 2 * EXPIRATION_MS)
@@ -301,7 +299,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) ->
     assert len(log.producers) == 0
 
 
-def test_only_what_is_forced_is_seen_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_read_committed_returns_only_fsynced_records_with_fsync_always(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=LogLimits(fsynced_reads_only=True)).log
     told: list[int] = []
     log.waiters.add(told.append)
@@ -311,17 +309,17 @@ def test_only_what_is_forced_is_seen_where_that_is_asked_for(tmp_path: Path) -> 
     assert committed(log) == [] and log.last_stable_offset == 0
     log.flushed(log.flush_job())
     assert committed(log) == [b"a"]
-    assert told, "who waits is told"
+    assert told, "waiters are notified"
 
 
-def test_who_waits_is_told_that_a_transaction_has_ended(tmp_path: Path) -> None:
+def test_end_of_a_transaction_notifies_waiters(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a" * 5000)
     told: list[int] = []
     log.waiters.add(told.append)
     writer.end(1, is_commit=True)
-    assert sum(told) > 5000, "also who waits for many bytes"
+    assert sum(told) > 5000, "waiters for many bytes too"
 
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40)), max_size=12).map(
@@ -330,9 +328,11 @@ ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(
 
 
 @given(ENTRIES, st.integers(0, 45), st.integers(0, 45))
-def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransaction], start: int, end: int) -> None:
+def test_overlapping_finds_exactly_the_overlapping_transactions(
+    entries: list[AbortedTransaction], start: int, end: int
+) -> None:
     entries.sort(key=lambda one: one.last_offset)
-    # What had been decided when one ended: all that end later begin there or behind it.
+    # Transactions that end later begin at or after this last stable offset.
     located = [
         one._replace(
             last_stable_offset=min((each.first_offset for each in entries[at + 1 :]), default=one.last_offset + 1)
@@ -359,16 +359,16 @@ def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransactio
 def clean(log: PartitionLog, now_ms: int = NOW_MS) -> None:
     segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
     outcomes = TransactionOutcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
-    found = compaction.build_offset_map(segments, 0, outcomes, DutyCycle(rest=lambda rest_s: None))
+    found = compaction.build_offset_map(segments, 0, outcomes, DutyCycle(pause=lambda rest_s: None))
     rules = CleaningRules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
     for group in compaction.group_segments(segments, 1 << 20):
-        facts = compaction.write_cleaned_segment(group, found, rules, outcomes, DutyCycle(rest=lambda rest_s: None))
+        facts = compaction.write_cleaned_segment(group, found, rules, outcomes, DutyCycle(pause=lambda rest_s: None))
         if facts is not None:
             replace_segments(log, group, facts)
 
 
 def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
-    """The newest committed record of each key, as a reader from the start finds them."""
+    """Returns the newest committed value of each key, as read from the start."""
     found: dict[bytes | None, bytes | None] = {}
     offset = log.log_start_offset
     records, aborted = log.read_committed(offset, 1 << 20, min_one_batch=True)
@@ -390,7 +390,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.data())
-def test_compaction_keeps_the_table_of_what_was_committed(
+def test_compaction_preserves_the_committed_table(
     steps: list[tuple[int, int, bool | None]], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -414,7 +414,7 @@ def test_compaction_keeps_the_table_of_what_was_committed(
         assert again.producers.open == log.producers.open
 
 
-def test_markers_go_when_nothing_is_left_of_what_they_ended(tmp_path: Path) -> None:
+def test_markers_are_removed_with_the_last_record_of_their_transaction(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     writer = Writer(log)
     for number in range(40):
@@ -424,9 +424,9 @@ def test_markers_go_when_nothing_is_left_of_what_they_ended(tmp_path: Path) -> N
     writer.plain(b"active")
     log.producers.expire(NOW_MS + 2 * EXPIRATION_MS)
     clean(log)
-    assert len(_markers(log)) == 40, "whoever is reading just now still meets them"
+    assert len(_markers(log)) == 40, "current readers still see the markers"
     clean(log, NOW_MS + 2 * DAY_MS)
-    assert len(_markers(log)) == 2, "that of the newest record, and the last batch, which says where the segment ends"
+    assert len(_markers(log)) == 2, "the newest record's marker, and the last batch, which marks the segment's end"
     assert committed(log) == [b"value", b"active"]
     assert log.aborted(0, 80) == [AbortedTransaction(39, 78, 79, 80)]
 

@@ -1,7 +1,7 @@
-"""Power is lost, or the broker killed, at every moment of its transactions: each is there as a whole or not at all.
+"""Power fails, or the broker is killed, at every point of its transactions: each transaction is complete or absent.
 
-As in `test_power_loss`; every disk is looked at by another broker, in the same start of the machine where it was killed
-and in the next one where the power failed.
+Like `test_power_loss`; each disk is checked with another broker, in the same boot of the machine after a kill, and in
+the next one after a power failure.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ NEVER, PERHAPS, SURELY = "never", "perhaps", "surely"
 
 @dataclass
 class TransactionPromises(Promises):
-    """Of each transaction, by number, whether it is to be seen, and which value it has in which partition."""
+    """By transaction number: whether it must be visible, and its value in each partition."""
 
     seen: dict[int, str] = field(default_factory=dict)
     parts: dict[int, dict[tuple[str, int], bytes]] = field(default_factory=dict)
     offset_of: dict[int, int] = field(default_factory=dict)
     open: dict[int, tuple[str, ProducerIdAndEpoch]] = field(default_factory=dict)
-    """All of it was sent, and its end was not asked for."""
+    """Everything was sent, and the end was not requested."""
 
 
 class TransactionalLife(Life):
@@ -55,7 +55,7 @@ class TransactionalLife(Life):
     async def begin(
         self, number: int, name: str, user: ProducerIdAndEpoch, *places: tuple[str, int], offset: int = -1
     ) -> None:
-        """Writes one record to each partition, and commits an offset, in a transaction that stays open."""
+        """Writes one record to each partition and commits an offset, in a transaction that stays open."""
         self.told.seen[number], self.told.parts[number] = NEVER, {}
         if offset >= 0:
             self.told.offset_of[number] = offset
@@ -121,10 +121,10 @@ async def transactional_life(life: Life) -> None:
 
 
 def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
-    """Starts a broker on what is left of the disk, lets it end what is decided, and then all there is.
+    """Starts a broker on the remaining disk, completes decided transactions, and then ends all others.
 
     Raises:
-        Lost: a transaction is not as was promised, or not whole.
+        Lost: a transaction has the wrong state or is incomplete.
     """
     clock = [NOW_MS + 20_000]
 
@@ -132,7 +132,7 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
         try:
             node = opened(root, fsync, 0)
         except Exception as error:
-            raise Lost(f"it does not start: {error!r}") from error
+            raise Lost(f"the start fails: {error!r}") from error
         node.transactions._now_ms = node.now_ms = lambda: clock[0]
         try:
             await node.transactions.run_maintenance()
@@ -145,7 +145,7 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
             for place in (*PLACES, OFFSETS_PARTITION):
                 log = node.logs.get(place)
                 if log is not None and log.last_stable_offset != log.log_end_offset:
-                    raise Lost(f"{place} is held up at {log.last_stable_offset} of {log.log_end_offset}")
+                    raise Lost(f"{place} is blocked at {log.last_stable_offset} of {log.log_end_offset}")
         except RequestRefused as refused:
             raise Lost(f"it refuses: {refused}") from refused
         finally:
@@ -155,7 +155,7 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
 
 
 async def _gone_on(node: BrokerNode, promises: TransactionPromises) -> TransactionPromises:
-    """Clients that outlived the broker commit what they had sent, if they may; what they are promised then."""
+    """Clients that survived the broker commit what they had sent, if they may; returns the new guarantees."""
     seen = dict(promises.seen)
     for number, (name, user) in promises.open.items():
         try:
@@ -174,14 +174,14 @@ def _check(node: BrokerNode, promises: TransactionPromises) -> None:
         seen = [found[place].count(value) for place, value in parts.items()]
         allowed = {NEVER: (0,), SURELY: (1,), PERHAPS: (0, 1)}[promises.seen[number]]
         if len(set(seen)) > 1 or not set(seen) <= set(allowed):
-            raise Lost(f"transaction {number} is to be seen {promises.seen[number]}, and is {seen}")
+            raise Lost(f"transaction {number} must be visible: {promises.seen[number]}; it is: {seen}")
         if number in promises.offset_of:
             offset, is_seen = promises.offset_of[number], bool(seen and seen[0])
             if (is_seen and newest < offset) or (not is_seen and newest == offset):
-                raise Lost(f"transaction {number} is seen {seen}, and offset {newest} is committed")
+                raise Lost(f"transaction {number} is visible: {seen}; committed offset: {newest}")
 
 
-def looked_at(life: Life, directory: Path, patch: pytest.MonkeyPatch, *, mixes: int, step: int = 1) -> int:
+def check_disks(life: Life, directory: Path, patch: pytest.MonkeyPatch, *, mixes: int, step: int = 1) -> int:
     patch.setattr(node_module, "ThreadPoolExecutor", Inline)
     patch.setattr(files.os, "fsync", lambda fd: None)
     patch.setattr(files.os, "fdatasync", lambda fd: None)
@@ -210,20 +210,20 @@ def lived(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return live
 
 
-def test_a_transaction_is_whole_or_not_there_when_the_power_fails_at_some_moments(
+def test_transactions_are_atomic_under_power_loss_at_some_points(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any
 ) -> None:
-    """The small case for every hour; the tests below go through more moments."""
+    """A small sample; the simulations below cover more points."""
     life = lived(FsyncMode.ALWAYS)
-    assert looked_at(life, memory_path / "left", monkeypatch, mixes=0, step=HOURLY_STEP) > 20
+    assert check_disks(life, memory_path / "left", monkeypatch, mixes=0, step=HOURLY_STEP) > 20
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
-def test_a_transaction_is_whole_or_not_there_whenever_the_power_fails(
+def test_transactions_are_atomic_under_power_loss(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, fsync: FsyncMode
 ) -> None:
-    assert looked_at(lived(fsync), memory_path / "left", monkeypatch, mixes=0, step=STEP) > 300
+    assert check_disks(lived(fsync), memory_path / "left", monkeypatch, mixes=0, step=STEP) > 300
 
 
 async def _nothing(*_: object) -> None:
@@ -232,7 +232,7 @@ async def _nothing(*_: object) -> None:
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("left_out", ["_fsync_partitions", "_forced", "_force", "boot"])
-def test_nothing_that_is_forced_for_that_may_be_left_out(
+def test_every_fsync_of_a_transaction_is_necessary(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, left_out: str
 ) -> None:
     with monkeypatch.context() as patch:
@@ -243,4 +243,4 @@ def test_nothing_that_is_forced_for_that_may_be_left_out(
         life = lived(FsyncMode.INTERVAL)
         with pytest.raises(Lost):
             for step in (COARSE_STEP, 2):
-                looked_at(life, memory_path / "left", monkeypatch, mixes=0, step=step)
+                check_disks(life, memory_path / "left", monkeypatch, mixes=0, step=step)

@@ -1,8 +1,8 @@
-"""Days of a broker's life in seconds: its clocks are the test's, and nothing waits for a disk.
+"""Simulates days of a broker's life in seconds, with the test's clocks and no disk waits.
 
-Producers of every kind write, stop and die, topics come and go, groups of both protocols lose members and get new ones,
-the broker is stopped and killed, and the wall clock is set back an hour and forward a day. What clients know says what
-must be readable, what must be gone, and what must not grow.
+Producers of every kind write, stop and die. Topics are created and deleted. Groups of both protocols lose and gain
+members. The broker is stopped and killed, and the wall clock is set back an hour and forward a day. The clients'
+knowledge determines what must be readable, what must be deleted, and what must not grow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.broker import node as node_module
 from headrace.broker.coordinator import coordinator, transactions
 from headrace.broker.coordinator.offsets import RETENTION_MS as OFFSETS_MS
 from headrace.broker.coordinator.transaction import ID_EXPIRATION_MS as TRANSACTIONAL_IDS_MS
-from headrace.broker.log.producer_state import ID_EXPIRATION_MS as PRODUCERS_MS
+from headrace.broker.log.producer_state import EXPIRATION_MS as PRODUCERS_MS
 from support.broker.broker_samples import batch, keyed_batch
 from support.simulation.broker_power_loss import Inline
 from support.simulation.virtual_days import (
@@ -42,10 +42,10 @@ COMPACT_BYTES = 20_000
 
 
 class Idempotent:
-    """One producer after another, each of which ends some day without a word.
+    """One idempotent producer after another; each stops at some time without notice.
 
     Args:
-        seen_ms: when each was last heard, also those of others.
+        seen_ms: last activity of every producer, including other tests' producers.
     """
 
     def __init__(self, seen_ms: dict[int, int]) -> None:
@@ -57,7 +57,7 @@ class Idempotent:
     async def step(self, days: Days) -> None:
         if self.user[0] < 0 or days.chance.random() < 0.05:
             self.user, self.sequence, self.last = await days.broker.producer(), 0, None
-            assert self.user[0] not in self.seen_ms, "a producer id is given out again"
+            assert self.user[0] not in self.seen_ms, "a producer id is assigned twice"
         if self.last is not None and days.chance.random() < 0.3:
             raw, offset = self.last
             assert await days.broker.produce("exact", raw) == (0, offset)
@@ -73,18 +73,20 @@ class Idempotent:
     def check(self, days: Days) -> None:
         known = {producer_id for producer_id, _ in days.broker.node.log("exact", 0).producers}
         recent = {each for each, at_ms in self.seen_ms.items() if days.latest_ms - at_ms < PRODUCERS_MS}
-        assert recent <= known, f"producers {recent - known} are forgotten"
-        # A start after a kill takes those for new that wrote after the last segment was closed.
+        assert recent <= known, f"producers {recent - known} are missing"
+        # A start after a kill treats producers that wrote after the last segment was closed as new.
         killed_ms = days.broker.killed_at_ms
         for producer_id in known - recent:
             seen_ms = self.seen_ms[producer_id]
             if killed_ms - seen_ms < 2 * SEGMENT_MS + SET_BACK_MS:
                 seen_ms = max(seen_ms, killed_ms)
-            assert days.now_ms - seen_ms <= PRODUCERS_MS + SET_BACK_MS + days.step_ms, f"producer {producer_id} stays"
+            assert days.now_ms - seen_ms <= PRODUCERS_MS + SET_BACK_MS + days.step_ms, (
+                f"producer {producer_id} has not expired"
+            )
 
 
 class Transactions:
-    """Producers with transactional ids: `stored` are the values of what was committed, by offset."""
+    """Producers with transactional ids; `stored` has the committed values by offset."""
 
     def __init__(self) -> None:
         self.used_ms: dict[str, int] = {}
@@ -111,12 +113,12 @@ class Transactions:
         written = await self._write(days, name, user)
         self.outcomes.add(kind)
         if kind == "commit":
-            await broker.commit_later(name, user, "copies", "txn", max(written))
+            await broker.commit_in_transaction(name, user, "copies", "txn", max(written))
             assert await broker.end(name, user, is_commit=True) == 0
             self._ended(days, written, is_committed=True)
             self.offset = max(written)
         elif kind == "abort":
-            await broker.commit_later(name, user, "copies", "txn", 10**9)
+            await broker.commit_in_transaction(name, user, "copies", "txn", 10**9)
             assert await broker.end(name, user, is_commit=False) == 0
         elif kind == "fence":
             await broker.producer(name, timeout_ms)
@@ -147,22 +149,22 @@ class Transactions:
         broker = days.broker
         start = await broker.offset("txn", -2)
         found = {offset: value for offset, _, value in await broker.read("txn", is_committed=True)}
-        # What is behind a transaction that is still open is not to be seen yet.
+        # Records after an open transaction are not visible yet.
         stable = await broker.offset("txn", -1, is_committed=True)
         expected = {offset: value for offset, (_, value) in self.committed.items() if start <= offset < stable}
         assert found == expected
         if days.now_ms > self.open_until_ms + SET_BACK_MS:
-            assert stable == await broker.offset("txn", -1), "a transaction is open for ever"
+            assert stable == await broker.offset("txn", -1), "a transaction never ends"
         assert await broker.committed("copies", "txn") == self.offset
         known = set(broker.node.transactions.all)
         recent = {name for name, at_ms in self.used_ms.items() if days.now_ms - at_ms < TRANSACTIONAL_IDS_MS - DAY_MS}
         assert recent <= known
         old = {name for name in known if days.now_ms - self.used_ms[name] > TRANSACTIONAL_IDS_MS + 2 * HOUR_MS}
-        assert not old, f"transactional ids {old} stay"
+        assert not old, f"transactional ids {old} have not expired"
 
 
 class Table:
-    """A compacted topic: keys are set and deleted, and some of them never come back."""
+    """A compacted topic: keys are set and deleted, some of them for good."""
 
     def __init__(self) -> None:
         self.table: dict[bytes, bytes] = {}
@@ -192,22 +194,22 @@ class Table:
         found = await days.broker.read("table")
         assert folded(found) == self.table
         keys = {key for _, key, _ in found}
-        # A day that the clock is set forward by is none in which the broker could have looked.
+        # The broker had no chance to run during a day by which the clock was set forward.
         long_ago_ms = days.clock.monotonic_ms - TOMBSTONES_MS - 10 * HOUR_MS
         stay = {key for key, at_ms in self.deleted_ms.items() if at_ms < long_ago_ms}
-        assert not keys & stay, f"tombstones of {keys & stay} stay"
+        assert not keys & stay, f"tombstones of {keys & stay} are still there"
         assert len(found) < 700, f"{len(found)} records for {len(self.table)} keys"
 
 
 class Days:
-    """All of it, a step of the clock after the other."""
+    """Runs the whole simulation, one step of the clock at a time."""
 
     def __init__(self, directory: Path, chance: random.Random, step_ms: int) -> None:
         self.chance, self.step_ms = chance, step_ms
         self.clock = Clock()
-        self.latest_ms = 0  # that the wall clock has shown
+        self.latest_ms = 0  # latest time the wall clock has shown
         self.broker = VirtualBroker(directory, self.clock)
-        # A segment goes when its newest record may, and it was written to for so long.
+        # A segment expires with its newest record, and was written to for this long.
         slack_ms = SEGMENT_MS + SET_BACK_MS + 2 * step_ms
         self.partitions = {
             (topic, index): Partition(topic, index, retention_ms, retention_ms + slack_ms)
@@ -297,7 +299,7 @@ class Days:
                 self.temporary = None
 
     async def ends(self, *, is_killed: bool) -> None:
-        """The broker ends, and another one starts on its directory."""
+        """Stops or kills the broker and starts another one on its directory."""
         if is_killed:
             self.broker.kill()
         else:
@@ -323,15 +325,15 @@ class Days:
         await self._check_simple()
 
     async def _check_simple(self) -> None:
-        """Offsets of groups without members stay for seven days after the last commit, and no longer."""
+        """Offsets of groups without members stay for seven days after the last commit, and then expire."""
         for name, at_ms in list(self.simple_ms.items()):
             found = await self.broker.committed(name, "aged")
             if self.now_ms - at_ms > OFFSETS_MS + SET_BACK_MS + 2 * self.step_ms:
-                assert found == -1 and name not in self.broker.node.groups.groups, f"offsets of {name} stay"
+                assert found == -1 and name not in self.broker.node.groups.groups, f"offsets of {name} have not expired"
                 del self.simple_ms[name]
                 self.forgotten.add(name)
             elif self.now_ms - at_ms <= OFFSETS_MS - SET_BACK_MS:
-                assert found >= 0, f"offsets of {name} are forgotten"
+                assert found >= 0, f"offsets of {name} are missing"
 
     def sizes(self) -> dict[str, int]:
         return self.broker.sizes()
@@ -344,12 +346,12 @@ def most(size: int) -> float:
 @pytest.mark.parametrize(
     ("hours", "step_minutes", "seed"),
     [
-        pytest.param(6, 10, 3, id="6 hours"),  # the small case for every hour
+        pytest.param(6, 10, 3, id="6 hours"),  # a small sample
         pytest.param(72, 10, 1, id="72 hours", marks=pytest.mark.simulation),
         pytest.param(8 * 24, 20, 2, id="8 days", marks=pytest.mark.simulation),
     ],
 )
-def test_what_clients_know_holds_for_days_and_nothing_grows(
+def test_guarantees_hold_for_days_and_nothing_grows(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int, step_minutes: int, seed: int
 ) -> None:
     monkeypatch.setattr(node_module, "ThreadPoolExecutor", Inline)

@@ -1,4 +1,4 @@
-"""The brokers that one suite of behaviour runs over: the bundled one and, in `make test-kafka`, an Apache Kafka."""
+"""The brokers of the protocol test suite: the bundled one and, in `make test-kafka`, Apache Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUNDLED, APACHE_KAFKA = "bundled", "apache-kafka"
 
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One for all tests; its topics have as many partitions by default as the bundled broker's."""
+    """One Apache Kafka for all tests; new topics have as many partitions by default as in the bundled broker."""
     broker = ApacheKafka(tmp_path_factory.mktemp("kafka") / "broker", partitions=4)
     yield broker
     broker.stop()

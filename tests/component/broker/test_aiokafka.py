@@ -1,4 +1,4 @@
-"""Unmodified aiokafka against a running broker, also one that is killed."""
+"""Unmodified aiokafka against a running broker, including one that is killed."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
-from support.broker.broker_kills import ends, serve, start_again
-from support.broker.broker_talk import fresh
-from support.broker.held_batches import (
+from support.broker.broker_restarts import serve, shutdowns, start_again
+from support.broker.protocol_client import fresh
+from support.broker.stored_batches import (
     CODECS,
     check_written_once,
     codecs,
-    held,
     is_idempotent,
     is_transactional,
     messages,
+    stored_batches,
     values,
 )
 from support.free_ports import free_port
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 BACKOFF = {"retry_backoff_ms": 50}
 
 
 def run(test: Awaitable[None]) -> None:
     async def in_time() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await test
 
     asyncio.run(in_time())
@@ -92,7 +92,7 @@ async def create(address: str, topic: str, partitions: int = 1) -> None:
 
 
 async def read_to(consumer: AIOKafkaConsumer, place: TopicPartition, end: int) -> list[bytes | None]:
-    """From where it stands to before `end`, or, what is the end for `read_committed`, the last stable offset."""
+    """Reads from the current position up to `end`, exclusive; with `read_committed`, up to the last stable offset."""
     found: list[bytes | None] = []
     while await consumer.position(place) < end:
         for records in (await consumer.getmany(place, timeout_ms=100)).values():
@@ -122,7 +122,7 @@ def test_every_codec_is_written_and_read(keeping_broker_address: str, codec: str
         assert [(each.partition, each.offset) for each in told] == [(number % 2, number // 2) for number in range(2000)]
         async with consuming(keeping_broker_address) as consumer:
             for partition in range(2):
-                batches = held(keeping_broker_address, topic, partition)
+                batches = stored_batches(keeping_broker_address, topic, partition)
                 assert codecs(batches) == {codec}
                 assert is_idempotent(batches) is is_idempotent_one
                 assert messages(batches) == sent[partition::2]
@@ -168,14 +168,14 @@ def test_a_consumer_seeks(keeping_broker_address: str) -> None:
             found = await consumer.offsets_for_times({place: 1_700_000_000_042})
             assert (found[place].offset, found[place].timestamp) == (42, 1_700_000_000_042)
             assert await consumer.offsets_for_times({place: 1_700_000_000_100}) == {place: None}
-            # Behind the end: the broker says so, and the client begins where it is told to.
+            # Beyond the end: the broker responds with an error, and the client uses its reset policy.
             consumer.seek(place, 5000)
             assert (await consumer.getone()).offset == 0
 
     run(test())
 
 
-def test_transactions_are_read_when_they_are_committed(broker_address: str) -> None:
+def test_transactions_are_visible_after_commit(broker_address: str) -> None:
     async def test() -> None:
         topic, group = fresh("txn"), fresh("g")
         place = TopicPartition(topic, 0)
@@ -199,7 +199,7 @@ def test_transactions_are_read_when_they_are_committed(broker_address: str) -> N
                     await producer.commit_transaction()
                 assert await member.committed(place) == (number - 1 if number % 3 == 1 else number)
             expected = [b"%d-%d" % (number, part) for number in (0, 2, 3, 5) for part in range(5)]
-            # Six times five records and a marker.
+            # Six times five records and a marker each.
             assert await read_to(committed, place, 36) == expected
             assert len(await read_to(uncommitted, place, 36)) == 30
             await producer.begin_transaction()
@@ -209,7 +209,7 @@ def test_transactions_are_read_when_they_are_committed(broker_address: str) -> N
             assert await committed.getmany(place, timeout_ms=500) == {}
             await producer.commit_transaction()
             assert (await committed.getone()).value == b"open"
-        batches = held(broker_address, topic)
+        batches = stored_batches(broker_address, topic)
         assert is_transactional(batches) and codecs(batches) == {"zstd"}
 
     run(test())
@@ -235,10 +235,10 @@ def test_the_second_producer_of_an_id_fences_the_first(broker_address: str) -> N
 
 
 class Member:
-    """Of the group "g": reads, commits what it has read, and goes on whatever becomes of its broker.
+    """A member of a group: reads, commits, and continues after a restart of the broker.
 
-    `seen` and `committed` are of all members: an offset is read only when those before it have been, and not again once
-    a commit behind it was acknowledged.
+    `seen` and `committed` are shared by all members: an offset is read only after all earlier ones, and not again after
+    a later commit was acknowledged.
     """
 
     def __init__(self, address: str, topic: str, group: str, seen: list[list[int]], committed: list[int]) -> None:
@@ -283,9 +283,9 @@ class Member:
             if uncommitted:
                 await consumer.commit(uncommitted)
         except (CommitFailedError, IllegalStateError):
-            uncommitted.clear()  # another member has the partitions now, and reads on from what was committed
+            uncommitted.clear()  # another member has the partitions now, and continues from the committed offsets
         except KafkaError:
-            return  # the broker is away
+            return  # the broker is down
         for place, offset in uncommitted.items():
             self._committed[place.partition] = max(self._committed[place.partition], offset)
         uncommitted.clear()
@@ -358,7 +358,7 @@ def test_topics_and_groups_are_administered(broker_address: str) -> None:
             host, port = broker_address.split(":")
             assert [(each["host"], each["port"]) for each in cluster["brokers"]] == [(host, int(port))]
             assert cluster["controller_id"] == cluster["brokers"][0]["node_id"]
-            # It knows no other way than to set all that a topic is to have.
+            # The client can only replace the complete configuration of a topic.
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "60000"})])
             (configs,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {})])
             rows = {
@@ -379,7 +379,7 @@ def test_topics_and_groups_are_administered(broker_address: str) -> None:
 
 
 @pytest.mark.fault
-def test_an_idempotent_producer_goes_on_through_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
+def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
     port, settings = free_port(), {"segment_bytes_max": "1100000"}
     address = f"127.0.0.1:{port}"
     service = serve(start_service, tmp_path, port, **settings)
@@ -408,7 +408,7 @@ def test_an_idempotent_producer_goes_on_through_kills_and_stops(tmp_path: Path, 
 
         async with producing(address, enable_idempotence=True, linger_ms=2) as producer:
             writing = asyncio.create_task(write(producer))
-            for turn, end in enumerate(ends(2)):
+            for turn, end in enumerate(shutdowns(2)):
                 enough = len(acknowledged) + 500 + turn % 17
                 await until(lambda: writing.done() or len(acknowledged) >= enough)  # noqa: B023
                 assert not writing.done()
@@ -426,7 +426,7 @@ def test_an_idempotent_producer_goes_on_through_kills_and_stops(tmp_path: Path, 
 
 
 @pytest.mark.fault
-def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
+def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
     port = free_port()
     address = f"127.0.0.1:{port}"
     service = serve(start_service, tmp_path, port)
@@ -439,12 +439,12 @@ def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: 
         sent = 0
         members = [Member(address, "t", "g", seen, committed) for _ in range(2)]
         async with producing(address, enable_idempotence=True) as producer:
-            for end in ends(2):
+            for end in shutdowns(2):
                 for _ in range(2000):
                     await producer.send("t", b"%d" % sent, partition=sent % 4)
                     sent += 1
                 await producer.flush()
-                # In the middle: some of it has been read and committed.
+                # Part of the messages has been read and committed.
                 await until(lambda: sum(committed) > sent - 1500)  # noqa: B023
                 service = await asyncio.to_thread(start_again, service, end, start_service, tmp_path, port)
             await until(lambda: sum(committed) == sent)
@@ -457,6 +457,6 @@ def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: 
                 assert await consumer.committed(TopicPartition("t", partition)) == sent / 4
 
     run(test())
-    assert [list(values(held(address, "t", partition)).values()) for partition in range(4)] == [
+    assert [list(values(stored_batches(address, "t", partition)).values()) for partition in range(4)] == [
         [b"%d" % number for number in each] for each in seen
     ]

@@ -43,7 +43,7 @@ def report(
 
 
 def follow(settings: Settings, topic: str, **changes: Any) -> None:
-    """What the loader's follower does: rows of the broker and the loader tier, made from the producer's."""
+    """Stands for the loader's audit applier: derives the rows of broker and loader from the producer's."""
     with AuditStore(settings.data_dir / "audit.db") as store:
         (counted,) = [row for row in store.rows(topic) if row.tier is Tier.PRODUCER]
         for tier, outcome in ((Tier.BROKER, AuditOutcome.STORED), (Tier.LOADER, AuditOutcome.WRITTEN)):
@@ -77,7 +77,7 @@ def test_a_topic_goes_from_pending_to_complete(settings: Settings, capsys: pytes
     assert out.splitlines()[2].split()[:6] == ["whole", "complete", "5", "5", "5", "5"]
 
 
-def test_a_loss_is_told_with_its_window(
+def test_report_names_window_of_lost_messages(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
@@ -121,7 +121,7 @@ def test_silent_producers_are_no_loss(settings: Settings, capsys: pytest.Capture
     assert (code, topic["verdict"], "sent" in topic["counts"]) == (0, "complete", False)
 
 
-def test_a_topic_that_nobody_loads_cannot_be_judged(
+def test_topic_without_loads_has_no_verdict(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
@@ -129,7 +129,7 @@ def test_a_topic_that_nobody_loads_cannot_be_judged(
     assert report(settings, capsys, "--topic", "unloaded")[0] == 2
 
 
-def test_a_finding_is_accepted_with_a_reason_and_taken_back(
+def test_finding_can_be_accepted_with_reason_and_revoked(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
@@ -155,7 +155,7 @@ def test_a_finding_is_accepted_with_a_reason_and_taken_back(
     assert (code, "2013-01-01" in out) == (0, True)
 
 
-def test_a_producer_beside_that_does_not_count_is_told_with_how_much_it_sent(
+def test_report_shows_messages_of_producer_without_counts(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
@@ -170,7 +170,7 @@ def test_a_producer_beside_that_does_not_count_is_told_with_how_much_it_sent(
     assert (code, out.splitlines()[2].split()[1]) == (1, "extra")
 
 
-def test_a_period_is_a_part_of_the_report(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_period_limits_the_report(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     produce(settings, "in-2013")
     report(settings, capsys)
     follow(settings, "in-2013")
@@ -182,7 +182,7 @@ def test_a_period_is_a_part_of_the_report(settings: Settings, capsys: pytest.Cap
     assert "'soon'" in capsys.readouterr().err
 
 
-def test_bad_audit_messages_are_counted_and_passed_over(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_audit_messages_are_counted_and_skipped(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     produce(settings, "beside")
     raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     raw.produce(settings.audit.topic, b"not a row")
@@ -194,21 +194,21 @@ def test_bad_audit_messages_are_counted_and_passed_over(settings: Settings, caps
     assert (code, err) == (0, "")
 
 
-def test_what_cannot_be_told_is_one_line(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_report_gives_one_line_error(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = report(settings, capsys, "--topic", "never-seen")
     assert (code, err.count("\n")) == (2, 1)
     assert "'never-seen'" in err
 
 
 @pytest.mark.parametrize("down", ["brokers", "registry"])
-def test_with_a_service_down_it_reports_what_it_has_and_says_that_this_is_not_fresh(
+def test_report_is_marked_stale_if_a_service_is_down(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, down: str
 ) -> None:
     topic = f"kept-without-{down}"
     produce(settings, topic)
     report(settings, capsys)
     follow(settings, topic)
-    produce(settings, topic)  # so that there is something to read
+    produce(settings, topic)  # the report needs stored rows
     monkeypatch.setattr("headrace.audit.ingest.BOOTSTRAP_TIMEOUT_S", 0.5)
     nowhere = (
         dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))

@@ -1,7 +1,7 @@
-"""What Kafka's protocol leaves to the broker, asked in its own words of the bundled one and of an Apache Kafka.
+"""Behaviour that Kafka's protocol leaves to the broker, compared between the bundled broker and Apache Kafka.
 
-Each row of the table is a question with Apache Kafka's answer. Where the bundled broker answers otherwise the row says
-so, and `docs/broker.md` says why, in a table that has these rows and no other.
+Each row of the table is a request with Apache Kafka's response. Where the bundled broker differs, the row has its
+response, and `docs/broker.md` gives the reason in a table with exactly these rows.
 """
 
 from __future__ import annotations
@@ -48,252 +48,254 @@ from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.protocol.error_codes import ErrorCode as Code
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest
 from support.broker.broker_samples import batch, keyed_batch, with_attributes
-from support.broker.broker_talk import PATIENCE_S, Talk, code_of, fresh, now_ms, until
+from support.broker.protocol_client import TIMEOUT_S, ProtocolClient, code_of, fresh, now_ms, until
 from support.checkout import ROOT
 
 SAME: Final = object()
 HOUR_MS = 3_600_000
-Ask = Callable[[Talk], Any]
+Ask = Callable[[ProtocolClient], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`kafka` is what an Apache Kafka tells, `here` the bundled broker where that is something else."""
+    """A row: `kafka` is the response of Apache Kafka, `here` that of the bundled broker if it differs."""
 
     what: str
-    ask: Ask
+    request_once: Ask
     kafka: object
     here: object = SAME
 
 
 def sample(*values: bytes, **more: Any) -> bytes:
-    """A batch of records of today."""
+    """Returns a batch of records with current timestamps."""
     return batch(*(values or (b"v",)), timestamp_ms=now_ms(), **more)
 
 
 # Topics
 
 
-def create_twice_in_one(talk: Talk) -> object:
+def create_twice_in_one(talk: ProtocolClient) -> object:
     topic = {"name": fresh("twice"), "num_partitions": 1, "replication_factor": 1}
-    told = talk.ask(CreateTopicsRequest, 7, topics=[topic, topic], timeout_ms=10_000)
-    return {code_of(one.error_code) for one in told.topics}
+    response = talk.request_once(CreateTopicsRequest, 7, topics=[topic, topic], timeout_ms=10_000)
+    return {code_of(one.error_code) for one in response.topics}
 
 
-def create_existing(talk: Talk) -> object:
+def create_existing(talk: ProtocolClient) -> object:
     return talk.create(talk.topic())
 
 
-def create_beside_one_of_dots(talk: Talk) -> object:
+def create_beside_one_of_dots(talk: ProtocolClient) -> object:
     name = fresh("dots")
     assert talk.create(f"{name}.a") == 0
     return talk.create(f"{name}_a")
 
 
-def message_of_success(talk: Talk) -> object:
+def message_of_success(talk: ProtocolClient) -> object:
     topic = {"name": fresh("new"), "num_partitions": 1, "replication_factor": 1}
-    return talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_message
+    return talk.request_once(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_message
 
 
-def only_validate(talk: Talk) -> object:
+def only_validate(talk: ProtocolClient) -> object:
     name = fresh("dry")
     topic = {"name": name, "num_partitions": 2, "replication_factor": 1}
-    told = talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000, validate_only=True)
-    return code_of(told.topics[0].error_code), told.topics[0].num_partitions, talk.described(name)[0]
+    response = talk.request_once(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000, validate_only=True)
+    return code_of(response.topics[0].error_code), response.topics[0].num_partitions, talk.describe(name)[0]
 
 
-def create_with_defaults(talk: Talk) -> object:
+def create_with_defaults(talk: ProtocolClient) -> object:
     topic = {"name": fresh("defaults"), "num_partitions": -1, "replication_factor": -1}
-    (told,) = talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics
-    return code_of(told.error_code), told.num_partitions, told.replication_factor
+    (response,) = talk.request_once(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics
+    return code_of(response.error_code), response.num_partitions, response.replication_factor
 
 
-def assign_beside_counts(talk: Talk) -> object:
+def assign_beside_counts(talk: ProtocolClient) -> object:
     places = [{"partition_index": 0, "broker_ids": [1]}]
     topic = {"name": fresh("assigned"), "num_partitions": 1, "replication_factor": 1, "assignments": places}
-    return code_of(talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_code)
+    return code_of(talk.request_once(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_code)
 
 
-def grow(talk: Talk, name: str, count: int) -> object:
+def grow(talk: ProtocolClient, name: str, count: int) -> object:
     wanted = [{"name": name, "count": count, "assignments": None}]
-    told = talk.ask(CreatePartitionsRequest, 3, topics=wanted, timeout_ms=10_000, validate_only=False)
-    return code_of(told.results[0].error_code)
+    response = talk.request_once(CreatePartitionsRequest, 3, topics=wanted, timeout_ms=10_000, validate_only=False)
+    return code_of(response.results[0].error_code)
 
 
-def deleted_topic(talk: Talk) -> object:
+def deleted_topic(talk: ProtocolClient) -> object:
     name = talk.topic()
     code = talk.delete(name)
-    until(lambda: talk.described(name)[0], lambda told: told == Code.UNKNOWN_TOPIC_OR_PARTITION)
-    return code, talk.produce(name, sample())[0], talk.fetched(name).error_code
+    until(lambda: talk.describe(name)[0], lambda response: response == Code.UNKNOWN_TOPIC_OR_PARTITION)
+    return code, talk.produce(name, sample())[0], talk.fetch(name).error_code
 
 
-def internal_topics(talk: Talk) -> object:
-    talk.member(fresh("g"))
-    talk.identity(fresh("id"))
-    found = talk.ask(MetadataRequest, 9, topics=None).topics
+def internal_topics(talk: ProtocolClient) -> object:
+    talk.join_alone(fresh("g"))
+    talk.init_producer_id(fresh("id"))
+    found = talk.request_once(MetadataRequest, 9, topics=None).topics
     return sorted((one.name, one.is_internal) for one in found if one.name.startswith("__"))
 
 
-def altered(talk: Talk, *changes: tuple[str, int, str | None], name: str = "", kind: int = 2) -> object:
+def altered(talk: ProtocolClient, *changes: tuple[str, int, str | None], name: str = "", kind: int = 2) -> object:
     configs = [{"name": key, "config_operation": how, "value": value} for key, how, value in changes]
     resource = {"resource_type": kind, "resource_name": name or talk.topic(), "configs": configs}
-    told = talk.ask(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=False)
-    return code_of(told.responses[0].error_code)
+    response = talk.request_once(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=False)
+    return code_of(response.responses[0].error_code)
 
 
-def replaced_configs(talk: Talk) -> object:
-    """AlterConfigs takes away what it does not name."""
+def replaced_configs(talk: ProtocolClient) -> object:
+    """AlterConfigs removes the configurations that the request omits."""
     name = talk.topic(retention_ms="60000", segment_ms="70000")
     resource = {"resource_type": 2, "resource_name": name, "configs": [{"name": "segment.ms", "value": "80000"}]}
-    talk.ask(AlterConfigsRequest, 2, resources=[resource], validate_only=False)
-    return until(lambda: own_configs(talk, name), lambda told: told != {"retention.ms": "60000", "segment.ms": "70000"})
+    talk.request_once(AlterConfigsRequest, 2, resources=[resource], validate_only=False)
+    return until(
+        lambda: own_configs(talk, name), lambda response: response != {"retention.ms": "60000", "segment.ms": "70000"}
+    )
 
 
-def altered_twice(talk: Talk) -> object:
+def altered_twice(talk: ProtocolClient) -> object:
     name = talk.topic()
     change = {"name": "segment.ms", "config_operation": 0, "value": "80000"}
     twice = [{"resource_type": 2, "resource_name": name, "configs": [change]}] * 2
-    told = talk.ask(IncrementalAlterConfigsRequest, 1, resources=twice, validate_only=False)
-    return [code_of(one.error_code) for one in told.responses], own_configs(talk, name)
+    response = talk.request_once(IncrementalAlterConfigsRequest, 1, resources=twice, validate_only=False)
+    return [code_of(one.error_code) for one in response.responses], own_configs(talk, name)
 
 
-def deleted_group_twice(talk: Talk) -> object:
+def deleted_group_twice(talk: ProtocolClient) -> object:
     group, name = fresh("g"), talk.topic()
     talk.commit(group, name)
-    told = talk.ask(DeleteGroupsRequest, 2, groups_names=[group, group])
-    return [code_of(one.error_code) for one in told.results]
+    response = talk.request_once(DeleteGroupsRequest, 2, groups_names=[group, group])
+    return [code_of(one.error_code) for one in response.results]
 
 
-def sizes_of_a_topic_named_twice(talk: Talk) -> object:
+def sizes_of_a_topic_named_twice(talk: ProtocolClient) -> object:
     name = talk.topic(3)
     topics = [{"topic": name, "partitions": [index]} for index in (2, 0)]
-    (directory,) = talk.ask(DescribeLogDirsRequest, 4, topics=topics).results
+    (directory,) = talk.request_once(DescribeLogDirsRequest, 4, topics=topics).results
     return [(topic.name == name, sorted(one.partition_index for one in topic.partitions)) for topic in directory.topics]
 
 
-def own_configs(talk: Talk, name: str) -> dict[str, str]:
-    (told,) = describe(talk, name)
-    return {one.name: one.value for one in told.configs if one.config_source == 1}
+def own_configs(talk: ProtocolClient, name: str) -> dict[str, str]:
+    (response,) = describe(talk, name)
+    return {one.name: one.value for one in response.configs if one.config_source == 1}
 
 
-def describe(talk: Talk, name: str, kind: int = 2, keys: list[str] | None = None) -> Any:
+def describe(talk: ProtocolClient, name: str, kind: int = 2, keys: list[str] | None = None) -> Any:
     wanted = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
-    return talk.ask(DescribeConfigsRequest, 4, resources=wanted, include_synonyms=False).results
+    return talk.request_once(DescribeConfigsRequest, 4, resources=wanted, include_synonyms=False).results
 
 
-def appended_to_list(talk: Talk) -> object:
+def appended_to_list(talk: ProtocolClient) -> object:
     name = talk.topic()
     altered(talk, ("cleanup.policy", 2, "compact"), name=name)
     return until(lambda: own_configs(talk, name), bool)
 
 
-def defaults_of(talk: Talk) -> object:
-    (told,) = describe(talk, talk.topic())
+def defaults_of(talk: ProtocolClient) -> object:
+    (response,) = describe(talk, talk.topic())
     names = ("retention.ms", "retention.bytes", "segment.ms", "segment.bytes", "cleanup.policy", "max.message.bytes")
     more = ("delete.retention.ms", "min.cleanable.dirty.ratio", "message.timestamp.type", "compression.type")
-    found = {one.name: one.value for one in told.configs}
+    found = {one.name: one.value for one in response.configs}
     return {name: found[name] for name in (*names, *more)}
 
 
 # Records
 
 
-def bad_crc(talk: Talk) -> object:
+def bad_crc(talk: ProtocolClient) -> object:
     damaged = bytearray(sample(b"value"))
     damaged[-1] ^= 1
     return talk.produce(talk.topic(), bytes(damaged))
 
 
-def wrong_count(talk: Talk) -> object:
-    """The header says two records, there is one."""
+def wrong_count(talk: ProtocolClient) -> object:
+    """The header counts two records, the batch has one."""
     raw = bytearray(sample())
     struct.pack_into(">i", raw, 57, 2)
     struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
     return talk.produce(talk.topic(), bytes(raw))[0]
 
 
-def two_batches(talk: Talk) -> object:
+def two_batches(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(), sample() + sample())[0]
 
 
-def old_magic(talk: Talk) -> object:
+def old_magic(talk: ProtocolClient) -> object:
     raw = bytearray(sample())
     raw[16] = 1
     return talk.produce(talk.topic(), bytes(raw))[0]
 
 
-def control_batch(talk: Talk) -> object:
+def control_batch(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(), with_attributes(sample(), 0x20))[0]
 
 
-def transactional_without_id(talk: Talk) -> object:
-    _, user = talk.identity()
+def transactional_without_id(talk: ProtocolClient) -> object:
+    _, user = talk.init_producer_id()
     records = sample(producer_id=user.producer_id, epoch=0, sequence=0, is_transactional=True)
     return talk.produce(talk.topic(), records)[0]
 
 
-def unknown_codec(talk: Talk) -> object:
+def unknown_codec(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(), with_attributes(sample(), 7))[0]
 
 
-def without_keys(talk: Talk) -> object:
+def without_keys(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(cleanup_policy="compact"), sample())[0]
 
 
-def with_keys(talk: Talk) -> object:
+def with_keys(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(cleanup_policy="compact"), keyed_batch((b"k", b"v"), timestamp_ms=now_ms()))[0]
 
 
-def far_ahead(talk: Talk) -> object:
+def far_ahead(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(), batch(b"v", timestamp_ms=now_ms() + 2 * HOUR_MS))[0]
 
 
-def offsets_run_on(talk: Talk) -> object:
+def offsets_run_on(talk: ProtocolClient) -> object:
     name = talk.topic()
-    told = [talk.produce(name, sample(*[b"v"] * count)) for count in (3, 1, 2)]
-    return [offset for _, offset in told], talk.batches(name), talk.batches(name, 4), talk.batches(name, 6)
+    response = [talk.produce(name, sample(*[b"v"] * count)) for count in (3, 1, 2)]
+    return [offset for _, offset in response], talk.batches(name), talk.batches(name, 4), talk.batches(name, 6)
 
 
-def fetch_ends(talk: Talk) -> object:
+def fetch_ends(talk: ProtocolClient) -> object:
     name = talk.topic()
     talk.produce(name, sample(b"1", b"2"))
     trimmed(talk, name, 1)
-    found = [talk.fetched(name, offset) for offset in (0, 1, 2, 3)]
+    found = [talk.fetch(name, offset) for offset in (0, 1, 2, 3)]
     return [(code_of(one.error_code), one.high_watermark, one.log_start_offset) for one in found]
 
 
-def whole_first_batch(talk: Talk) -> object:
+def whole_first_batch(talk: ProtocolClient) -> object:
     name = talk.topic()
     raw = sample(b"x" * 5000)
     talk.produce(name, raw)
-    return len(talk.fetched(name, partition_max_bytes=1).records) == len(raw)
+    return len(talk.fetch(name, partition_max_bytes=1).records) == len(raw)
 
 
-def leader_epochs(talk: Talk) -> object:
+def leader_epochs(talk: ProtocolClient) -> object:
     name = talk.topic()
-    epoch = talk.ask(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
-    # An Apache Kafka's begin with 0 for each topic.
+    epoch = talk.request_once(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
+    # Apache Kafka's epochs begin with 0 for each topic.
     return [
-        code_of(talk.fetched(name, current_leader_epoch=each).error_code) for each in (epoch, epoch + 1)
+        code_of(talk.fetch(name, current_leader_epoch=each).error_code) for each in (epoch, epoch + 1)
     ], talk.offset(name, -1, epoch=epoch + 1)
 
 
-def trimmed(talk: Talk, name: str, offset: int, partition: int = 0) -> object:
+def trimmed(talk: ProtocolClient, name: str, offset: int, partition: int = 0) -> object:
     wanted = [{"name": name, "partitions": [{"partition_index": partition, "offset": offset}]}]
-    (one,) = talk.ask(DeleteRecordsRequest, 2, topics=wanted, timeout_ms=10_000).topics[0].partitions
+    (one,) = talk.request_once(DeleteRecordsRequest, 2, topics=wanted, timeout_ms=10_000).topics[0].partitions
     return code_of(one.error_code), one.low_watermark
 
 
 def trim(*offsets: int) -> Ask:
-    def ask(talk: Talk) -> object:
+    def request_once(talk: ProtocolClient) -> object:
         name = talk.topic()
         talk.produce(name, sample(b"1", b"2", b"3"))
         return [trimmed(talk, name, offset) for offset in offsets]
 
-    return ask
+    return request_once
 
 
-def by_time(talk: Talk) -> object:
+def by_time(talk: ProtocolClient) -> object:
     name, begin = talk.topic(), now_ms() - 10_000
     for offset in (0, 3):
         talk.produce(name, batch(b"1", b"2", b"3", timestamp_ms=begin + offset * 1000))
@@ -301,38 +303,40 @@ def by_time(talk: Talk) -> object:
     return [talk.offset(name, each) for each in wanted]
 
 
-def offsets_of_one_twice(talk: Talk) -> object:
+def offsets_of_one_twice(talk: ProtocolClient) -> object:
     name = talk.topic(2)
     partitions = [
         {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
         for index, timestamp in ((0, -1), (1, -1), (0, -2))
     ]
     topics = [{"name": name, "partitions": partitions}]
-    told = talk.ask(ListOffsetsRequest, 7, replica_id=-1, isolation_level=0, topics=topics)
-    found = [one for topic in told.topics for one in topic.partitions]
+    response = talk.request_once(ListOffsetsRequest, 7, replica_id=-1, isolation_level=0, topics=topics)
+    found = [one for topic in response.topics for one in topic.partitions]
     return sorted((one.partition_index, code_of(one.error_code), one.offset) for one in found)
 
 
-def times_of_nothing(talk: Talk) -> object:
+def times_of_nothing(talk: ProtocolClient) -> object:
     name = talk.topic()
     return [talk.offset(name, each) for each in (0, -1, -2, -3)]
 
 
-def epoch_ends(talk: Talk) -> object:
+def epoch_ends(talk: ProtocolClient) -> object:
     name = talk.topic()
     talk.produce(name, sample(b"1", b"2"))
-    epoch = talk.ask(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
+    epoch = talk.request_once(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
     found = []
     for asked in (epoch, epoch + 5):
         place = {"partition": 0, "current_leader_epoch": epoch, "leader_epoch": asked}
-        told = talk.ask(OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=[{"topic": name, "partitions": [place]}])
-        (one,) = told.topics[0].partitions
+        response = talk.request_once(
+            OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=[{"topic": name, "partitions": [place]}]
+        )
+        (one,) = response.topics[0].partitions
         found.append((code_of(one.error_code), one.leader_epoch == epoch, one.end_offset))
     return found
 
 
-def fetch_session(talk: Talk, session_id: int, epoch: int) -> object:
-    told = talk.ask(
+def fetch_session(talk: ProtocolClient, session_id: int, epoch: int) -> object:
+    response = talk.request_once(
         FetchRequest,
         11,
         replica_id=-1,
@@ -346,64 +350,68 @@ def fetch_session(talk: Talk, session_id: int, epoch: int) -> object:
         forgotten_topics_data=[],
         rack_id="",
     )
-    return code_of(told.error_code)
+    return code_of(response.error_code)
 
 
 # Idempotent producers
 
 
-def repeated(talk: Talk) -> object:
-    name, (_, user) = talk.topic(), talk.identity()
-    told = [talk.sent(name, user, sequence) for sequence in range(7)]
-    assert [offset for _, offset in told] == list(range(7))
-    return [talk.sent(name, user, sequence)[0] for sequence in (6, 2, 1)], talk.sent(name, user, 6)[1]
+def repeated(talk: ProtocolClient) -> object:
+    name, (_, user) = talk.topic(), talk.init_producer_id()
+    response = [talk.produce_as(name, user, sequence) for sequence in range(7)]
+    assert [offset for _, offset in response] == list(range(7))
+    return [talk.produce_as(name, user, sequence)[0] for sequence in (6, 2, 1)], talk.produce_as(name, user, 6)[1]
 
 
-def with_a_gap(talk: Talk) -> object:
-    name, (_, user) = talk.topic(), talk.identity()
-    return [talk.sent(name, user, sequence)[0] for sequence in (0, 2, 1)]
+def with_a_gap(talk: ProtocolClient) -> object:
+    name, (_, user) = talk.topic(), talk.init_producer_id()
+    return [talk.produce_as(name, user, sequence)[0] for sequence in (0, 2, 1)]
 
 
-def beginning_in_the_middle(talk: Talk) -> object:
-    _, user = talk.identity()
-    return talk.sent(talk.topic(), user, 5)[0]
+def beginning_in_the_middle(talk: ProtocolClient) -> object:
+    _, user = talk.init_producer_id()
+    return talk.produce_as(talk.topic(), user, 5)[0]
 
 
-def epochs_of_a_producer(talk: Talk) -> object:
-    name, (_, user) = talk.topic(), talk.identity()
+def epochs_of_a_producer(talk: ProtocolClient) -> object:
+    name, (_, user) = talk.topic(), talk.init_producer_id()
     newer = user._replace(epoch=3)
     return [
-        talk.sent(name, user, 0)[0],
-        talk.sent(name, newer, 5)[0],
-        talk.sent(name, newer, 0)[0],
-        talk.sent(name, user, 1)[0],
+        talk.produce_as(name, user, 0)[0],
+        talk.produce_as(name, newer, 5)[0],
+        talk.produce_as(name, newer, 0)[0],
+        talk.produce_as(name, user, 1)[0],
     ]
 
 
 # Groups
 
 
-def needs_a_member_id(talk: Talk) -> object:
+def needs_a_member_id(talk: ProtocolClient) -> object:
     group = fresh("g")
-    told = talk.join(group)
-    return code_of(told.error_code), bool(told.member_id), code_of(talk.join(group, told.member_id).error_code)
+    response = talk.join(group)
+    return (
+        code_of(response.error_code),
+        bool(response.member_id),
+        code_of(talk.join(group, response.member_id).error_code),
+    )
 
 
-def second_protocol(talk: Talk) -> object:
+def second_protocol(talk: ProtocolClient) -> object:
     group = fresh("g")
-    talk.member(group)
+    talk.join_alone(group)
     return code_of(talk.join(group, protocols=["other"], version=3).error_code)
 
 
-def second_kind(talk: Talk) -> object:
+def second_kind(talk: ProtocolClient) -> object:
     group = fresh("g")
-    talk.member(group)
+    talk.join_alone(group)
     return code_of(talk.join(group, kind="connect", version=3).error_code)
 
 
-def generations(talk: Talk) -> object:
+def generations(talk: ProtocolClient) -> object:
     group = fresh("g")
-    member_id, generation = talk.member(group)
+    member_id, generation = talk.join_alone(group)
     name = talk.topic()
     return {
         "heartbeat": [heartbeat(talk, group, member_id, generation + more) for more in (0, 1)],
@@ -411,19 +419,19 @@ def generations(talk: Talk) -> object:
         "commit": [talk.commit(group, name, member_id=member_id, generation=generation + more) for more in (0, 1)],
         "stranger": [heartbeat(talk, group, "nobody", generation), talk.sync(group, "nobody", generation)],
         "commit of a stranger": talk.commit(group, name, member_id="nobody", generation=generation),
-        "commit of no member": talk.commit(group, name),
+        "commit without a member": talk.commit(group, name),
         "leave": [talk.leave(group, "nobody"), talk.leave(group, member_id)],
     }
 
 
-def heartbeat(talk: Talk, group: str, member_id: str, generation: int) -> object:
-    told = talk.ask(
+def heartbeat(talk: ProtocolClient, group: str, member_id: str, generation: int) -> object:
+    response = talk.request_once(
         HeartbeatRequest, 4, group_id=group, generation_id=generation, member_id=member_id, group_instance_id=None
     )
-    return code_of(told.error_code)
+    return code_of(response.error_code)
 
 
-def unknown_group(talk: Talk) -> object:
+def unknown_group(talk: ProtocolClient) -> object:
     group, name = fresh("g"), talk.topic()
     return {
         "heartbeat": heartbeat(talk, group, "m", 1),
@@ -437,29 +445,29 @@ def unknown_group(talk: Talk) -> object:
     }
 
 
-def groups(talk: Talk, group: str) -> Any:
-    return talk.ask(DescribeGroupsRequest, 5, groups=[group]).groups
+def groups(talk: ProtocolClient, group: str) -> Any:
+    return talk.request_once(DescribeGroupsRequest, 5, groups=[group]).groups
 
 
-def delete_group(talk: Talk, group: str) -> object:
-    return code_of(talk.ask(DeleteGroupsRequest, 2, groups_names=[group]).results[0].error_code)
+def delete_group(talk: ProtocolClient, group: str) -> object:
+    return code_of(talk.request_once(DeleteGroupsRequest, 2, groups_names=[group]).results[0].error_code)
 
 
-def group_with_members(talk: Talk) -> object:
+def group_with_members(talk: ProtocolClient) -> object:
     group = fresh("g")
-    member_id, _ = talk.member(group)
+    member_id, _ = talk.join_alone(group)
     before = delete_group(talk, group), [one.group_state for one in groups(talk, group)]
     talk.leave(group, member_id)
     return before, [one.group_state for one in groups(talk, group)], delete_group(talk, group)
 
 
-def static_member(talk: Talk) -> object:
-    """One that comes again under its name takes the other's place, which is told so."""
+def static_member(talk: ProtocolClient) -> object:
+    """A static member that rejoins under its instance id fences the previous member."""
     group = fresh("g")
     first = talk.join(group, instance_id="i-1")
     assert talk.sync(group, first.member_id, first.generation_id, leads=True) == 0
     second = talk.join(group, instance_id="i-1")
-    told = talk.ask(
+    response = talk.request_once(
         HeartbeatRequest,
         4,
         group_id=group,
@@ -467,10 +475,10 @@ def static_member(talk: Talk) -> object:
         member_id=first.member_id,
         group_instance_id="i-1",
     )
-    return code_of(second.error_code), second.generation_id - first.generation_id, code_of(told.error_code)
+    return code_of(second.error_code), second.generation_id - first.generation_id, code_of(response.error_code)
 
 
-def offsets(talk: Talk) -> object:
+def offsets(talk: ProtocolClient) -> object:
     group, name = fresh("g"), talk.topic()
     return [
         talk.committed(group, name),
@@ -483,173 +491,178 @@ def offsets(talk: Talk) -> object:
     ]
 
 
-def listed_group(talk: Talk) -> object:
+def listed_group(talk: ProtocolClient) -> object:
     group = fresh("g")
-    talk.member(group)
-    found = talk.ask(ListGroupsRequest, 4, states_filter=["Stable"]).groups
-    none = talk.ask(ListGroupsRequest, 4, states_filter=["Dead"]).groups
+    talk.join_alone(group)
+    found = talk.request_once(ListGroupsRequest, 4, states_filter=["Stable"]).groups
+    none = talk.request_once(ListGroupsRequest, 4, states_filter=["Dead"]).groups
     return [(one.protocol_type, one.group_state) for one in found if one.group_id == group], list(none)
 
 
 def coordinator(kind: int) -> Ask:
-    def ask(talk: Talk) -> object:
-        told = talk.ask(FindCoordinatorRequest, 2, key=fresh("key"), key_type=kind)
-        return code_of(told.error_code)
+    def request_once(talk: ProtocolClient) -> object:
+        response = talk.request_once(FindCoordinatorRequest, 2, key=fresh("key"), key_type=kind)
+        return code_of(response.error_code)
 
-    return ask
+    return request_once
 
 
 # Transactions
 
 
 class Transaction:
-    """A new id, its producer, and a topic that is in its transaction."""
+    """A new transactional id with its producer, and a topic added to its transaction."""
 
-    def __init__(self, talk: Talk, timeout_ms: int = 60_000) -> None:
+    def __init__(self, talk: ProtocolClient, timeout_ms: int = 60_000) -> None:
         self.talk, self.name, self.topic = talk, fresh("id"), talk.topic()
-        code, self.user = talk.identity(self.name, timeout_ms)
-        assert code == 0 and talk.add(self.name, self.user, self.topic) == [0]
+        code, self.user = talk.init_producer_id(self.name, timeout_ms)
+        assert code == 0 and talk.add_partitions(self.name, self.user, self.topic) == [0]
 
     def send(self, sequence: int = 0) -> object:
-        return self.talk.sent(self.topic, self.user, sequence, transactional_id=self.name)[0]
+        return self.talk.produce_as(self.topic, self.user, sequence, transactional_id=self.name)[0]
 
-    def end(self, *, commit: bool) -> Code | int:
-        return self.talk.end(self.name, self.user, commit=commit)
+    def end_transaction(self, *, commit: bool) -> Code | int:
+        return self.talk.end_transaction(self.name, self.user, commit=commit)
 
 
-def what_readers_see(talk: Talk) -> object:
-    """(last stable offset, high watermark, what is read committed, what is aborted) before and after an abort."""
+def what_readers_see(talk: ProtocolClient) -> object:
+    """Returns (last stable offset, high watermark, records read committed, aborted transactions) before and after an
+    abort."""
     one = Transaction(talk)
     one.send()
     before = stable(talk, one.topic)
-    one.end(commit=False)
-    until(lambda: talk.offset(one.topic, -1, committed=True), lambda told: told[1] == 2)
+    one.end_transaction(commit=False)
+    until(lambda: talk.offset(one.topic, -1, committed=True), lambda response: response[1] == 2)
     return before, stable(talk, one.topic)
 
 
-def stable(talk: Talk, name: str) -> object:
-    found = talk.fetched(name, committed=True)
+def stable(talk: ProtocolClient, name: str) -> object:
+    found = talk.fetch(name, committed=True)
     aborted = [(one.first_offset) for one in found.aborted_transactions or ()]
     return found.last_stable_offset, found.high_watermark, talk.batches(name, committed=True), aborted
 
 
 def ends(*commits: bool) -> Ask:
-    def ask(talk: Talk) -> object:
+    def request_once(talk: ProtocolClient) -> object:
         one = Transaction(talk)
         one.send()
-        return [one.end(commit=commit) for commit in commits]
+        return [one.end_transaction(commit=commit) for commit in commits]
 
-    return ask
+    return request_once
 
 
-def end_of_nothing(talk: Talk) -> object:
+def end_of_nothing(talk: ProtocolClient) -> object:
     name = fresh("id")
-    _, user = talk.identity(name)
-    return talk.end(name, user, commit=True)
+    _, user = talk.init_producer_id(name)
+    return talk.end_transaction(name, user, commit=True)
 
 
-def strangers(talk: Talk) -> object:
+def strangers(talk: ProtocolClient) -> object:
     one = Transaction(talk)
     other = ProducerIdAndEpoch(one.user.producer_id + 1000, 0)
     return {
-        "another producer adds": talk.add(one.name, other, one.topic),
-        "another producer ends": talk.end(one.name, other, commit=True),
-        "of an unknown id": talk.end(fresh("id"), one.user, commit=True),
-        "a newer epoch": talk.end(one.name, one.user._replace(epoch=one.user.epoch + 1), commit=True),
+        "another producer adds": talk.add_partitions(one.name, other, one.topic),
+        "another producer ends": talk.end_transaction(one.name, other, commit=True),
+        "of an unknown id": talk.end_transaction(fresh("id"), one.user, commit=True),
+        "a newer epoch": talk.end_transaction(one.name, one.user._replace(epoch=one.user.epoch + 1), commit=True),
     }
 
 
-def fenced(talk: Talk) -> object:
+def fenced(talk: ProtocolClient) -> object:
     one = Transaction(talk)
     one.send()
-    code, newer = talk.identity(one.name)
+    code, newer = talk.init_producer_id(one.name)
     return {
         "new": (code, newer.producer_id == one.user.producer_id, newer.epoch > one.user.epoch),
-        "add": talk.add(one.name, one.user, one.topic),
+        "add": talk.add_partitions(one.name, one.user, one.topic),
         "send": one.send(1),
-        "end": one.end(commit=True),
-        "claim": talk.identity(one.name, claimed=one.user)[0],
-        "what it had sent": len(until(lambda: talk.fetched(one.topic, committed=True).aborted_transactions, bool)),
+        "end": one.end_transaction(commit=True),
+        "claim": talk.init_producer_id(one.name, claimed=one.user)[0],
+        "aborted transactions": len(until(lambda: talk.fetch(one.topic, committed=True).aborted_transactions, bool)),
     }
 
 
-def claim_without_a_name(talk: Talk) -> object:
+def claim_without_a_name(talk: ProtocolClient) -> object:
     one = Transaction(talk)
-    code, other = talk.identity(claimed=one.user)
+    code, other = talk.init_producer_id(claimed=one.user)
     return code, other.producer_id != one.user.producer_id, other.epoch
 
 
-def partition_of_none(talk: Talk) -> object:
+def partition_of_none(talk: ProtocolClient) -> object:
     one = Transaction(talk)
-    return talk.sent(talk.topic(), one.user, 0, transactional_id=one.name)[0]
+    return talk.produce_as(talk.topic(), one.user, 0, transactional_id=one.name)[0]
 
 
-def unknown_beside_known(talk: Talk) -> object:
+def unknown_beside_known(talk: ProtocolClient) -> object:
     one = Transaction(talk)
-    return talk.add(one.name, one.user, talk.topic(), fresh("none"))
+    return talk.add_partitions(one.name, one.user, talk.topic(), fresh("none"))
 
 
-def offsets_with_it(talk: Talk) -> object:
+def offsets_with_it(talk: ProtocolClient) -> object:
     one, group = Transaction(talk), fresh("g")
     codes = [
         talk.add_offsets(one.name, one.user, group),
-        talk.commit_later(one.name, one.user, group, one.topic, 5),
+        talk.commit_in_transaction(one.name, one.user, group, one.topic, 5),
     ]
     pending = talk.committed(group, one.topic), talk.committed(group, one.topic, stable=True)
-    codes.append(one.end(commit=True))
-    return codes, pending, until(lambda: talk.committed(group, one.topic), lambda told: told[1] >= 0)
+    codes.append(one.end_transaction(commit=True))
+    return codes, pending, until(lambda: talk.committed(group, one.topic), lambda response: response[1] >= 0)
 
 
-def offsets_of_two(talk: Talk) -> object:
-    """What stands at the end, by which of them ends first."""
+def offsets_of_two(talk: ProtocolClient) -> object:
+    """Returns the committed offsets, by which of two transactions ends first."""
 
-    def ask(first: int) -> object:
+    def request_once(first: int) -> object:
         both, group = (Transaction(talk), Transaction(talk)), fresh("g")
         topic = both[0].topic
         for one, offset in zip(both, (5, 7), strict=True):
             talk.add_offsets(one.name, one.user, group)
-            talk.commit_later(one.name, one.user, group, topic, offset)
+            talk.commit_in_transaction(one.name, one.user, group, topic, offset)
         for one in (both[first], both[1 - first]):
-            one.end(commit=True)
-        until(lambda: talk.committed(group, topic, stable=True), lambda told: told[0] == 0)
+            one.end_transaction(commit=True)
+        until(lambda: talk.committed(group, topic, stable=True), lambda response: response[0] == 0)
         return talk.committed(group, topic)
 
-    return [ask(0), ask(1)]
+    return [request_once(0), request_once(1)]
 
 
-def offsets_of_another_generation(talk: Talk) -> object:
+def offsets_of_another_generation(talk: ProtocolClient) -> object:
     one, group = Transaction(talk), fresh("g")
-    member_id, generation = talk.member(group)
+    member_id, generation = talk.join_alone(group)
     talk.add_offsets(one.name, one.user, group)
     return [
-        talk.commit_later(one.name, one.user, group, one.topic, 5, member_id=member_id, generation_id=generation + more)
+        talk.commit_in_transaction(
+            one.name, one.user, group, one.topic, 5, member_id=member_id, generation_id=generation + more
+        )
         for more in (0, 1)
     ]
 
 
-def offsets_unannounced(talk: Talk) -> object:
+def offsets_unannounced(talk: ProtocolClient) -> object:
     one = Transaction(talk)
-    return talk.commit_later(one.name, one.user, fresh("g"), one.topic, 5)
+    return talk.commit_in_transaction(one.name, one.user, fresh("g"), one.topic, 5)
 
 
-def timed_out(talk: Talk) -> object:
-    """The transaction is aborted and its producer told so."""
+def timed_out(talk: ProtocolClient) -> object:
+    """The broker aborts the transaction and fences its producer."""
     one = Transaction(talk, timeout_ms=200)
     one.send()
-    until(lambda: talk.fetched(one.topic, committed=True).aborted_transactions, bool)
-    return one.end(commit=True)
+    until(lambda: talk.fetch(one.topic, committed=True).aborted_transactions, bool)
+    return one.end_transaction(commit=True)
 
 
-def transactions_described(talk: Talk) -> object:
+def transactions_described(talk: ProtocolClient) -> object:
     one = Transaction(talk)
     one.send()
-    told = talk.ask(DescribeTransactionsRequest, 0, transactional_ids=[one.name, fresh("id")])
-    listed = talk.ask(ListTransactionsRequest, 0, state_filters=["Ongoing"], producer_id_filters=[]).transaction_states
+    response = talk.request_once(DescribeTransactionsRequest, 0, transactional_ids=[one.name, fresh("id")])
+    listed = talk.request_once(
+        ListTransactionsRequest, 0, state_filters=["Ongoing"], producer_id_filters=[]
+    ).transaction_states
     places = [{"name": one.topic, "partition_indexes": [0]}]
-    (producers,) = talk.ask(DescribeProducersRequest, 0, topics=places).topics[0].partitions
+    (producers,) = talk.request_once(DescribeProducersRequest, 0, topics=places).topics[0].partitions
     (active,) = producers.active_producers
     return {
-        "described": [(code_of(each.error_code), each.transaction_state) for each in told.transaction_states],
+        "described": [(code_of(each.error_code), each.transaction_state) for each in response.transaction_states],
         "listed": one.name in {each.transactional_id for each in listed},
         "producer": (active.producer_id == one.user.producer_id, active.last_sequence, active.current_txn_start_offset),
     }
@@ -658,74 +671,85 @@ def transactions_described(talk: Talk) -> object:
 # Groups of the consumer protocol (KIP-848)
 
 
-def indexes(told: Any) -> list[int] | None:
-    if told.assignment is None:
+def indexes(response: Any) -> list[int] | None:
+    if response.assignment is None:
         return None
-    return [index for topic in told.assignment.topic_partitions for index in topic.partitions]
+    return [index for topic in response.assignment.topic_partitions for index in topic.partitions]
 
 
-def consumer_alone(talk: Talk) -> object:
+def consumer_alone(talk: ProtocolClient) -> object:
     topic, group = talk.topic(2), fresh("g")
-    member_id, epoch = talk.consumer(group, topic)
-    plain = talk.beat(group, member_id, epoch)
+    member_id, epoch = talk.join_with_partitions(group, topic)
+    plain = talk.heartbeat(group, member_id, epoch)
     whole = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": []}
-    full = talk.beat(group, member_id, epoch, **whole)
-    again = talk.enter(group, member_id, topic)
-    left = talk.beat(group, member_id, -1)
-    found = [(code_of(told.error_code), told.member_epoch - epoch, indexes(told)) for told in (plain, full, again)]
+    full = talk.heartbeat(group, member_id, epoch, **whole)
+    again = talk.join_consumer_group(group, member_id, topic)
+    left = talk.heartbeat(group, member_id, -1)
+    found = [
+        (code_of(response.error_code), response.member_epoch - epoch, indexes(response))
+        for response in (plain, full, again)
+    ]
     return [*found, (left.error_code, left.member_epoch, left.heartbeat_interval_ms)]
 
 
-def refused_heartbeats(talk: Talk) -> object:
+def refused_heartbeats(talk: ProtocolClient) -> object:
     topic, group = talk.topic(), fresh("g")
-    member_id, epoch = talk.consumer(group, topic)
-    told = {
-        "a later epoch": talk.beat(group, member_id, epoch + 1),
-        "a stranger": talk.beat(group, "stranger", epoch),
-        "a stranger leaves": talk.beat(group, "stranger", -1),
-        "no such epoch": talk.beat(group, member_id, -3),
-        "away without an instance": talk.beat(group, member_id, -2),
-        "no member id": talk.enter(group, "", topic),
-        "no group": talk.enter("", "other", topic),
-        "no subscription": talk.enter(group, "other", subscribed_topic_names=None),
-        "no timeout": talk.enter(group, "other", topic, rebalance_timeout_ms=-1),
-        "owning what nobody told": talk.enter(group, "other", topic, topic_partitions=None),
-        "an empty instance id": talk.enter(group, "other", topic, instance_id=""),
-        "no such assignor": talk.enter(group, "other", topic, server_assignor="sticky"),
-        "a bad pattern": talk.enter(group, "other", subscribed_topic_names=None, subscribed_topic_regex="("),
-        "an unknown instance": talk.beat(group, member_id, epoch, instance_id="i"),
+    member_id, epoch = talk.join_with_partitions(group, topic)
+    response = {
+        "a later epoch": talk.heartbeat(group, member_id, epoch + 1),
+        "a stranger": talk.heartbeat(group, "stranger", epoch),
+        "a stranger leaves": talk.heartbeat(group, "stranger", -1),
+        "no such epoch": talk.heartbeat(group, member_id, -3),
+        "leaving without an instance id": talk.heartbeat(group, member_id, -2),
+        "no member id": talk.join_consumer_group(group, "", topic),
+        "no group": talk.join_consumer_group("", "other", topic),
+        "no subscription": talk.join_consumer_group(group, "other", subscribed_topic_names=None),
+        "no timeout": talk.join_consumer_group(group, "other", topic, rebalance_timeout_ms=-1),
+        "owning unassigned partitions": talk.join_consumer_group(group, "other", topic, topic_partitions=None),
+        "an empty instance id": talk.join_consumer_group(group, "other", topic, instance_id=""),
+        "no such assignor": talk.join_consumer_group(group, "other", topic, server_assignor="sticky"),
+        "a bad pattern": talk.join_consumer_group(
+            group, "other", subscribed_topic_names=None, subscribed_topic_regex="("
+        ),
+        "an unknown instance": talk.heartbeat(group, member_id, epoch, instance_id="i"),
     }
-    return {what: code_of(one.error_code) for what, one in told.items()}
+    return {what: code_of(one.error_code) for what, one in response.items()}
 
 
-def consumers_that_share(talk: Talk) -> object:
-    """What the first one gives up the second one gets, and not before it is said to be given up."""
+def consumers_that_share(talk: ProtocolClient) -> object:
+    """A partition goes to the second member only after the first has confirmed its revocation."""
     topic, group = talk.topic(4), fresh("g")
-    first, _ = talk.consumer(group, topic)
-    whole = until(lambda: talk.enter(group, first, topic), lambda told: len(indexes(told) or ()) == 4)
+    first, _ = talk.join_with_partitions(group, topic)
+    whole = until(
+        lambda: talk.join_consumer_group(group, first, topic), lambda response: len(indexes(response) or ()) == 4
+    )
     topic_id, epoch = whole.assignment.topic_partitions[0].topic_id, whole.member_epoch
-    joined = talk.enter(group, "second", topic)
-    less = until(lambda: talk.beat(group, first, epoch), lambda told: indexes(told) is not None)
-    waiting = until(lambda: talk.enter(group, "second", topic), lambda told: told.member_epoch > epoch)
+    joined = talk.join_consumer_group(group, "second", topic)
+    less = until(lambda: talk.heartbeat(group, first, epoch), lambda response: indexes(response) is not None)
+    waiting = until(
+        lambda: talk.join_consumer_group(group, "second", topic), lambda response: response.member_epoch > epoch
+    )
     kept = indexes(less) or []
     owned = [{"topic_id": topic_id, "partitions": kept}]
-    ahead = talk.beat(group, first, epoch, topic_partitions=owned)
-    more = until(lambda: talk.beat(group, "second", waiting.member_epoch), lambda told: indexes(told) is not None)
+    ahead = talk.heartbeat(group, first, epoch, topic_partitions=owned)
+    more = until(
+        lambda: talk.heartbeat(group, "second", waiting.member_epoch), lambda response: indexes(response) is not None
+    )
     return {
-        "told to give up": (joined.error_code, less.member_epoch - epoch, len(kept)),
+        "asked to revoke": (joined.error_code, less.member_epoch - epoch, len(kept)),
         "waiting": indexes(waiting),
         "given up": ahead.member_epoch > epoch,
         "in the end": sorted([*kept, *(indexes(more) or [])]),
     }
 
 
-def epochs_of_commits(talk: Talk) -> object:
+def epochs_of_commits(talk: ProtocolClient) -> object:
     topic, group = talk.topic(), fresh("g")
-    member_id, epoch = talk.consumer(group, topic)
+    member_id, epoch = talk.join_with_partitions(group, topic)
     place = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
 
     def commit(member_id: str, epoch: int) -> object:
-        told = talk.ask(
+        response = talk.request_once(
             OffsetCommitRequest,
             9,
             group_id=group,
@@ -734,54 +758,60 @@ def epochs_of_commits(talk: Talk) -> object:
             group_instance_id=None,
             topics=[{"name": topic, "partitions": [place]}],
         )
-        return code_of(told.topics[0].partitions[0].error_code)
+        return code_of(response.topics[0].partitions[0].error_code)
 
     def fetch(member_id: str | None, epoch: int) -> object:
         topics = [{"name": topic, "partition_indexes": [0]}]
         wanted = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": topics}
-        return code_of(talk.ask(OffsetFetchRequest, 9, groups=[wanted], require_stable=False).groups[0].error_code)
+        return code_of(
+            talk.request_once(OffsetFetchRequest, 9, groups=[wanted], require_stable=False).groups[0].error_code
+        )
 
     return {
         "commit": [commit(member_id, epoch), commit(member_id, epoch + 1), commit("stranger", epoch), commit("", -1)],
-        "of an older version": talk.commit(group, topic, member_id=member_id, generation=epoch),
+        "by an older version": talk.commit(group, topic, member_id=member_id, generation=epoch),
         "fetch": [fetch(member_id, epoch), fetch(member_id, epoch + 1), fetch("stranger", epoch), fetch(None, -1)],
     }
 
 
-def static_consumer(talk: Talk) -> object:
+def static_consumer(talk: ProtocolClient) -> object:
     topic, group = talk.topic(2), fresh("g")
-    first, epoch = talk.consumer(group, topic, instance_id="i")
-    unreleased = talk.enter(group, "second", topic, instance_id="i")
-    away = talk.beat(group, first, -2, instance_id="i")
-    back = talk.enter(group, "second", topic, instance_id="i")
-    fenced = [talk.beat(group, first, each, instance_id="i") for each in (epoch, -1)]
+    first, epoch = talk.join_with_partitions(group, topic, instance_id="i")
+    unreleased = talk.join_consumer_group(group, "second", topic, instance_id="i")
+    away = talk.heartbeat(group, first, -2, instance_id="i")
+    back = talk.join_consumer_group(group, "second", topic, instance_id="i")
+    fenced = [talk.heartbeat(group, first, each, instance_id="i") for each in (epoch, -1)]
     return (
         code_of(unreleased.error_code),
         away.member_epoch,
         (back.member_epoch - epoch, indexes(back)),
-        [code_of(told.error_code) for told in fenced],
+        [code_of(response.error_code) for response in fenced],
     )
 
 
-def consumers_described(talk: Talk) -> object:
+def consumers_described(talk: ProtocolClient) -> object:
     topic, group = talk.topic(2), fresh("g")
-    member_id, epoch = talk.consumer(group, topic)
-    found, missing = talk.ask(
+    member_id, epoch = talk.join_with_partitions(group, topic)
+    found, missing = talk.request_once(
         ConsumerGroupDescribeRequest, 1, group_ids=[group, fresh("g")], include_authorized_operations=False
     ).groups
-    (member,) = found.members
-    (old,) = talk.ask(DescribeGroupsRequest, 5, groups=[group], include_authorized_operations=False).groups
-    listed = talk.ask(ListGroupsRequest, 5, states_filter=["Stable"], types_filter=["consumer"]).groups
-    deleted = [code_of(one.error_code) for one in talk.ask(DeleteGroupsRequest, 2, groups_names=[group]).results]
-    talk.beat(group, member_id, -1)
-    deleted += [code_of(one.error_code) for one in talk.ask(DeleteGroupsRequest, 2, groups_names=[group]).results]
+    (only_member,) = found.members
+    (old,) = talk.request_once(DescribeGroupsRequest, 5, groups=[group], include_authorized_operations=False).groups
+    listed = talk.request_once(ListGroupsRequest, 5, states_filter=["Stable"], types_filter=["consumer"]).groups
+    deleted = [
+        code_of(one.error_code) for one in talk.request_once(DeleteGroupsRequest, 2, groups_names=[group]).results
+    ]
+    talk.heartbeat(group, member_id, -1)
+    deleted += [
+        code_of(one.error_code) for one in talk.request_once(DeleteGroupsRequest, 2, groups_names=[group]).results
+    ]
     return {
         "described": (found.group_state, found.group_epoch - epoch, found.assignment_epoch - epoch),
         "assignor": found.assignor_name,
-        "member": (member.member_epoch - epoch, member.subscribed_topic_regex, member.member_type),
+        "member": (only_member.member_epoch - epoch, only_member.subscribed_topic_regex, only_member.member_type),
         "assigned": [
             [(one.topic_name == topic, one.partitions) for one in each.topic_partitions]
-            for each in (member.assignment, member.target_assignment)
+            for each in (only_member.assignment, only_member.target_assignment)
         ],
         "missing": code_of(missing.error_code),
         "as a classic one": (old.error_code, old.group_state),
@@ -790,58 +820,58 @@ def consumers_described(talk: Talk) -> object:
     }
 
 
-def empty_groups_change(talk: Talk) -> object:
-    """The kind of a group follows who joins it while it is empty."""
+def empty_groups_change(talk: ProtocolClient) -> object:
+    """An empty group takes the protocol of the next member."""
     topic, group = talk.topic(), fresh("g")
 
     def kind() -> list[str]:
-        groups = talk.ask(ListGroupsRequest, 5, states_filter=[], types_filter=[]).groups
+        groups = talk.request_once(ListGroupsRequest, 5, states_filter=[], types_filter=[]).groups
         return [one.group_type for one in groups if one.group_id == group]
 
-    member_id, _ = talk.consumer(group, topic)
+    member_id, _ = talk.join_with_partitions(group, topic)
     found = [kind()]
-    talk.beat(group, member_id, -1)
-    classic, _ = talk.member(group)
+    talk.heartbeat(group, member_id, -1)
+    classic, _ = talk.join_alone(group)
     found.append(kind())
     talk.leave(group, classic)
-    talk.consumer(group, topic)
+    talk.join_with_partitions(group, topic)
     return [*found, kind()]
 
 
-def classic_beside_consumers(talk: Talk) -> object:
+def classic_beside_consumers(talk: ProtocolClient) -> object:
     topic, group = talk.topic(), fresh("g")
-    talk.consumer(group, topic)
+    talk.join_with_partitions(group, topic)
     return code_of(talk.join(group).error_code)
 
 
-def broker_topics_by_pattern(talk: Talk) -> object:
-    """How many topics are read where the pattern matches one of the broker's own beside another one."""
+def broker_topics_by_pattern(talk: ProtocolClient) -> object:
+    """Returns how many topics are assigned for a pattern that matches an internal topic and another one."""
     group, topic = fresh("g"), talk.topic()
-    talk.consumer(fresh("g"), topic)  # from then on the coordinator knows the topic
+    talk.join_with_partitions(fresh("g"), topic)  # makes the coordinator load the topic
     whole = {"subscribed_topic_names": None, "subscribed_topic_regex": f"__consumer_offsets|{topic}"}
-    return len(until(lambda: talk.enter(group, "one", **whole).assignment.topic_partitions, bool))
+    return len(until(lambda: talk.join_consumer_group(group, "one", **whole).assignment.topic_partitions, bool))
 
 
 # The connection
 
 
 def bytes_after(*frames: bytes) -> Ask:
-    """What comes back before the broker closes the connection."""
+    """Returns the bytes received before the broker closes the connection."""
 
-    def ask(talk: Talk) -> object:
+    def request_once(talk: ProtocolClient) -> object:
         host, port = talk.address.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
             connection.sendall(b"".join(frames))
             try:
                 return connection.recv(100)
             except ConnectionResetError:
                 return b""
 
-    return ask
+    return request_once
 
 
 def without_answer(topic: str) -> bytes:
-    """A produce request of version 3 that wants no answer."""
+    """A produce request of version 3 with acks=0."""
     records, name = sample(), topic.encode()
     body = struct.pack(">hhiih", -1, 0, 10_000, 1, len(name)) + name
     body += struct.pack(">iii", 1, 0, len(records)) + records
@@ -851,70 +881,82 @@ def without_answer(topic: str) -> bytes:
 VERSIONS = struct.pack(">ihhih", 10, 18, 0, 77, -1)
 
 
-def stays_open(talk: Talk) -> object:
-    """The number of the next request is in its answer."""
+def stays_open(talk: ProtocolClient) -> object:
+    """The response has the correlation id of the next request."""
     return bytes_after(without_answer(talk.topic()), VERSIONS)(talk)[4:8]
 
 
-def too_new(talk: Talk) -> object:
+def too_new(talk: ProtocolClient) -> object:
     host, port = talk.address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">ihhihb", 11, 18, 99, 5, -1, 0))
         answer = connection.recv(10_000)
     return struct.unpack_from(">ih", answer, 4)
 
 
 def missing(request: Any, *path: str, version: int, **fields: object) -> Ask:
-    """The error code at the end of a path of names, each of a list's only member."""
+    """Returns the error code at the end of a path of field names, each a list with one element."""
 
-    def ask(talk: Talk) -> object:
-        found = talk.ask(request, version, **fields)
+    def request_once(talk: ProtocolClient) -> object:
+        found = talk.request_once(request, version, **fields)
         for name in path:
             (found,) = getattr(found, name)
         return code_of(found.error_code)
 
-    return ask
+    return request_once
 
 
 ROWS = (
-    Row("a topic's name with a blank", lambda talk: talk.create("a b"), Code.INVALID_TOPIC),
-    Row("a topic's name of 250 characters", lambda talk: talk.create("x" * 250), Code.INVALID_TOPIC),
-    Row("a topic's name of dots", lambda talk: talk.create(".."), Code.INVALID_TOPIC),
-    Row("an empty topic's name", lambda talk: talk.create(""), Code.INVALID_TOPIC),
-    Row("a topic named as another one but for a dot", create_beside_one_of_dots, Code.INVALID_TOPIC, here=0),
-    Row("a topic that is there", create_existing, Code.TOPIC_ALREADY_EXISTS),
-    Row("a topic twice in one request", create_twice_in_one, {Code.INVALID_REQUEST}),
+    Row("topic name with a space", lambda talk: talk.create("a b"), Code.INVALID_TOPIC),
+    Row("topic name of 250 characters", lambda talk: talk.create("x" * 250), Code.INVALID_TOPIC),
+    Row("topic name of dots", lambda talk: talk.create(".."), Code.INVALID_TOPIC),
+    Row("empty topic name", lambda talk: talk.create(""), Code.INVALID_TOPIC),
+    Row("a topic name that differs only in a dot", create_beside_one_of_dots, Code.INVALID_TOPIC, here=0),
+    Row("creating an existing topic", create_existing, Code.TOPIC_ALREADY_EXISTS),
+    Row("creating a topic twice in one request", create_twice_in_one, {Code.INVALID_REQUEST}),
     Row("no partitions", lambda talk: talk.create(fresh("t"), 0), Code.INVALID_PARTITIONS),
     Row("two replicas", lambda talk: talk.create(fresh("t"), 1, 2), Code.INVALID_REPLICATION_FACTOR),
-    Row("a topic by the broker's defaults", create_with_defaults, (0, 4, 1)),
-    Row("an assignment beside counts", assign_beside_counts, Code.INVALID_REQUEST),
+    Row("creating a topic with the defaults", create_with_defaults, (0, 4, 1)),
+    Row("assignment combined with counts", assign_beside_counts, Code.INVALID_REQUEST),
     Row("an unknown configuration", lambda talk: talk.create(fresh("t"), no_such="1"), Code.INVALID_CONFIG),
     Row("a word for a number", lambda talk: talk.create(fresh("t"), retention_ms="week"), Code.INVALID_CONFIG),
-    Row("a number below what is allowed", lambda talk: talk.create(fresh("t"), segment_ms="0"), Code.INVALID_CONFIG),
-    Row("a policy that does not exist", lambda talk: talk.create(fresh("t"), cleanup_policy="x"), Code.INVALID_CONFIG),
-    Row("the message of a success", message_of_success, None),
-    Row("a topic that is only to be checked", only_validate, (0, 2, Code.UNKNOWN_TOPIC_OR_PARTITION)),
+    Row(
+        "configuration value below the minimum",
+        lambda talk: talk.create(fresh("t"), segment_ms="0"),
+        Code.INVALID_CONFIG,
+    ),
+    Row("unknown cleanup policy", lambda talk: talk.create(fresh("t"), cleanup_policy="x"), Code.INVALID_CONFIG),
+    Row("error message of a success", message_of_success, None),
+    Row("creating a topic with validate_only", only_validate, (0, 2, Code.UNKNOWN_TOPIC_OR_PARTITION)),
     Row("partitions added", lambda talk: grow(talk, talk.topic(2), 3), 0),
-    Row("as many partitions as there are", lambda talk: grow(talk, talk.topic(2), 2), Code.INVALID_PARTITIONS),
+    Row("as many partitions as before", lambda talk: grow(talk, talk.topic(2), 2), Code.INVALID_PARTITIONS),
     Row("fewer partitions", lambda talk: grow(talk, talk.topic(2), 1), Code.INVALID_PARTITIONS),
-    Row("partitions of no topic", lambda talk: grow(talk, fresh("t"), 2), Code.UNKNOWN_TOPIC_OR_PARTITION),
-    Row("an unknown topic is deleted", lambda talk: talk.delete(fresh("t")), Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("partitions of an unknown topic", lambda talk: grow(talk, fresh("t"), 2), Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("deleting an unknown topic", lambda talk: talk.delete(fresh("t")), Code.UNKNOWN_TOPIC_OR_PARTITION),
     Row("a deleted topic", deleted_topic, (0, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_OR_PARTITION)),
     Row("internal topics", internal_topics, [("__consumer_offsets", True), ("__transaction_state", True)]),
-    Row("a topic asked for", lambda talk: talk.described(fresh("t")), (Code.UNKNOWN_TOPIC_OR_PARTITION, [])),
-    Row("a bad topic asked for", lambda talk: talk.described("a b", creates=True), (Code.INVALID_TOPIC, [])),
+    Row("a topic asked for", lambda talk: talk.describe(fresh("t")), (Code.UNKNOWN_TOPIC_OR_PARTITION, [])),
+    Row("metadata of an invalid topic name", lambda talk: talk.describe("a b", creates=True), (Code.INVALID_TOPIC, [])),
     Row("a configuration set", lambda talk: altered(talk, ("retention.ms", 0, "1000")), 0),
-    Row("a configuration of no topic", lambda talk: altered(talk, name=fresh("t")), Code.UNKNOWN_TOPIC_OR_PARTITION),
-    Row("an unknown configuration set", lambda talk: altered(talk, ("no.such", 0, "1")), Code.INVALID_CONFIG),
+    Row(
+        "configuration of an unknown topic",
+        lambda talk: altered(talk, name=fresh("t")),
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    Row("setting an unknown configuration", lambda talk: altered(talk, ("no.such", 0, "1")), Code.INVALID_CONFIG),
     Row("a bad value set", lambda talk: altered(talk, ("retention.ms", 0, "x")), Code.INVALID_CONFIG),
-    Row("items for what is no list", lambda talk: altered(talk, ("retention.ms", 2, "1")), Code.INVALID_CONFIG),
+    Row(
+        "appending to a configuration that is no list",
+        lambda talk: altered(talk, ("retention.ms", 2, "1")),
+        Code.INVALID_CONFIG,
+    ),
     Row("one key twice", lambda talk: altered(talk, *[("retention.ms", 0, "9")] * 2), Code.INVALID_REQUEST),
-    Row("an item added to a list", appended_to_list, {"cleanup.policy": "delete,compact"}),
+    Row("appending to a list", appended_to_list, {"cleanup.policy": "delete,compact"}),
     Row("AlterConfigs", replaced_configs, {"segment.ms": "80000"}),
-    Row("a topic altered twice at once", altered_twice, ([Code.INVALID_REQUEST] * 2, {})),
-    Row("a group deleted twice at once", deleted_group_twice, [Code.NONE]),
-    Row("the space of a topic that is named twice", sizes_of_a_topic_named_twice, [(True, [0, 2])]),
-    Row("what is unknown described", lambda talk: code_of(describe(talk, fresh("t"))[0].error_code), 3),
+    Row("altering a topic twice in one request", altered_twice, ([Code.INVALID_REQUEST] * 2, {})),
+    Row("deleting a group twice in one request", deleted_group_twice, [Code.NONE]),
+    Row("log size of a topic named twice", sizes_of_a_topic_named_twice, [(True, [0, 2])]),
+    Row("configurations of an unknown topic", lambda talk: code_of(describe(talk, fresh("t"))[0].error_code), 3),
     Row(
         "defaults of a topic",
         defaults_of,
@@ -933,14 +975,23 @@ ROWS = (
     ),
     # Records
     Row("offsets run on", offsets_run_on, ([0, 3, 4], [(0, 2), (3, 3), (4, 5)], [(4, 5)], [])),
-    Row("records for no topic", lambda talk: talk.produce(fresh("t"), sample())[0], Code.UNKNOWN_TOPIC_OR_PARTITION),
-    Row("records for no partition", lambda talk: talk.produce(talk.topic(), sample(), 7)[0], 3),
-    Row("records that are damaged", bad_crc, (Code.CORRUPT_MESSAGE, -1)),
-    Row("a batch that counts wrongly", wrong_count, Code.INVALID_RECORD),
+    Row(
+        "producing to an unknown topic",
+        lambda talk: talk.produce(fresh("t"), sample())[0],
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    Row("producing to an unknown partition", lambda talk: talk.produce(talk.topic(), sample(), 7)[0], 3),
+    Row("a corrupt batch", bad_crc, (Code.CORRUPT_MESSAGE, -1)),
+    Row("a batch with a wrong record count", wrong_count, Code.INVALID_RECORD),
     Row("two batches for one partition", two_batches, Code.INVALID_RECORD),
     Row("a batch of an old format", old_magic, Code.INVALID_RECORD, here=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     Row("a batch of control", control_batch, Code.INVALID_RECORD),
-    Row("a batch of no known codec", unknown_codec, Code.UNKNOWN_SERVER_ERROR, here=Code.UNSUPPORTED_COMPRESSION_TYPE),
+    Row(
+        "a batch with an unknown codec",
+        unknown_codec,
+        Code.UNKNOWN_SERVER_ERROR,
+        here=Code.UNSUPPORTED_COMPRESSION_TYPE,
+    ),
     Row("acks of two", lambda talk: talk.produce(talk.topic(), sample(), acks=2)[0], Code.INVALID_REQUIRED_ACKS),
     Row("too large", lambda talk: talk.produce(talk.topic(), sample(b"x" * 1_100_000))[0], Code.MESSAGE_TOO_LARGE),
     Row(
@@ -948,17 +999,21 @@ ROWS = (
     ),
     Row("compacted, without a key", without_keys, Code.INVALID_RECORD),
     Row("compacted, with a key", with_keys, 0),
-    Row("the broker's own topic", lambda talk: talk.produce("__consumer_offsets", sample())[0], Code.INVALID_TOPIC),
-    Row("a time two hours ahead", far_ahead, Code.INVALID_TIMESTAMP),
-    Row("a part of a transaction without an id", transactional_without_id, 53),
     Row(
-        "the ends of a log",
+        "producing to an internal topic",
+        lambda talk: talk.produce("__consumer_offsets", sample())[0],
+        Code.INVALID_TOPIC,
+    ),
+    Row("a timestamp two hours ahead", far_ahead, Code.INVALID_TIMESTAMP),
+    Row("a transactional batch without an id", transactional_without_id, 53),
+    Row(
+        "log start and end offsets",
         fetch_ends,
         [(1, -1, -1), (0, 2, 1), (0, 2, 1), (1, -1, -1)],
     ),
-    Row("a batch larger than asked for", whole_first_batch, True),
-    Row("fetch of no topic", lambda talk: talk.fetched(fresh("t")).error_code, Code.UNKNOWN_TOPIC_OR_PARTITION),
-    Row("fetch of a negative offset", lambda talk: talk.fetched(talk.topic(), -1).error_code, Code.OFFSET_OUT_OF_RANGE),
+    Row("a batch larger than the fetch size", whole_first_batch, True),
+    Row("fetching an unknown topic", lambda talk: talk.fetch(fresh("t")).error_code, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("fetching a negative offset", lambda talk: talk.fetch(talk.topic(), -1).error_code, Code.OFFSET_OUT_OF_RANGE),
     Row(
         "leader epochs",
         leader_epochs,
@@ -968,25 +1023,31 @@ ROWS = (
     Row("an unknown fetch session", lambda talk: fetch_session(talk, 77, 3), Code.FETCH_SESSION_ID_NOT_FOUND),
     Row("records deleted", trim(2, 1, -1, 4), [(0, 2), (0, 2), (0, 3), (Code.OFFSET_OUT_OF_RANGE, -1)]),
     Row(
-        "records of no topic deleted", lambda talk: trimmed(talk, fresh("t"), 1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        "deleting records of an unknown topic",
+        lambda talk: trimmed(talk, fresh("t"), 1),
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, -1),
     ),
-    Row("the broker's own records deleted", lambda talk: trimmed(talk, "__consumer_offsets", 0)[0], Code.INVALID_TOPIC),
+    Row(
+        "deleting records of an internal topic",
+        lambda talk: trimmed(talk, "__consumer_offsets", 0)[0],
+        Code.INVALID_TOPIC,
+    ),
     Row(
         "offsets by time",
         by_time,
         [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (0, -1), (0, 6), (0, 0), (0, 5)],
     ),
-    Row("offsets by time where there is nothing", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
-    Row("offsets of a partition twice", offsets_of_one_twice, [(0, Code.INVALID_REQUEST, -1), (1, 0, 0)]),
-    Row("offsets of no topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
+    Row("offsets by time in an empty partition", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
+    Row("offsets of a partition named twice", offsets_of_one_twice, [(0, Code.INVALID_REQUEST, -1), (1, 0, 0)]),
+    Row("offsets of an unknown topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
     # Idempotent producers
     Row(
-        "batches that come again late",
+        "late retries of batches",
         repeated,
         ([0, 0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER], 6),
         here=([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6),
     ),
-    Row("a batch that is missing", with_a_gap, [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]),
+    Row("a gap in the sequence", with_a_gap, [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]),
     Row("a producer nobody knows", beginning_in_the_middle, 0),
     Row(
         "epochs of a producer",
@@ -994,13 +1055,13 @@ ROWS = (
         [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, Code.INVALID_PRODUCER_EPOCH],
     ),
     # Groups
-    Row("joining without an id", needs_a_member_id, (Code.MEMBER_ID_REQUIRED, True, 0)),
-    Row("a session of one second", lambda talk: code_of(talk.join(fresh("g"), session_ms=1000).error_code), 26),
-    Row("a session of an hour", lambda talk: code_of(talk.join(fresh("g"), session_ms=HOUR_MS).error_code), 26),
+    Row("joining without a member id", needs_a_member_id, (Code.MEMBER_ID_REQUIRED, True, 0)),
+    Row("a session timeout of one second", lambda talk: code_of(talk.join(fresh("g"), session_ms=1000).error_code), 26),
+    Row("a session timeout of an hour", lambda talk: code_of(talk.join(fresh("g"), session_ms=HOUR_MS).error_code), 26),
     Row("a group without a name", lambda talk: code_of(talk.join("").error_code), Code.INVALID_GROUP_ID),
     Row("no protocols", lambda talk: code_of(talk.join(fresh("g"), protocols=[]).error_code), 23),
-    Row("protocols that others do not have", second_protocol, Code.INCONSISTENT_GROUP_PROTOCOL),
-    Row("another kind of member", second_kind, Code.INCONSISTENT_GROUP_PROTOCOL),
+    Row("no common assignor", second_protocol, Code.INCONSISTENT_GROUP_PROTOCOL),
+    Row("another protocol type", second_kind, Code.INCONSISTENT_GROUP_PROTOCOL),
     Row(
         "generations",
         generations,
@@ -1010,7 +1071,7 @@ ROWS = (
             "commit": [0, Code.ILLEGAL_GENERATION],
             "stranger": [Code.UNKNOWN_MEMBER_ID] * 2,
             "commit of a stranger": Code.UNKNOWN_MEMBER_ID,
-            "commit of no member": Code.UNKNOWN_MEMBER_ID,
+            "commit without a member": Code.UNKNOWN_MEMBER_ID,
             "leave": [Code.UNKNOWN_MEMBER_ID, 0],
         },
     ),
@@ -1029,17 +1090,17 @@ ROWS = (
         },
     ),
     Row("a group with members", group_with_members, ((Code.NON_EMPTY_GROUP, ["Stable"]), ["Empty"], 0)),
-    Row("a static member that comes again", static_member, (0, 0, Code.FENCED_INSTANCE_ID)),
+    Row("a static member that rejoins", static_member, (0, 0, Code.FENCED_INSTANCE_ID)),
     Row(
         "committed offsets",
         offsets,
         [(0, -1), 0, (0, 7), Code.UNKNOWN_TOPIC_OR_PARTITION, 3, Code.OFFSET_METADATA_TOO_LARGE, (0, 7)],
     ),
-    Row("groups listed by state", listed_group, ([("consumer", "Stable")], [])),
-    Row("the coordinator of a group", coordinator(0), 0),
-    Row("the coordinator of transactions", coordinator(1), 0),
+    Row("listing groups by state", listed_group, ([("consumer", "Stable")], [])),
+    Row("coordinator of a group", coordinator(0), 0),
+    Row("coordinator of transactions", coordinator(1), 0),
     Row(
-        "the coordinator of something else",
+        "coordinator of another type",
         coordinator(9),
         Code.INVALID_REQUEST,
         here=Code.GROUP_AUTHORIZATION_FAILED,
@@ -1047,19 +1108,19 @@ ROWS = (
     # Groups of the consumer protocol
     Row("a consumer alone", consumer_alone, [(0, 0, None), (0, 0, [0, 1]), (0, 0, [0, 1]), (0, -1, 0)]),
     Row(
-        "heartbeats that are refused",
+        "rejected heartbeats",
         refused_heartbeats,
         {
             "a later epoch": Code.FENCED_MEMBER_EPOCH,
             "a stranger": Code.UNKNOWN_MEMBER_ID,
             "a stranger leaves": Code.UNKNOWN_MEMBER_ID,
             "no such epoch": Code.INVALID_REQUEST,
-            "away without an instance": Code.INVALID_REQUEST,
+            "leaving without an instance id": Code.INVALID_REQUEST,
             "no member id": Code.INVALID_REQUEST,
             "no group": Code.INVALID_REQUEST,
             "no subscription": Code.INVALID_REQUEST,
             "no timeout": Code.INVALID_REQUEST,
-            "owning what nobody told": Code.INVALID_REQUEST,
+            "owning unassigned partitions": Code.INVALID_REQUEST,
             "an empty instance id": Code.INVALID_REQUEST,
             "no such assignor": Code.UNSUPPORTED_ASSIGNOR,
             "a bad pattern": Code.INVALID_REGULAR_EXPRESSION,
@@ -1069,14 +1130,14 @@ ROWS = (
     Row(
         "consumers that share",
         consumers_that_share,
-        {"told to give up": (0, 0, 2), "waiting": [], "given up": True, "in the end": [0, 1, 2, 3]},
+        {"asked to revoke": (0, 0, 2), "waiting": [], "given up": True, "in the end": [0, 1, 2, 3]},
     ),
     Row(
         "epochs of commits",
         epochs_of_commits,
         {
             "commit": [0, Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID],
-            "of an older version": Code.UNSUPPORTED_VERSION,
+            "by an older version": Code.UNSUPPORTED_VERSION,
             "fetch": [0, Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, 0],
         },
     ),
@@ -1099,29 +1160,29 @@ ROWS = (
             "deleted": [Code.NON_EMPTY_GROUP, 0],
         },
     ),
-    Row("empty groups of both kinds", empty_groups_change, [["consumer"], ["classic"], ["consumer"]]),
+    Row("empty groups of both protocols", empty_groups_change, [["consumer"], ["classic"], ["consumer"]]),
     Row(
-        "a heartbeat to a group that is not there",
-        lambda talk: code_of(talk.beat(fresh("g"), "member", 5).error_code),
+        "a heartbeat to an unknown group",
+        lambda talk: code_of(talk.heartbeat(fresh("g"), "member", 5).error_code),
         Code.GROUP_ID_NOT_FOUND,
         here=Code.UNKNOWN_MEMBER_ID,
     ),
     Row(
-        "a classic member among consumers",
+        "a classic member in a consumer group",
         classic_beside_consumers,
         Code.MEMBER_ID_REQUIRED,
         here=Code.INCONSISTENT_GROUP_PROTOCOL,
     ),
-    Row("the broker's own topics by a pattern", broker_topics_by_pattern, 2, here=1),
+    Row("internal topics in a pattern subscription", broker_topics_by_pattern, 2, here=1),
     # Transactions
     Row("what readers see", what_readers_see, ((0, 1, [], []), (2, 2, [(0, 0), (1, 1)], [0]))),
-    Row("a commit asked for twice", ends(True, True), [0, 0]),
-    Row("an abort asked for twice", ends(False, False), [0, 0]),
-    Row("an abort of what is committed", ends(True, False), [0, Code.INVALID_TXN_STATE]),
-    Row("an end of nothing", end_of_nothing, Code.INVALID_TXN_STATE),
-    Row("a transaction of an hour", lambda talk: talk.identity(fresh("id"), HOUR_MS)[0], 50),
-    Row("a transaction of no time", lambda talk: talk.identity(fresh("id"), 0)[0], 50),
-    Row("an empty transactional id", lambda talk: talk.identity("")[0], Code.INVALID_REQUEST),
+    Row("committing twice", ends(True, True), [0, 0]),
+    Row("aborting twice", ends(False, False), [0, 0]),
+    Row("aborting a committed transaction", ends(True, False), [0, Code.INVALID_TXN_STATE]),
+    Row("ending an empty transaction", end_of_nothing, Code.INVALID_TXN_STATE),
+    Row("a transaction timeout of an hour", lambda talk: talk.init_producer_id(fresh("id"), HOUR_MS)[0], 50),
+    Row("a transaction timeout of zero", lambda talk: talk.init_producer_id(fresh("id"), 0)[0], 50),
+    Row("an empty transactional id", lambda talk: talk.init_producer_id("")[0], Code.INVALID_REQUEST),
     Row(
         "producers of another",
         strangers,
@@ -1133,7 +1194,7 @@ ROWS = (
         },
     ),
     Row(
-        "the second producer of an id",
+        "two producers with one transactional id",
         fenced,
         {
             "new": (0, True, True),
@@ -1141,21 +1202,21 @@ ROWS = (
             "send": Code.INVALID_PRODUCER_EPOCH,
             "end": Code.PRODUCER_FENCED,
             "claim": Code.PRODUCER_FENCED,
-            "what it had sent": 1,
+            "aborted transactions": 1,
         },
     ),
-    Row("a producer claimed without its transactional id", claim_without_a_name, (0, True, 0)),
+    Row("a claimed producer id without a transactional id", claim_without_a_name, (0, True, 0)),
     Row("a partition that was not added", partition_of_none, Code.TRANSACTION_ABORTABLE),
-    Row("an unknown partition added", unknown_beside_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
+    Row("adding an unknown partition", unknown_beside_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
     Row(
         "offsets of a transaction",
         offsets_with_it,
         ([0, 0, 0], ((0, -1), (Code.UNSTABLE_OFFSET_COMMIT, -1)), (0, 5)),
     ),
-    Row("the same offset of two transactions", offsets_of_two, [(0, 7), (0, 7)]),
+    Row("one offset in two transactions", offsets_of_two, [(0, 7), (0, 7)]),
     Row("offsets of another generation", offsets_of_another_generation, [0, Code.ILLEGAL_GENERATION]),
     Row("offsets that were not announced", offsets_unannounced, Code.INVALID_TXN_STATE),
-    Row("a transaction that takes too long", timed_out, Code.PRODUCER_FENCED),
+    Row("a transaction that exceeds its timeout", timed_out, Code.PRODUCER_FENCED),
     Row(
         "transactions described",
         transactions_described,
@@ -1166,13 +1227,13 @@ ROWS = (
         },
     ),
     # The connection, and what is not served
-    Row("an API nobody knows", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
-    Row("something else than Kafka", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
+    Row("an unknown API key", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
+    Row("an HTTP request", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
     Row("no answer wanted", stays_open, struct.pack(">i", 77)),
-    Row("no answer wanted, and a topic nobody knows", lambda talk: bytes_after(without_answer(fresh("t")))(talk), b""),
+    Row("acks=0 to an unknown topic", lambda talk: bytes_after(without_answer(fresh("t")))(talk), b""),
     Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),
     Row("a version nobody knows", too_new, (5, 35)),
-    Row("a login nobody asks for", missing(SaslHandshakeRequest, version=1, mechanism="PLAIN"), 34),
+    Row("SASL without configured users", missing(SaslHandshakeRequest, version=1, mechanism="PLAIN"), 34),
     Row(
         "access control lists",
         missing(
@@ -1192,7 +1253,7 @@ ROWS = (
         "an election",
         lambda talk: [
             code_of(one.error_code)
-            for one in talk.ask(
+            for one in talk.request_once(
                 ElectLeadersRequest,
                 2,
                 election_type=0,
@@ -1209,26 +1270,26 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def settled_broker(each_broker: str) -> str:
-    """An Apache Kafka makes the topics of its coordinators when it is asked where they are."""
-    with Talk(each_broker) as talk:
+    """Requests the coordinators once, since Apache Kafka then creates their topics."""
+    with ProtocolClient(each_broker) as talk:
         for kind in (0, 1):
             until(partial(coordinator(kind), talk), lambda code: code == 0)
     return each_broker
 
 
 @pytest.fixture
-def talk(settled_broker: str) -> Iterator[Talk]:
-    with Talk(settled_broker) as talk:
+def talk(settled_broker: str) -> Iterator[ProtocolClient]:
+    with ProtocolClient(settled_broker) as talk:
         yield talk
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
-def test_the_broker_answers_as_kafka_does_or_as_the_page_says(talk: Talk, broker_kind: str, row: Row) -> None:
+def test_response_is_kafkas_or_the_documented_one(talk: ProtocolClient, broker_kind: str, row: Row) -> None:
     expected = row.here if broker_kind == "bundled" and row.here is not SAME else row.kafka
-    assert row.ask(talk) == expected
+    assert row.request_once(talk) == expected
 
 
-def test_the_page_has_the_rows_that_differ_and_no_other() -> None:
+def test_documented_differences_match_the_table() -> None:
     page = (ROOT / "docs/broker.md").read_text(encoding="utf-8")
     _, _, section = page.partition("## Where it differs from Apache Kafka\n")
     section, _, _ = section.partition("\n## ")

@@ -23,7 +23,7 @@ from support.certificates import Authority
 pytestmark = pytest.mark.servers
 
 MESSAGES = 10_000
-PATIENCE_S = 60
+TIMEOUT_S = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -32,7 +32,7 @@ def unique(name: str) -> str:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -75,7 +75,7 @@ def read_with_confluent(address: str, topic: str, partitions: int, count: int) -
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_kafka_python_to_both(broker_address: str, codec: str) -> None:
+def test_both_clients_read_what_kafka_python_wrote(broker_address: str, codec: str) -> None:
     topic = unique(f"python-{codec}")
     producer = KafkaProducer(
         bootstrap_servers=broker_address, compression_type=None if codec == "none" else codec, linger_ms=10
@@ -85,7 +85,7 @@ def test_kafka_python_to_both(broker_address: str, codec: str) -> None:
         producer.send(topic, value=value, partition=number % 4, headers=[("n", b"%d" % number)])
         for number, value in enumerate(sent)
     ]
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     assert sorted((future.get(1).partition, future.get(1).offset) for future in futures) == [
         (partition, offset) for partition in range(4) for offset in range(MESSAGES // 4)
     ]
@@ -97,7 +97,7 @@ def test_kafka_python_to_both(broker_address: str, codec: str) -> None:
 
 @pytest.mark.parametrize("is_idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_confluent_to_both(broker_address: str, codec: str, is_idempotent: bool) -> None:
+def test_both_clients_read_what_confluent_wrote(broker_address: str, codec: str, is_idempotent: bool) -> None:
     topic = unique(f"confluent-{codec}")
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker_address, "compression.type": codec, "enable.idempotence": is_idempotent}
@@ -112,7 +112,7 @@ def test_confluent_to_both(broker_address: str, codec: str, is_idempotent: bool)
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
         producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert failures == []
     assert sorted(read_with_confluent(broker_address, topic, 4, MESSAGES)) == sorted(sent)  # type: ignore[type-var]
     by_partition = read_with_kafka_python(broker_address, topic, 4, MESSAGES)
@@ -121,15 +121,15 @@ def test_confluent_to_both(broker_address: str, codec: str, is_idempotent: bool)
 
 def fill(address: str, topic: str, partitions: int, count: int) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=number % partitions)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 class GroupMember(threading.Thread):
-    """A consumer in a group; notes what it reads until it is told to stop."""
+    """A consumer in a group; records what it reads until it is stopped."""
 
     def __init__(self, client: str, address: str, group: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -146,8 +146,8 @@ class GroupMember(threading.Thread):
         consumer = KafkaConsumer(
             self._topic, bootstrap_servers=self._address, group_id=self._group, auto_offset_reset="earliest"
         )
-        # kafka-python 3.0.12 that learns of the partitions after it joined can miss what it is then assigned: a second
-        # round of joining that outlasts a poll is never taken up.
+        # If kafka-python 3.0.12 learns of the partitions after it joined, it can miss its assignment: it ignores a
+        # second rejoin that takes longer than a poll.
         consumer.partitions_for_topic(self._topic)
         while not self._stopping.is_set():
             for records in consumer.poll(timeout_ms=100).values():
@@ -169,7 +169,7 @@ class GroupMember(threading.Thread):
 
     def stop(self) -> None:
         self._stopping.set()
-        self.join(PATIENCE_S)
+        self.join(TIMEOUT_S)
         assert not self.is_alive()
 
 
@@ -180,22 +180,20 @@ def test_a_group_shares_partitions_rebalances_and_goes_on_from_its_commits(broke
     members = [GroupMember(client, broker_address, group, topic)]
     wait_until(lambda: members[0].assigned == set(range(6)), "one member reads all partitions")
     members += [GroupMember(client, broker_address, group, topic) for _ in range(2)]
-    wait_until(lambda: [len(member.assigned) for member in members] == [2, 2, 2], "three members share them")
-    wait_until(
-        lambda: len({place for member in members for place in member.seen}) == MESSAGES, "everything has been read"
-    )
+    wait_until(lambda: [len(member.assigned) for member in members] == [2, 2, 2], "three members share the partitions")
+    wait_until(lambda: len({place for member in members for place in member.seen}) == MESSAGES, "all messages are read")
     members.pop().stop()
-    wait_until(lambda: sum(len(member.assigned) for member in members) == 6, "the two that stay take over")
+    wait_until(lambda: sum(len(member.assigned) for member in members) == 6, "the remaining two take over")
     for member in members:
         member.stop()
     admin = KafkaAdminClient(bootstrap_servers=broker_address)
     committed = admin.list_group_offsets([group])[group]
     assert sum(each.offset for each in committed.values()) == MESSAGES
     producer = KafkaProducer(bootstrap_servers=broker_address)
-    places = [producer.send(topic, b"later", partition=index).get(PATIENCE_S) for index in range(6)]
+    places = [producer.send(topic, b"later", partition=index).get(TIMEOUT_S) for index in range(6)]
     producer.close()
     again = GroupMember(client, broker_address, group, topic)
-    wait_until(lambda: len(again.seen) >= 6, "the messages after the commit come")
+    wait_until(lambda: len(again.seen) >= 6, "the messages after the commit arrive")
     again.stop()
     assert sorted(again.seen) == sorted((place.partition, place.offset) for place in places)
     assert admin.describe_groups([group])[group]["group_state"] == "Empty"
@@ -207,7 +205,7 @@ def test_offsets_by_time(keeping_broker_address: str) -> None:
     producer = KafkaProducer(bootstrap_servers=keeping_broker_address, linger_ms=50)
     for number in range(100):
         producer.send(topic, b"v", partition=0, timestamp_ms=1_700_000_000_000 + number * 1000)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     producer.close()
     consumer = KafkaConsumer(bootstrap_servers=keeping_broker_address)
     place = TopicPartition(topic, 0)
@@ -220,7 +218,7 @@ def test_offsets_by_time(keeping_broker_address: str) -> None:
     consumer.close()
 
 
-def test_a_consumer_waits_for_what_comes(broker_address: str) -> None:
+def test_long_poll_returns_new_messages(broker_address: str) -> None:
     topic = unique("waiting")
     fill(broker_address, topic, 1, 0)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker_address, "group.id": unique("g")})
@@ -228,8 +226,8 @@ def test_a_consumer_waits_for_what_comes(broker_address: str) -> None:
     assert consumer.poll(1.0) is None
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address})
     producer.produce(topic, b"now")
-    producer.flush(PATIENCE_S)
-    message = consumer.poll(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
+    message = consumer.poll(TIMEOUT_S)
     assert message is not None and message.value() == b"now"
     consumer.close()
 
@@ -237,39 +235,39 @@ def test_a_consumer_waits_for_what_comes(broker_address: str) -> None:
 def test_topics_are_administered(broker_address: str) -> None:
     topic = unique("administered")
     admin = AdminClient({"bootstrap.servers": broker_address})
-    admin.create_topics([NewTopic(topic, 2, config={"retention.ms": "60000"})])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, 2, config={"retention.ms": "60000"})])[topic].result(TIMEOUT_S)
     with pytest.raises(confluent_kafka.KafkaException) as refused:
-        admin.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE_S)
+        admin.create_topics([NewTopic(topic, 2)])[topic].result(TIMEOUT_S)
     assert refused.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS
     for bad in ("a b", "x" * 250, ".."):
         with pytest.raises(confluent_kafka.KafkaException) as refused:
-            admin.create_topics([NewTopic(bad, 1)])[bad].result(PATIENCE_S)
+            admin.create_topics([NewTopic(bad, 1)])[bad].result(TIMEOUT_S)
         assert refused.value.args[0].code() == 17
     with pytest.raises(confluent_kafka.KafkaException) as refused:
-        admin.create_topics([NewTopic("odd", 1, config={"cleanup.policy": "forget"})])["odd"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("odd", 1, config={"cleanup.policy": "forget"})])["odd"].result(TIMEOUT_S)
     assert refused.value.args[0].code() == 40
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    configs = admin.describe_configs([resource])[resource].result(PATIENCE_S)
+    configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
     assert configs["retention.ms"].value == "60000"
-    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(PATIENCE_S)
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(TIMEOUT_S)
     assert len(admin.list_topics(topic).topics[topic].partitions) == 5
-    cluster = admin.describe_cluster().result(PATIENCE_S)
+    cluster = admin.describe_cluster().result(TIMEOUT_S)
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker_address]
-    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     assert topic not in admin.list_topics().topics
 
 
-def test_a_new_topic_of_an_old_name_starts_empty_with_a_new_id(broker_address: str) -> None:
+def test_recreated_topic_is_empty_and_has_a_new_id(broker_address: str) -> None:
     topic = unique("reborn")
     admin = AdminClient({"bootstrap.servers": broker_address})
     ids = []
     for _ in range(2):
         fill(broker_address, topic, 1, 10)
-        described = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(PATIENCE_S)
+        described = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(TIMEOUT_S)
         ids.append(str(described.topic_id))
         assert len(read_with_confluent(broker_address, topic, 1, 10)) == 10
         commit(broker_address, "reborn-group", topic, 7)
-        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     fill(broker_address, topic, 1, 0)
     assert ids[0] != ids[1]
     assert committed_offset(broker_address, "reborn-group", topic) is None
@@ -296,29 +294,29 @@ def test_groups_are_deleted_when_empty(broker_address: str) -> None:
     commit(broker_address, group, topic, 5)
     assert committed_offset(broker_address, group, topic) == 5
     admin = AdminClient({"bootstrap.servers": broker_address})
-    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+    admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
     assert committed_offset(broker_address, group, topic) is None
     with pytest.raises(confluent_kafka.KafkaException):
-        admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+        admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
 
 
-def test_too_large_a_message_is_refused_and_the_next_goes_through(broker_address: str) -> None:
+def test_too_large_message_is_refused_and_the_next_one_stored(broker_address: str) -> None:
     topic = unique("large")
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "message.max.bytes": 10_000_000})
     codes: list[int] = []
     for size in (2_000_000, 10):
         producer.produce(topic, b"x" * size, partition=0, on_delivery=lambda e, _: codes.append(e.code() if e else 0))
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
     assert codes == [10, 0]
 
 
-def test_deleted_records_are_gone(broker_address: str) -> None:
+def test_deleted_records_are_not_readable(broker_address: str) -> None:
     topic = unique("trimmed")
     fill(broker_address, topic, 1, 100)
     admin = AdminClient({"bootstrap.servers": broker_address})
     place = confluent_kafka.TopicPartition(topic, 0, 40)
     deleted = admin.delete_records([place])
-    assert next(iter(deleted.values())).result(PATIENCE_S).low_watermark == 40
+    assert next(iter(deleted.values())).result(TIMEOUT_S).low_watermark == 40
     consumer = KafkaConsumer(bootstrap_servers=broker_address)
     assert consumer.beginning_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 40}
     consumer.close()
@@ -327,7 +325,7 @@ def test_deleted_records_are_gone(broker_address: str) -> None:
 @pytest.fixture
 def raw(broker_address: str) -> Iterator[socket.socket]:
     host, port = broker_address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
         yield connection
 
 
@@ -347,14 +345,14 @@ def test_garbage_closes_only_its_own_connection(broker_address: str, raw: socket
     topic = unique("calm")
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address})
     producer.produce(topic, b"before")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     raw.sendall(garbage)
     assert raw.recv(100) == b""
     producer.produce(topic, b"after")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_a_newer_apiversions_is_answered_in_version_0(raw: socket.socket) -> None:
+def test_unsupported_apiversions_gets_version_0_response(raw: socket.socket) -> None:
     raw.sendall(struct.pack(">ihhih", 10, 18, 99, 5, -1))
     answer = raw.recv(1000)
     assert struct.unpack(">iihihhh", answer) == (len(answer) - 4, 5, 35, 1, 18, 0, 4)
@@ -416,16 +414,16 @@ def test_confluent_kafka_over_tls_at_the_advertised_address(tmp_path: Path, star
     assert producer.list_topics(timeout=60).brokers[1].host == "localhost"
 
 
-def test_clients_see_the_time_at_which_the_broker_took_a_message(broker_address: str) -> None:
+def test_clients_see_log_append_time(broker_address: str) -> None:
     topic = unique("append-time")
     admin = AdminClient({"bootstrap.servers": broker_address})
     wanted = NewTopic(topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([wanted])[topic].result(PATIENCE_S)
+    admin.create_topics([wanted])[topic].result(TIMEOUT_S)
     said: list[tuple[int, int]] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "compression.type": "lz4"})
     before_ms = int(time.time() * 1000)
     producer.produce(topic, b"x", timestamp=1000, on_delivery=lambda error, message: said.append(message.timestamp()))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     ((kind, taken_ms),) = said
     assert kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
     assert before_ms <= taken_ms <= int(time.time() * 1000)
@@ -433,17 +431,17 @@ def test_clients_see_the_time_at_which_the_broker_took_a_message(broker_address:
     place = TopicPartition(topic, 0)
     consumer.assign([place])
     consumer.seek_to_beginning()
-    (record,) = consumer.poll(timeout_ms=PATIENCE_S * 1000)[place]
+    (record,) = consumer.poll(timeout_ms=TIMEOUT_S * 1000)[place]
     assert (record.timestamp, record.timestamp_type) == (taken_ms, 1)
     assert consumer.offsets_for_times({place: taken_ms})[place].offset == 0
     assert consumer.offsets_for_times({place: taken_ms + 1})[place] is None
     consumer.close()
 
 
-def test_a_consumer_of_many_partitions_reads_on_in_its_fetch_session(broker_address: str) -> None:
+def test_consumer_of_many_partitions_continues_its_fetch_session(broker_address: str) -> None:
     topic, partitions = unique("many"), 200
     admin = AdminClient({"bootstrap.servers": broker_address})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT_S)
     consumer = KafkaConsumer(bootstrap_servers=broker_address, enable_auto_commit=False)
     consumer.assign([TopicPartition(topic, index) for index in range(partitions)])
     consumer.seek_to_beginning()
@@ -453,7 +451,7 @@ def test_a_consumer_of_many_partitions_reads_on_in_its_fetch_session(broker_addr
     for number in range(60):
         partition = number * 37 % 50
         producer.produce(topic, b"%d" % number, partition=partition)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
         sent.append((partition, b"%d" % number))
         wait_until(
             lambda: bool(poll_into(consumer, seen)) and len(seen) == len(sent), f"{topic}: {sent[-1]} did not come"

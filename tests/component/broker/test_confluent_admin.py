@@ -1,4 +1,4 @@
-"""Unmodified confluent-kafka's AdminClient against a running broker: whatever it can ask is answered or refused."""
+"""Unmodified confluent-kafka's AdminClient against a running broker: each of its requests is served or rejected."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from support.broker.broker_talk import fresh
+from support.broker.protocol_client import fresh
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 T0_MS = time.time_ns() // 1_000_000 - 60_000
 
 
@@ -42,19 +42,19 @@ def admin(broker_address: str) -> AdminClient:
 
 @pytest.fixture
 def topic(broker_address: str, admin: AdminClient) -> str:
-    """Of two partitions, with ten messages in the first one, a second apart."""
+    """A topic of two partitions, with ten messages in the first one, a second apart."""
     name = fresh("t")
-    admin.create_topics([NewTopic(name, 2)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, 2)])[name].result(TIMEOUT_S)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address})
     for number in range(10):
         producer.produce(name, b"%d" % number, partition=0, timestamp=T0_MS + number * 1000)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     return name
 
 
 @pytest.fixture
 def member(broker_address: str, topic: str) -> Iterator[tuple[str, confluent_kafka.Consumer]]:
-    """A group, and its one member, which has been assigned all of the topic and committed what it read."""
+    """A group and its only member, which has all partitions of the topic and has committed its position."""
     group = fresh("g")
     consumer = confluent_kafka.Consumer(
         {
@@ -66,7 +66,7 @@ def member(broker_address: str, topic: str) -> Iterator[tuple[str, confluent_kaf
         }
     )
     consumer.subscribe([topic])
-    messages = consumer.consume(10, PATIENCE_S)
+    messages = consumer.consume(10, TIMEOUT_S)
     assert [message.value() for message in messages] == [b"%d" % number for number in range(10)]
     consumer.commit(asynchronous=False)
     yield group, consumer
@@ -75,20 +75,20 @@ def member(broker_address: str, topic: str) -> Iterator[tuple[str, confluent_kaf
 
 def only(futures: dict[Any, Future[Any]]) -> Any:
     (future,) = futures.values()
-    return future.result(PATIENCE_S)
+    return future.result(TIMEOUT_S)
 
 
 def refusal(future: Future[Any]) -> KafkaError:
     with pytest.raises(confluent_kafka.KafkaException) as refused:
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     return refused.value.args[0]
 
 
 def test_the_cluster_is_described(broker_address: str, admin: AdminClient) -> None:
-    told = admin.describe_cluster(include_authorized_operations=True).result(PATIENCE_S)
+    told = admin.describe_cluster(include_authorized_operations=True).result(TIMEOUT_S)
     assert [(node.id, f"{node.host}:{node.port}") for node in told.nodes] == [(1, broker_address)]
     assert told.controller.id == 1
-    assert told.cluster_id == admin.list_topics(timeout=PATIENCE_S).cluster_id
+    assert told.cluster_id == admin.list_topics(timeout=TIMEOUT_S).cluster_id
     assert AclOperation.ALTER in told.authorized_operations
 
 
@@ -98,7 +98,7 @@ def test_groups_are_listed_and_described(
     group, consumer = member
 
     def listed(**options: Any) -> list[tuple[str, ConsumerGroupState, bool]]:
-        told = admin.list_consumer_groups(**options).result(PATIENCE_S)
+        told = admin.list_consumer_groups(**options).result(TIMEOUT_S)
         assert told.errors == []
         return [(each.group_id, each.state, each.is_simple_consumer_group) for each in told.valid]
 
@@ -143,10 +143,10 @@ def test_offsets_of_a_group_are_listed_and_altered(
     assert offsets() == {}
 
 
-def test_offsets_are_listed_by_what_is_asked(broker_address: str, admin: AdminClient, topic: str) -> None:
+def test_offsets_are_listed_by_spec_and_isolation_level(broker_address: str, admin: AdminClient, topic: str) -> None:
     def listed(spec: OffsetSpec, **options: Any) -> list[tuple[int, int]]:
         told = admin.list_offsets({TopicPartition(topic, index): spec for index in range(2)}, **options)
-        found = {place.partition: future.result(PATIENCE_S) for place, future in told.items()}
+        found = {place.partition: future.result(TIMEOUT_S) for place, future in told.items()}
         return [(found[index].offset, found[index].timestamp) for index in range(2)]
 
     assert listed(OffsetSpec.earliest()) == [(0, -1), (0, -1)]
@@ -154,16 +154,16 @@ def test_offsets_are_listed_by_what_is_asked(broker_address: str, admin: AdminCl
     assert listed(OffsetSpec.max_timestamp()) == [(9, T0_MS + 9000), (-1, -1)]
     assert listed(OffsetSpec.for_timestamp(T0_MS + 4001)) == [(5, T0_MS + 5000), (-1, -1)]
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "transactional.id": fresh("id")})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     producer.produce(topic, b"open", partition=0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert listed(OffsetSpec.latest())[0] == (11, -1)
     assert listed(OffsetSpec.latest(), isolation_level=IsolationLevel.READ_COMMITTED)[0] == (10, -1)
-    producer.abort_transaction(PATIENCE_S)
+    producer.abort_transaction(TIMEOUT_S)
     assert listed(OffsetSpec.latest(), isolation_level=IsolationLevel.READ_COMMITTED)[0] == (12, -1)
     (missing,) = admin.list_offsets({TopicPartition(fresh("none"), 0): OffsetSpec.latest()}).values()
-    assert refusal(missing).code() == KafkaError._NOENT  # its own word for a topic without leaders
+    assert refusal(missing).code() == KafkaError._NOENT  # the client's own code for a topic without leaders
 
 
 def test_configurations_are_described_and_altered(admin: AdminClient, topic: str) -> None:
@@ -177,13 +177,13 @@ def test_configurations_are_described_and_altered(admin: AdminClient, topic: str
 
     before = described()["retention.ms"]
     assert (before.value, before.is_default, before.is_read_only) == ("604800000", True, False)
-    alter("retention.ms", "60000", AlterConfigOpType.SET).result(PATIENCE_S)
-    alter("cleanup.policy", "compact", AlterConfigOpType.APPEND).result(PATIENCE_S)
+    alter("retention.ms", "60000", AlterConfigOpType.SET).result(TIMEOUT_S)
+    alter("cleanup.policy", "compact", AlterConfigOpType.APPEND).result(TIMEOUT_S)
     now = described()
     assert (now["retention.ms"].value, now["cleanup.policy"].value) == ("60000", "delete,compact")
     assert now["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    alter("retention.ms", None, AlterConfigOpType.DELETE).result(PATIENCE_S)
-    alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT).result(PATIENCE_S)
+    alter("retention.ms", None, AlterConfigOpType.DELETE).result(TIMEOUT_S)
+    alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT).result(TIMEOUT_S)
     now = described()
     assert (now["retention.ms"].value, now["cleanup.policy"].value) == ("604800000", "compact")
     assert refusal(alter("retention.ms", "soon", AlterConfigOpType.SET)).code() == KafkaError.INVALID_CONFIG
@@ -194,8 +194,8 @@ def test_configurations_are_described_and_altered(admin: AdminClient, topic: str
     assert refusal(admin.describe_configs([nobody])[nobody]).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_what_is_not_served_is_refused_at_once(admin: AdminClient) -> None:
-    """Without a wait for the client's own timeout: it knows from ApiVersions, or is told."""
+def test_unsupported_request_fails_at_once(admin: AdminClient) -> None:
+    """Requests fail before the client's timeout: it knows from ApiVersions, or gets an error."""
     users = admin.describe_user_scram_credentials(["somebody"])["somebody"]
     assert refusal(users).code() == KafkaError._UNSUPPORTED_FEATURE
     everybody = admin.describe_user_scram_credentials()
@@ -207,5 +207,5 @@ def test_what_is_not_served_is_refused_at_once(admin: AdminClient) -> None:
     binding = AclBinding(*pattern, AclPermissionType.ALLOW)
     assert refusal(admin.create_acls([binding])[binding]).code() == KafkaError.SECURITY_DISABLED
     found = AclBindingFilter(*pattern, AclPermissionType.ALLOW)
-    assert admin.describe_acls(found).result(PATIENCE_S) == []  # it shows no error of the whole
+    assert admin.describe_acls(found).result(TIMEOUT_S) == []  # the client hides the error of the whole request
     assert refusal(admin.delete_acls([found])[found]).code() == KafkaError.SECURITY_DISABLED

@@ -1,4 +1,4 @@
-"""Consumers with `group.protocol=consumer` (KIP-848) of librdkafka against a running broker, also over its death."""
+"""librdkafka consumers with `group.protocol=consumer` (KIP-848) against a running and a killed broker."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from support.broker.broker_kills import serve, start_again
-from support.broker.broker_talk import fresh
+from support.broker.broker_restarts import serve, start_again
+from support.broker.protocol_client import fresh
 from support.free_ports import free_port
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 QUICK = {"consumer_heartbeat_interval": "200ms", "consumer_session_timeout": "3s"}
 PATIENT = {**QUICK, "consumer_session_timeout": "30s"}
-"""Where nobody waits for a session to end, and a machine that stands still for a while is no reason to end one."""
+"""For tests that do not wait for a session to expire: a pause of the machine must not end one."""
 
 
 class Member:
-    """A consumer that keeps what it reads, and whether anybody took partitions from it."""
+    """A consumer that stores what it reads, and whether partitions were revoked."""
 
     def __init__(self, address: str, group: str, topics: Sequence[str], **settings: Any) -> None:
         self.values: list[int] = []
@@ -64,7 +64,7 @@ class Member:
 
 
 def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, (what, [(each.partitions, len(each.values)) for each in members])
         for member in members:
@@ -83,7 +83,7 @@ def member(address: str, group: str, topics: Sequence[str], **settings: Any) -> 
 
 def create(address: str, topic: str, partitions: int) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
     return admin
 
 
@@ -91,7 +91,7 @@ def produce(address: str, topic: str, values: range, partitions: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for value in values:
         producer.produce(topic, b"%d" % value, partition=value % partitions)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def shares(members: Sequence[Member]) -> list[int]:
@@ -100,12 +100,12 @@ def shares(members: Sequence[Member]) -> list[int]:
 
 @pytest.fixture
 def quick_broker(start_service: Any, tmp_path: Path) -> str:
-    """One whose members hear of changes soon."""
+    """A broker with short heartbeat intervals, whose members learn of changes soon."""
     return str(serve(start_service, tmp_path, **QUICK).addresses["broker"])
 
 
-def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service: Any, tmp_path: Path) -> None:
-    """What was committed is read by nobody again, and members that lived on are not assigned anew."""
+def test_members_share_partitions_across_a_kill_and_a_leave(start_service: Any, tmp_path: Path) -> None:
+    """Committed messages are not read again, and surviving members are not reassigned."""
     port = free_port()
     service = serve(start_service, tmp_path, port, **PATIENT)
     address = service.addresses["broker"]
@@ -113,10 +113,10 @@ def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service:
     with member(address, "g", ["t"]) as first, ExitStack() as second_alone:
         second = second_alone.enter_context(member(address, "g", ["t"]))
         both = (first, second)
-        poll_until(both, lambda: shares(both) == [2, 2], "they do not share")
-        # Not before: who comes first could read everything alone, and the other would have nothing to commit.
+        poll_until(both, lambda: shares(both) == [2, 2], "the members do not share")
+        # Wait for both: one member alone could read everything, and the other would have nothing to commit.
         produce(address, "t", range(400), 4)
-        poll_until(both, lambda: [len(each.values) for each in both] == [200, 200], "not everything was read")
+        poll_until(both, lambda: [len(each.values) for each in both] == [200, 200], "not all messages were read")
         assert {*first.values, *second.values} == set(range(400))
         for one in both:
             one.consumer.commit(asynchronous=False)
@@ -125,13 +125,15 @@ def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service:
         second.revoked.clear()
         start_again(service, "kill", start_service, tmp_path, port, **PATIENT)
         produce(address, "t", range(400, 800), 4)
-        poll_until(both, lambda: {*first.values, *second.values} == set(range(800)), "not read on after the kill")
+        poll_until(
+            both, lambda: {*first.values, *second.values} == set(range(800)), "reading did not continue after the kill"
+        )
         assert [len(each.values) for each in both] == [400, 400], "each once"
         assert [each.partitions for each in both] == before
         assert not first.revoked + second.revoked
         second.consumer.commit(asynchronous=False)
         second_alone.close()
-        poll_until([first], lambda: shares([first]) == [4], "what was left is nobody's")
+        poll_until([first], lambda: shares([first]) == [4], "no member has the remaining partitions")
         first.consumer.commit(asynchronous=False)
     produce(address, "t", range(800, 900), 4)
     with member(address, "g", ["t"]) as third:
@@ -139,50 +141,52 @@ def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service:
         assert sorted(third.values) == list(range(800, 900))
 
 
-def test_who_is_not_concerned_reads_on(quick_broker: str) -> None:
+def test_rebalance_does_not_interrupt_unaffected_members(quick_broker: str) -> None:
     create(quick_broker, "t", 6)
     with member(quick_broker, "g", ["t"]) as first, member(quick_broker, "g", ["t"]) as second:
-        poll_until([first, second], lambda: shares([first, second]) == [3, 3], "they do not share")
+        poll_until([first, second], lambda: shares([first, second]) == [3, 3], "the members do not share")
         first.revoked.clear()
         second.revoked.clear()
         with member(quick_broker, "g", ["t"]) as third:
             everybody = [first, second, third]
-            poll_until(everybody, lambda: shares(everybody) == [2, 2, 2], "they do not share")
+            poll_until(everybody, lambda: shares(everybody) == [2, 2, 2], "the members do not share")
             assert len(first.revoked) == len(second.revoked) == 1
 
 
-def test_topics_that_come_and_grow_are_read(quick_broker: str) -> None:
+def test_new_topics_and_partitions_are_read(quick_broker: str) -> None:
     create(quick_broker, "shop.a", 1)
     with member(quick_broker, "g", [r"^shop\..*"]) as one:
-        poll_until([one], lambda: one.partitions == {("shop.a", 0)}, "the pattern finds nothing")
+        poll_until([one], lambda: one.partitions == {("shop.a", 0)}, "the pattern matches nothing")
         admin = create(quick_broker, "shop.b", 1)
         poll_until([one], lambda: one.partitions == {("shop.a", 0), ("shop.b", 0)}, "the new topic is not read")
-        admin.create_partitions([NewPartitions("shop.b", 2)])["shop.b"].result(PATIENCE_S)
+        admin.create_partitions([NewPartitions("shop.b", 2)])["shop.b"].result(TIMEOUT_S)
         produce(quick_broker, "shop.b", range(4), 2)
         poll_until([one], lambda: sorted(one.values) == [0, 1, 2, 3], "the new partition is not read")
-        admin.delete_topics(["shop.a"])["shop.a"].result(PATIENCE_S)
+        admin.delete_topics(["shop.a"])["shop.a"].result(TIMEOUT_S)
         poll_until([one], lambda: one.partitions == {("shop.b", 0), ("shop.b", 1)}, "the deleted topic is still there")
 
 
-def test_a_static_member_is_back_before_anybody_notices(quick_broker: str) -> None:
+def test_restarted_static_member_gets_its_partitions_back(quick_broker: str) -> None:
     create(quick_broker, "t", 4)
     with member(quick_broker, "g", ["t"]) as other:
         with member(quick_broker, "g", ["t"], **{"group.instance.id": "i"}) as static:
-            poll_until([other, static], lambda: shares([other, static]) == [2, 2], "they do not share")
+            poll_until([other, static], lambda: shares([other, static]) == [2, 2], "the members do not share")
             before = static.partitions
             other.revoked.clear()
         with member(quick_broker, "g", ["t"], **{"group.instance.id": "i"}) as again:
-            poll_until([other, again], lambda: again.partitions == before, "it does not get back what it had")
+            poll_until(
+                [other, again], lambda: again.partitions == before, "the static member does not get its partitions back"
+            )
             assert not other.revoked
-        poll_until([other], lambda: shares([other]) == [4], "its session does not end")
+        poll_until([other], lambda: shares([other]) == [4], "the session does not expire")
 
 
-def test_who_falls_silent_is_let_go(quick_broker: str) -> None:
+def test_silent_member_is_removed(quick_broker: str) -> None:
     create(quick_broker, "t", 2)
     silent = Member(quick_broker, "g", ["t"], **{"max.poll.interval.ms": 6000})
     with member(quick_broker, "g", ["t"]) as other:
-        poll_until([silent, other], lambda: shares([silent, other]) == [1, 1], "they do not share")
-        poll_until([other], lambda: shares([other]) == [2], "the silent one keeps what it has")
+        poll_until([silent, other], lambda: shares([silent, other]) == [1, 1], "the members do not share")
+        poll_until([other], lambda: shares([other]) == [2], "the silent member still has its partition")
     silent.consumer.close()
 
 
@@ -190,25 +194,25 @@ def test_admin_tools_see_the_group(quick_broker: str) -> None:
     group = fresh("g")
     admin = create(quick_broker, "t", 2)
     with member(quick_broker, group, ["t"], **{"client.id": "one", "group.remote.assignor": "range"}) as one:
-        poll_until([one], lambda: shares([one]) == [2], "it is assigned nothing")
-        (listed,) = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(PATIENCE_S).valid
+        poll_until([one], lambda: shares([one]) == [2], "the member has no partitions")
+        (listed,) = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(TIMEOUT_S).valid
         assert (listed.group_id, listed.type, listed.state) == (
             group,
             ConsumerGroupType.CONSUMER,
             ConsumerGroupState.STABLE,
         )
-        assert not admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(PATIENCE_S).valid
-        told = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+        assert not admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(TIMEOUT_S).valid
+        told = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
         assert (told.type, told.state, told.partition_assignor) == (listed.type, listed.state, "range")
         (described,) = told.members
         assert described.client_id == "one"
         for assignment in (described.assignment, described.target_assignment):
             assert {(place.topic, place.partition) for place in assignment.topic_partitions} == {("t", 0), ("t", 1)}
         with pytest.raises(KafkaException) as refused:
-            admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+            admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
         assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
         classic = Member(quick_broker, group, ["t"], **{"group.protocol": "classic"})
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             message = classic.consumer.poll(0.2)
             one.poll()
@@ -217,5 +221,5 @@ def test_admin_tools_see_the_group(quick_broker: str) -> None:
                 break
             assert time.monotonic() < deadline
         classic.consumer.close()
-    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
-    assert not admin.list_consumer_groups().result(PATIENCE_S).valid
+    admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
+    assert not admin.list_consumer_groups().result(TIMEOUT_S).valid

@@ -1,4 +1,4 @@
-"""Unmodified franz-go against a running broker, also one that is killed: `tests/support/go/main.go`."""
+"""Unmodified franz-go against a running broker, including one that is killed: `tests/support/go/main.go`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ import confluent_kafka
 import pytest
 
 from headrace.kafka_wire.cluster import KafkaCluster
-from support.broker.broker_kills import ends, serve, start_again
-from support.broker.broker_talk import Talk
-from support.broker.held_batches import CODECS, check_written_once, codecs, held, is_idempotent, is_transactional
+from support.broker.broker_restarts import serve, shutdowns, start_again
+from support.broker.protocol_client import ProtocolClient
+from support.broker.stored_batches import (
+    CODECS,
+    check_written_once,
+    codecs,
+    is_idempotent,
+    is_transactional,
+    stored_batches,
+)
 from support.free_ports import free_port
 from support.go_clients import Running, compiled
 
 pytestmark = pytest.mark.go
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 RUN_TIMEOUT_S = 120
 
 
@@ -29,7 +36,7 @@ def program() -> str:
     return str(compiled())
 
 
-def test_a_round_of_everything(keeping_broker_address: str, program: str) -> None:
+def test_full_round(keeping_broker_address: str, program: str) -> None:
     done = subprocess.run(
         [program, "round", keeping_broker_address],
         capture_output=True,
@@ -66,21 +73,19 @@ def test_a_round_of_everything(keeping_broker_address: str, program: str) -> Non
         "fenced": True,
     }
     for codec in CODECS:
-        # What was deleted before offset 300 of one of them is not there to be read.
-        batches = held(keeping_broker_address, f"go-{codec}") if codec != "lz4" else []
+        # Records below offset 300 of one partition were deleted.
+        batches = stored_batches(keeping_broker_address, f"go-{codec}") if codec != "lz4" else []
         assert codecs(batches) == ({codec} if batches else set())
         assert not batches or is_idempotent(batches)
 
 
-def test_an_idempotent_producer_goes_on_through_kills_and_stops(
-    tmp_path: Path, start_service: Any, program: str
-) -> None:
+def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_service: Any, program: str) -> None:
     port, settings = free_port(), {"segment_bytes_max": "1100000"}
     address = f"127.0.0.1:{port}"
     service = serve(start_service, tmp_path, port, **settings)
     create(address, "t", 4)
     with Running(program, "write", address, "t") as writer:
-        for turn, end in enumerate(ends(2)):
+        for turn, end in enumerate(shutdowns(2)):
             enough = len(writer.lines) + 500 + turn % 17
             writer.wait_until(lambda: len(writer.lines) >= enough)  # noqa: B023
             service = start_again(service, end, start_service, tmp_path, port, **settings)
@@ -93,12 +98,12 @@ def test_an_idempotent_producer_goes_on_through_kills_and_stops(
 
 
 def create(address: str, topic: str, partitions: int) -> None:
-    with Talk(address) as talk:
+    with ProtocolClient(address) as talk:
         assert talk.create(topic, partitions) == 0
 
 
 class Source:
-    """Writes 0, 1 … to the topic by another client."""
+    """Writes 0, 1 … to the topic with another client."""
 
     def __init__(self, address: str, topic: str, partitions: int) -> None:
         self.sent = 0
@@ -116,7 +121,7 @@ class Source:
         for _ in range(count):
             self._producer.produce(self._topic, b"%d" % self.sent, partition=self.sent % self._partitions)
             self.sent += 1
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_S) == 0
 
 
 def committed(address: str, group: str) -> dict[int, int]:
@@ -125,8 +130,8 @@ def committed(address: str, group: str) -> dict[int, int]:
 
 
 def seen_once(members: list[list[list[str]]], partitions: int) -> list[list[int]]:
-    """The values of each partition, of what members said they read: each read those before it first, and what was
-    committed before a member said so was not read later by itself."""
+    """Returns the values of each partition that the members read. Each member read them in order, and did not read a
+    value again after its commit."""
     found: list[dict[int, int]] = [{} for _ in range(partitions)]
     for lines in members:
         behind = [0] * partitions
@@ -140,7 +145,7 @@ def seen_once(members: list[list[list[str]]], partitions: int) -> list[list[int]
     return [[each[offset] for offset in range(len(each))] for each in found]
 
 
-def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: Any, program: str) -> None:
+def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any, program: str) -> None:
     port = free_port()
     address = f"127.0.0.1:{port}"
     service = serve(start_service, tmp_path, port)
@@ -150,7 +155,7 @@ def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: 
         members = [stack.enter_context(Running(program, "read", address, "t", "g")) for _ in range(2)]
 
         def told() -> int:
-            """How much was committed, as members were told."""
+            """Returns the number of acknowledged commits."""
             ends = [0] * 4
             for member in members:
                 for what, partition, offset, *_ in list(member.lines):
@@ -158,9 +163,9 @@ def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: 
                         ends[int(partition)] = max(ends[int(partition)], int(offset))
             return sum(ends)
 
-        for end in ends(2):
+        for end in shutdowns(2):
             source.send(2000)
-            # In the middle: some of it has been read and committed.
+            # Part of the messages has been read and committed.
             members[0].wait_until(lambda: told() > source.sent - 1500)
             before = told()
             service = start_again(service, end, start_service, tmp_path, port)
@@ -174,7 +179,7 @@ def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: 
     assert committed(address, "g") == dict.fromkeys(range(4), source.sent // 4)
 
 
-def test_transactions_are_copied_through_kills_and_stops_once_each(
+def test_transactions_copy_exactly_once_across_kills_and_stops(
     tmp_path: Path, start_service: Any, program: str
 ) -> None:
     port = free_port()
@@ -186,13 +191,13 @@ def test_transactions_are_copied_through_kills_and_stops_once_each(
     with Running(program, "copy", address, "from", "to", "copier") as copier:
 
         def copied() -> int:
-            """As it was told; an answer that was lost with the broker may have been that more is."""
+            """Returns the acknowledged number; a response lost with the broker may have confirmed more."""
             return sum(int(count) for what, count, *_ in list(copier.lines) if what == "committed")
 
         def place() -> int:
             return committed(address, "copier").get(0, 0)
 
-        for end in ends(2):
+        for end in shutdowns(2):
             source.send(1000)
             copier.wait_until(lambda: place() > source.sent - 700)
             before = max(copied(), place())
@@ -200,13 +205,13 @@ def test_transactions_are_copied_through_kills_and_stops_once_each(
             assert place() >= before, "offsets went back"
         copier.wait_until(lambda: place() == source.sent)
         copier.end()
-    assert is_transactional(held(address, "to"))
+    assert is_transactional(stored_batches(address, "to"))
     assert committed(address, "copier") == {0: source.sent}
     assert read_committed(address, "to") == list(range(source.sent))
 
 
 def read_committed(address: str, topic: str) -> list[int]:
-    """All there is in partition 0."""
+    """Returns all committed values of partition 0."""
     reader = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -218,7 +223,7 @@ def read_committed(address: str, topic: str) -> list[int]:
     )
     reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     found: list[int] = []
-    while (message := reader.poll(PATIENCE_S)) is not None and message.error() is None:
+    while (message := reader.poll(TIMEOUT_S)) is not None and message.error() is None:
         found.append(int(message.value()))
     reader.close()
     assert message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF

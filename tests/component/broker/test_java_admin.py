@@ -15,7 +15,7 @@ pytestmark = pytest.mark.java
 
 RUN_TIMEOUT_S = 180
 
-# "…" stands for any text, in the broker's own messages.
+# "…" matches any text in the broker's own messages.
 ANSWERS = (
     (
         "describeCluster",
@@ -95,8 +95,8 @@ ANSWERS = (
 )
 
 
-def test_each_call_is_answered_or_refused(keeping_broker_address: str, tmp_path: Path) -> None:
-    """What is not served is refused by the client, which knows from ApiVersions; nothing is asked until time is up."""
+def test_each_call_gets_the_expected_result_or_error(keeping_broker_address: str, tmp_path: Path) -> None:
+    """The client rejects unsupported calls at once, because it knows ApiVersions; no call runs into its timeout."""
     classpath = program_jars()
     classes = compiled("AdminRound", classpath, tmp_path / "classes")
     quiet = "-Dorg.apache.logging.log4j.level=OFF"

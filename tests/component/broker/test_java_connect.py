@@ -1,4 +1,5 @@
-"""Kafka Connect between files by way of a topic: standalone over a stop, distributed and exactly once over a kill."""
+"""Kafka Connect copies a file to another through a topic: standalone across a stop, distributed and exactly-once across
+a kill."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from support.free_ports import free_port
 from support.java_oracle import compiled
-from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+from support.servers.kafka_programs import TIMEOUT_S, JavaProgram, messages_of, program_jars, properties_file
 
 pytestmark = pytest.mark.java
 
@@ -24,7 +25,7 @@ SLICE = 20
 
 
 class Files:
-    """What a source reads and a sink writes."""
+    """The files of the source and the sink."""
 
     def __init__(self, directory: Path) -> None:
         self.source, self.sink = directory / "source.txt", directory / "sink.txt"
@@ -36,12 +37,12 @@ class Files:
             file.writelines(f"{line}\n" for line in lines)
 
     def written(self) -> list[str]:
-        """The lines of the sink that are whole."""
+        """Returns the complete lines of the sink."""
         text = self.sink.read_text(encoding="utf-8") if self.sink.exists() else ""
         return [line.rstrip("\n") for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def connectors(self, topic: str) -> dict[str, dict[str, str]]:
-        """Their configuration by name."""
+        """Returns the connectors' configurations by name."""
         file = "org.apache.kafka.connect.file.FileStream"
         return {
             "source": {
@@ -63,7 +64,7 @@ class Files:
 
 
 def worker(address: str, port: int) -> dict[str, object]:
-    """What workers of both kinds are told."""
+    """Settings of both kinds of workers."""
     return {
         "bootstrap.servers": address,
         "listeners": f"http://127.0.0.1:{port}",
@@ -72,8 +73,8 @@ def worker(address: str, port: int) -> dict[str, object]:
         "plugin.discovery": "service_load",
         "offset.flush.interval.ms": 500,
         "consumer.isolation.level": "read_committed",
-        # So long do a sink and a source that were killed keep their successors waiting: a worker starts when the topic
-        # of offsets has no transaction open.
+        # A killed sink and source delay their successors by this: a worker starts when the offsets topic has no open
+        # transaction.
         "consumer.session.timeout.ms": 6000,
         "consumer.heartbeat.interval.ms": 1000,
         "producer.transaction.timeout.ms": 6000,
@@ -83,7 +84,7 @@ def worker(address: str, port: int) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Connect's, and of what runs it."""
+    """The class path of Connect and of the program that runs it."""
     jars = program_jars()
     return f"{compiled('ConnectStopped', jars, tmp_path_factory.mktemp('classes'))}:{jars}"
 
@@ -93,17 +94,17 @@ def connect(log: Path, classpath: str, kind: str, *arguments: Path) -> JavaProgr
 
 
 def read(address: str, topic: str) -> list[str]:
-    """What is committed of the one partition of a topic."""
+    """Returns the committed values of a topic's only partition."""
     return [str(message.value().decode()) for message in messages_of(address, topic, 1)]
 
 
 def make_topic(address: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
 
 
-def test_standalone_carries_on_after_a_stop(broker_address: str, classpath: str, tmp_path: Path) -> None:
-    """It is told to end, and so it stores where it is: no line is lost, and none comes twice."""
+def test_standalone_continues_after_a_stop(broker_address: str, classpath: str, tmp_path: Path) -> None:
+    """A stopped worker stores its position: no line is lost or duplicated."""
     make_topic(broker_address, "standalone")
     files = Files(tmp_path)
     settings = {**worker(broker_address, free_port()), "offset.storage.file.filename": tmp_path / "offsets"}
@@ -125,7 +126,7 @@ def test_standalone_carries_on_after_a_stop(broker_address: str, classpath: str,
 
 
 class Cluster:
-    """Connect, distributed over one process: its settings, and its REST API."""
+    """Distributed Connect with one process: its settings and its REST API."""
 
     def __init__(self, address: str, directory: Path, classpath: str) -> None:
         self._classpath = classpath
@@ -150,7 +151,7 @@ class Cluster:
         return connect(log, self._classpath, "Distributed", self._settings)
 
     def ask(self, path: str, body: Mapping[str, str] | None = None) -> dict[str, object] | None:
-        """None where there is no answer, or an error."""
+        """Returns None if there is no response, or an error."""
         data = None if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "PUT"
         request = Request(f"{self._url}{path}", data, {"Content-Type": "application/json"}, method=method)
@@ -166,8 +167,8 @@ class Cluster:
 
 
 def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath: str, tmp_path: Path) -> None:
-    """Each line is in the topic once, for who reads what is committed. A sink is at least once: what it writes after it
-    last committed comes again."""
+    """Each line is in the topic once for consumers of committed records. A sink is at-least-once: it writes lines after
+    its last commit again."""
     make_topic(broker_address, "distributed")
     files = Files(tmp_path)
     cluster = Cluster(broker_address, tmp_path, classpath)
@@ -177,19 +178,19 @@ def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath:
         for name, configuration in files.connectors("distributed").items():
             killed.wait_until(
                 lambda: cluster.ask(f"/connectors/{name}/config", configuration) is not None,  # noqa: B023
-                f"the {name} was made",
+                f"the {name} was created",
             )
         for name in ("source", "sink"):
             killed.wait_until(lambda: cluster.is_running(name), f"the {name} ran")  # noqa: B023
 
         def is_in_the_middle() -> bool:
-            """Has the sink written something? The source gets some more to do each time."""
+            """Returns whether the sink has written something; gives the source more lines each time."""
             if len(rest) > 2 * SLICE:
                 files.append(rest[:SLICE])
                 del rest[:SLICE]
             return bool(files.written())
 
-        killed.wait_until(is_in_the_middle, "the sink wrote something")
+        killed.wait_until(is_in_the_middle, "the sink wrote a line")
         files.append(rest[:SLICE])
         del rest[:SLICE]
         killed.kill()
@@ -208,4 +209,4 @@ def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath:
     admin = AdminClient({"bootstrap.servers": broker_address})
     for kind in ("config", "offset", "status"):
         (described,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, f"connect-{kind}")]).values()
-        assert described.result(PATIENCE_S)["cleanup.policy"].value == "compact"
+        assert described.result(TIMEOUT_S)["cleanup.policy"].value == "compact"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.broker.broker_kills import serve
+from support.broker.broker_restarts import serve
 from support.java_oracle import compiled
 from support.servers.kafka_programs import JAVA
 from support.servers.maven_jars import classpath_of
@@ -19,7 +19,7 @@ RUN_TIMEOUT_S = 240
 
 
 def test_two_members_share_and_one_takes_over(start_service: Any, tmp_path: Path) -> None:
-    """One subscribes by a pattern, is static and prefers another assignor."""
+    """One member subscribes by pattern, is static and prefers another assignor."""
     broker = serve(start_service, tmp_path, consumer_heartbeat_interval="500ms")
     classpath = classpath_of("kafka")
     classes = compiled("ConsumerProtocolRound", classpath, tmp_path / "classes")

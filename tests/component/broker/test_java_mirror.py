@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from support.running_service import StartService
-from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+from support.servers.kafka_programs import TIMEOUT_S, JavaProgram, messages_of, program_jars, properties_file
 
 pytestmark = pytest.mark.java
 
@@ -25,11 +25,11 @@ def send(address: str, numbers: range) -> None:
         value, headers = b"order %d" % number, [("number", b"%d" % number)]
         place = {"partition": number % PARTITIONS, "timestamp": TIMESTAMP_MS + number}
         producer.produce("orders", value, b"%d" % (number % 7), headers=headers, **place)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def read(address: str, topic: str) -> list[Record]:
-    """All records, by partition and offset: where each is, key, value, headers and timestamp."""
+    """Returns all records by partition and offset: location, key, value, headers and timestamp."""
     return sorted(
         (one.partition(), one.offset(), one.key(), one.value(), one.headers(), one.timestamp()[1])
         for one in messages_of(address, topic, PARTITIONS)
@@ -37,24 +37,24 @@ def read(address: str, topic: str) -> list[Record]:
 
 
 class Cluster:
-    """A broker, and what the test asks of it."""
+    """A broker and the requests of this test."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.admin = AdminClient({"bootstrap.servers": address})
 
     def topics(self) -> dict[str, int]:
-        """The number of partitions of each."""
-        found = self.admin.list_topics(timeout=PATIENCE_S).topics
+        """Returns the number of partitions of each topic."""
+        found = self.admin.list_topics(timeout=TIMEOUT_S).topics
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def configuration(self, topic: str) -> dict[str, str]:
         (described,) = self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
+        return {name: entry.value for name, entry in described.result(TIMEOUT_S).items() if not entry.is_default}
 
     def committed(self, group: str, topic: str) -> list[int]:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
-        places = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], PATIENCE_S)
+        places = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], TIMEOUT_S)
         consumer.close()
         return [place.offset for place in places]
 
@@ -93,7 +93,7 @@ def settings(source: str, target: str) -> dict[str, object]:
 
 
 def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartService, tmp_path: Path) -> None:
-    """And what comes while it runs."""
+    """Includes records that arrive while the mirror runs."""
     brokers = [
         start_service(
             *("headrace", "broker", "serve", "--data-dir", str(tmp_path / name), "--broker-listen", "127.0.0.1:0")
@@ -102,9 +102,10 @@ def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartS
     ]
     here, there = (Cluster(broker.addresses["broker"]) for broker in brokers)
     own = {"retention.ms": "-1", "max.message.bytes": "500000", "cleanup.policy": "delete"}
-    here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(PATIENCE_S)
+    here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(TIMEOUT_S)
     send(here.address, range(RECORDS))
-    at = [RECORDS // PARTITIONS] * PARTITIONS  # behind records that it copies: of others it may know no translation
+    # behind records that the mirror copies: it may not translate other offsets
+    at = [RECORDS // PARTITIONS] * PARTITIONS
     here.commit("shop", "orders", at)
     run = (
         "org.apache.kafka.connect.mirror.MirrorMaker",
@@ -112,17 +113,17 @@ def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartS
     )
 
     with JavaProgram(tmp_path / "mirror.log", program_jars(), *run) as mirror:
-        mirror.wait_until(lambda: there.topics().get("here.orders") == PARTITIONS, "the topic was made")
-        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS, "its records were there")
+        mirror.wait_until(lambda: there.topics().get("here.orders") == PARTITIONS, "the topic was created")
+        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS, "the records were copied")
         assert read(there.address, "here.orders") == read(here.address, "orders")
-        mirror.wait_until(lambda: there.committed("shop", "here.orders") == at, "its group's offsets were there")
+        mirror.wait_until(lambda: there.committed("shop", "here.orders") == at, "the group's offsets were copied")
         send(here.address, range(RECORDS, RECORDS + MORE))
-        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS + MORE, "more records were there")
+        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS + MORE, "more records were copied")
         assert read(there.address, "here.orders") == read(here.address, "orders")
         later = [(RECORDS + MORE) // PARTITIONS] * PARTITIONS
         here.commit("shop", "orders", later)
         mirror.wait_until(
-            lambda: there.committed("shop", "here.orders") == later, "its group's later offsets were there"
+            lambda: there.committed("shop", "here.orders") == later, "the group's later offsets were copied"
         )
     assert own.items() <= there.configuration("here.orders").items()
     assert there.configuration("mm2-configs.here.internal")["cleanup.policy"] == "compact"

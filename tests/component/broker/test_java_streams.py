@@ -1,4 +1,4 @@
-"""Kafka Streams, exactly once, that is killed in the middle of a transaction: `tests/support/java/WordCount.java`."""
+"""Kafka Streams with exactly-once, killed inside a transaction: `tests/support/java/WordCount.java`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from support.java_oracle import compiled
-from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, wait_until
+from support.servers.kafka_programs import TIMEOUT_S, JavaProgram, messages_of, program_jars, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -26,11 +26,11 @@ OWN_CONFIGURATION = {
     "word-count-counts-changelog": {"cleanup.policy": "compact"},
     "word-count-daily-changelog": {"cleanup.policy": "compact,delete"},
 }
-"""What Streams asks of the topics that it makes, beside sizes and times that are its own business."""
+"""The configuration that Streams sets on its internal topics, without sizes and times."""
 
 
 class Broker:
-    """What the test asks of it."""
+    """The requests of this test."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -39,31 +39,31 @@ class Broker:
 
     def make_topics(self, *names: str) -> None:
         for future in self._admin.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
     def produce(self, lines: list[str]) -> None:
         for line in lines:
             self._producer.produce("lines", line.encode())
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_S) == 0
 
     def offsets(self, topic: str, spec: OffsetSpec, isolation: IsolationLevel) -> list[int]:
         places = {TopicPartition(topic, index): spec for index in range(PARTITIONS)}
         answers = self._admin.list_offsets(places, isolation_level=isolation)
-        return [answers[place].result(PATIENCE_S).offset for place in sorted(answers, key=lambda one: one.partition)]
+        return [answers[place].result(TIMEOUT_S).offset for place in sorted(answers, key=lambda one: one.partition)]
 
     def ends(self, isolation: IsolationLevel) -> list[int]:
-        """Of the counts."""
+        """Returns the end offsets of the counts topic."""
         return self.offsets("counts", OffsetSpec.latest(), isolation)
 
     def starts(self, topic: str) -> list[int]:
         return self.offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def is_in_transaction(self) -> bool:
-        """Are there counts that are not committed?"""
+        """Returns whether there are uncommitted counts."""
         return self.ends(IsolationLevel.READ_COMMITTED) != self.ends(IsolationLevel.READ_UNCOMMITTED)
 
     def counts(self, isolation: str) -> dict[str, list[int]]:
-        """Of each word all that was counted, as far as who reads so sees."""
+        """Returns all counts of each word at this isolation level."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         for message in messages_of(self._address, "counts", PARTITIONS, isolation):
             found[message.key().decode()].append(int(message.value()))
@@ -71,7 +71,7 @@ class Broker:
 
     def configuration(self, topic: str) -> dict[str, str]:
         (described,) = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
+        return {name: entry.value for name, entry in described.result(TIMEOUT_S).items() if not entry.is_default}
 
 
 def number_of(counts: dict[str, list[int]]) -> int:
@@ -88,7 +88,7 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
     rest = LINES[FIRST:]
 
     def is_killed_in_a_transaction() -> bool:
-        """Whether it was is seen when the transaction is over: a commit may have been on its way to the broker."""
+        """Determined after the transaction is over: a commit may have been on its way to the broker."""
         before = sum(broker.ends(IsolationLevel.READ_COMMITTED))
         broker.produce(rest[:SLICE])
         del rest[:SLICE]
@@ -98,8 +98,8 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
             )
 
             def is_caught() -> bool:
-                """Is it stopped while it has a transaction open? It gets some more to do each time."""
-                assert rest, "it had no transaction open, whenever it was stopped"
+                """Returns whether the program is stopped while a transaction is open; gives it more lines each time."""
+                assert rest, "no transaction was open at any stop"
                 broker.produce(rest[:SLICE])
                 del rest[:SLICE]
                 killed.pause()
@@ -108,24 +108,22 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
                 killed.go_on()
                 return False
 
-            killed.wait_until(is_caught, "it had a transaction open")
+            killed.wait_until(is_caught, "a transaction was open")
             killed.kill()
-        wait_until(lambda: not broker.is_in_transaction(), "the transaction was ended for who was killed in it")
-        return number_of(broker.request_counts("read_uncommitted")) > number_of(broker.request_counts("read_committed"))
+        wait_until(lambda: not broker.is_in_transaction(), "the killed program's transaction was ended")
+        return number_of(broker.counts("read_uncommitted")) > number_of(broker.request_counts("read_committed"))
 
     while not is_killed_in_a_transaction():
         pass
-    assert 0 < number_of(broker.request_counts("read_committed")) < WORDS.total()
+    assert 0 < number_of(broker.counts("read_committed")) < WORDS.total()
     broker.produce(rest)
     with JavaProgram(tmp_path / "again.log", classpath, *run) as again:
+        again.wait_until(lambda: number_of(broker.counts("read_committed")) >= WORDS.total(), "all words were counted")
         again.wait_until(
-            lambda: number_of(broker.request_counts("read_committed")) >= WORDS.total(), "all words were counted"
+            lambda: min(broker.starts(REPARTITION)) > 0, "processed records of the repartition topic were deleted"
         )
-        again.wait_until(lambda: min(broker.starts(REPARTITION)) > 0, "it had what it was done with deleted")
         again.stop()
-    assert broker.request_counts("read_committed") == {
-        word: list(range(1, number + 1)) for word, number in WORDS.items()
-    }
-    assert number_of(broker.request_counts("read_uncommitted")) > WORDS.total()
+    assert broker.counts("read_committed") == {word: list(range(1, number + 1)) for word, number in WORDS.items()}
+    assert number_of(broker.counts("read_uncommitted")) > WORDS.total()
     for topic, own in OWN_CONFIGURATION.items():
         assert own.items() <= broker.configuration(topic).items()

@@ -1,4 +1,4 @@
-"""Kafka's own Java client, of today, with transactions: `tests/support/java/TransactionRound.java`."""
+"""Kafka's current Java client with transactions: `tests/support/java/TransactionRound.java`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ RUN_TIMEOUT_S = 120
 
 
 def test_a_round_of_transactions(broker_address: str, tmp_path: Path) -> None:
-    """It takes the protocol before KIP-890, since the broker has no feature `transaction.version`."""
+    """The client uses the protocol from before KIP-890, since the broker does not have the feature
+    `transaction.version`."""
     classpath = classpath_of("kafka")
     classes = compiled("TransactionRound", classpath, tmp_path / "classes")
     command = ["java", "-Xmx256m", "-cp", f"{classes}:{classpath}", "TransactionRound", broker_address]

@@ -1,4 +1,4 @@
-"""Unmodified kcat, as Debian has it, against a running broker."""
+"""Unmodified kcat of Debian against a running broker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from support.broker.broker_talk import Talk, fresh
-from support.broker.held_batches import CODECS, codecs, held, is_idempotent, is_transactional, messages, values
+from support.broker.protocol_client import ProtocolClient, fresh
+from support.broker.stored_batches import (
+    CODECS,
+    codecs,
+    is_idempotent,
+    is_transactional,
+    messages,
+    stored_batches,
+    values,
+)
 
 pytestmark = [
     pytest.mark.kcat,
-    pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on the PATH; Debian has it as kcat"),
+    pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on the PATH; install Debian's package kcat"),
 ]
 
 RUN_TIMEOUT_S = 60
@@ -31,11 +39,11 @@ def kcat(address: str, *arguments: str, sent: str = "") -> str:
 
 @pytest.fixture
 def topic(broker_address: str) -> str:
-    with Talk(broker_address) as talk:
+    with ProtocolClient(broker_address) as talk:
         return talk.topic(partitions=2)
 
 
-def test_it_lists_what_there_is(broker_address: str, topic: str) -> None:
+def test_kcat_lists_broker_and_topics(broker_address: str, topic: str) -> None:
     told = kcat(broker_address, "-L", "-t", topic).splitlines()
     assert told == [
         f"Metadata for {topic} (from broker 1: {broker_address}/1):",
@@ -52,12 +60,12 @@ def test_it_lists_what_there_is(broker_address: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_keys_values_and_headers_go_and_come(broker_address: str, topic: str, codec: str) -> None:
+def test_keys_values_and_headers_round_trip(broker_address: str, topic: str, codec: str) -> None:
     lines = "".join(f"key {number}:value {number}\n" for number in range(500)) + ":no key\ndeleted:\n"
     headers = ("-H", "of=kcat", "-H", "empty=")
     settings = ("-X", "enable.idempotence=true", "-X", f"compression.codec={codec}")
     kcat(broker_address, "-P", "-t", topic, "-p", "1", "-K:", "-Z", *headers, *settings, sent=lines)
-    batches = held(broker_address, topic, 1)
+    batches = stored_batches(broker_address, topic, 1)
     assert codecs(batches) == {codec} and is_idempotent(batches)
     sent_headers = [("of", b"kcat"), ("empty", b"")]
     expected = [(b"key %d" % number, b"value %d" % number, sent_headers) for number in range(500)]
@@ -85,12 +93,12 @@ def test_offsets_are_found_by_time(broker_address: str, topic: str) -> None:
 
     found = {timestamp: offset_of(timestamp) for timestamp in (-2, -1, times_ms[1], times_ms[1] + 1, times_ms[2] + 1)}
     assert list(found.values()) == [f"{topic} [0] offset {offset}" for offset in (0, 3, 1, 2, -1)]
-    # It reads from a time, and so many from the end.
+    # Reads from a timestamp, and a number of messages from the end.
     assert kcat(broker_address, "-C", "-t", topic, "-p", "0", "-e", "-q", "-o", f"s@{times_ms[1]}") == "1\n2\n"
     assert kcat(broker_address, "-C", "-t", topic, "-p", "0", "-e", "-q", "-o", "-1") == "2\n"
 
 
-def test_a_group_goes_on_where_it_stopped(broker_address: str, topic: str) -> None:
+def test_group_resumes_at_its_commit(broker_address: str, topic: str) -> None:
     group = fresh("g")
     for partition in range(2):
         kcat(broker_address, "-P", "-t", topic, "-p", str(partition), sent=f"{partition}-a\n{partition}-b\n")
@@ -105,7 +113,7 @@ def test_a_file_is_sent_in_a_transaction(broker_address: str, topic: str, tmp_pa
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number}\n" for number in range(50)))
     kcat(broker_address, "-P", "-t", topic, "-p", "0", "-X", f"transactional.id={fresh('id')}", "-l", str(lines))
-    batches = held(broker_address, topic)
+    batches = stored_batches(broker_address, topic)
     assert is_transactional(batches)
     assert list(values(batches).values()) == [b"%d" % number for number in range(50)]
     read = ("-C", "-t", topic, "-p", "0", "-e", "-q", "-X", "isolation.level=read_committed")

@@ -1,4 +1,4 @@
-"""A task against the bundled broker, fed by independent clients: every codec, transactions, faults."""
+"""A loader task against the bundled broker, with messages of independent clients: every codec, transactions, faults."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_range_in_the_middle_with_small_fetches(
     assert result.ranges[0].counts.records == 1444
 
 
-def test_a_range_beyond_the_end_gives_back_what_there_is(
+def test_range_beyond_the_end_returns_available_messages(
     broker_address: str, cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     producer = KafkaProducer(bootstrap_servers=broker_address)
@@ -157,7 +157,7 @@ def test_a_tail_without_records_is_read_as_a_gap(start_service: StartService, tm
     producer.flush(30)
     producer.close()
     assert service.stop() == 0
-    # What compaction leaves of batches none of whose records is the newest of its key: the last one, without records.
+    # Compaction leaves an empty batch in place of the last one, if none of its records is the newest of its key.
     (segment,) = (tmp_path / "b").rglob("orders-0/00000000000000000000.log")
     with segment.open("ab") as log:
         log.write(filler(8, epoch=1))
@@ -170,9 +170,7 @@ def test_a_tail_without_records_is_read_as_a_gap(start_service: StartService, tm
     assert (found.error, found.done.end, found.counts.records, found.gaps) == ("", 9, 5, ((5, 9),))
 
 
-def test_another_incarnation_of_the_topic_is_refused(
-    broker_address: str, cluster: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
+def test_recreated_topic_is_refused(broker_address: str, cluster: KafkaCluster, topic: str, tmp_path: Path) -> None:
     producer = KafkaProducer(bootstrap_servers=broker_address)
     producer.send(topic, message(0), partition=0)
     producer.flush(30)

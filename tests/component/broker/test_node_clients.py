@@ -1,4 +1,5 @@
-"""Unmodified clients of Node against a running broker, also one that was killed: `tests/support/node/*_broker.cjs`."""
+"""Unmodified Node.js clients against a running broker, including one that was killed:
+`tests/support/node/*_broker.cjs`."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.broker.broker_kills import serve, start_again
-from support.broker.held_batches import codecs, held, is_idempotent, is_transactional
+from support.broker.broker_restarts import serve, start_again
+from support.broker.stored_batches import codecs, is_idempotent, is_transactional, stored_batches
 from support.free_ports import free_port
 from support.node_clients import installed_clients, run_script
 
@@ -27,7 +28,7 @@ def node_modules() -> Path:
         ("platformatic_broker", "pl", ("none", "gzip", "snappy", "lz4")),
     ],
 )
-def test_full_round_and_on_after_a_kill(
+def test_full_round_continues_after_a_kill(
     script: str, prefix: str, sent_as: tuple[str, ...], node_modules: Path, start_service: Any, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -37,6 +38,6 @@ def test_full_round_and_on_after_a_kill(
     start_again(service, "kill", start_service, tmp_path, port)
     run_script(script, node_modules, {**environment, "AFTER_RESTART": "1"})
     for codec in sent_as:
-        batches = held(environment["BROKER_ADDRESS"], f"{prefix}-{codec}")
+        batches = stored_batches(environment["BROKER_ADDRESS"], f"{prefix}-{codec}")
         assert codecs(batches) == {codec} and is_idempotent(batches)
-    assert is_transactional(held(environment["BROKER_ADDRESS"], f"{prefix}-out"))
+    assert is_transactional(stored_batches(environment["BROKER_ADDRESS"], f"{prefix}-out"))

@@ -1,4 +1,4 @@
-"""What the broker has acknowledged is there after it stopped, was killed, or lost the end of a file."""
+"""Acknowledged data survives a stop, a kill and a truncated file."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from support.broker.broker_kills import ends, serve, start_again
+from support.broker.broker_restarts import serve, shutdowns, start_again
 from support.free_ports import free_port
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def produce(address: str, topic: str, values: range, **settings: Any) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": address, **settings})
     for number in values:
         producer.produce(topic, b"%d" % number, partition=0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def values_of(address: str, topic: str, partitions: int = 1) -> list[list[int]]:
-    """All values of each partition, in order."""
+    """Returns all values of each partition, in order."""
     consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
     places = [TopicPartition(topic, index) for index in range(partitions)]
     consumer.assign(places)
     consumer.seek_to_beginning()
     ends = consumer.end_offsets(places)
     found: dict[int, list[int]] = {index: [] for index in range(partitions)}
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while any(consumer.position(place) < ends[place] for place in places):
         assert time.monotonic() < deadline
         for place, records in consumer.poll(timeout_ms=200, max_records=5000).items():
             found[place.partition] += [int(record.value) for record in records]
-            deadline = time.monotonic() + PATIENCE_S  # of each: there may be millions
+            deadline = time.monotonic() + TIMEOUT_S  # per partition: there may be millions
     consumer.close()
     return [found[index] for index in range(partitions)]
 
@@ -64,17 +64,17 @@ def committed(address: str, group: str, places: list[TopicPartition]) -> list[in
 
 def topic_id(address: str, topic: str) -> str:
     admin = AdminClient({"bootstrap.servers": address})
-    found = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(PATIENCE_S)
+    found = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(TIMEOUT_S)
     return str(found.topic_id)
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 @pytest.mark.parametrize("fsync", ["none", "interval", "always"])
-def test_a_restart_keeps_everything(tmp_path: Path, start_service: Any, end: str, fsync: str) -> None:
+def test_restart_preserves_everything(tmp_path: Path, start_service: Any, end: str, fsync: str) -> None:
     first = serve(start_service, tmp_path, fsync=fsync)
     address = first.addresses["broker"]
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic("t", 2, config={"segment.bytes": "20000"})])["t"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("t", 2, config={"segment.bytes": "20000"})])["t"].result(TIMEOUT_S)
     produce(address, "t", range(5000), **{"enable.idempotence": True, "batch.num.messages": 100})
     places = [TopicPartition("t", 0), TopicPartition("t", 1)]
     commit(address, "g", {places[0]: 4321, places[1]: 0})
@@ -94,7 +94,7 @@ def test_a_restart_keeps_everything(tmp_path: Path, start_service: Any, end: str
 
 
 class Writer:
-    """An idempotent producer that writes on through whatever becomes of its broker: 0, 1 …, padded to `value_bytes`."""
+    """An idempotent producer that continues across restarts of the broker: 0, 1 …, padded to `value_bytes`."""
 
     def __init__(self, address: str, value_bytes: int) -> None:
         self.address, self.value_bytes, self.sent = address, value_bytes, 0
@@ -146,40 +146,40 @@ class Writer:
                 time.sleep(0.01)
 
     def wait_for(self, more: int) -> None:
-        """Returns when so many messages more are acknowledged."""
-        at_least, deadline = len(self.acknowledged) + more, time.monotonic() + PATIENCE_S
+        """Returns when `more` further messages are acknowledged."""
+        at_least, deadline = len(self.acknowledged) + more, time.monotonic() + TIMEOUT_S
         while len(self.acknowledged) < at_least:
             assert not self.failures
             assert time.monotonic() < deadline, self._state()
             time.sleep(0.01)
 
     def _state(self) -> str:
-        """What can be told of why nothing is acknowledged."""
+        """Returns hints why nothing is acknowledged."""
         now, queued = len(self.acknowledged), len(self.producer)
         seen = [len(values) for values in values_of(self.address, "t", 4)]
         return f"{now} of {self.sent} acknowledged, {queued} in the client's queue; the broker has {seen}"
 
     def check(self, address: str) -> None:
-        """Nothing that was acknowledged is lost, doubled, in another order or at another offset."""
-        assert self.producer.flush(PATIENCE_S) == 0
+        """Checks that every acknowledged message is stored once, in order and at its offset."""
+        assert self.producer.flush(TIMEOUT_S) == 0
         assert self.failures == []
         assert len(self.acknowledged) == self.sent
         found = values_of(address, "t", 4)
         assert sorted(value for values in found for value in values) == list(range(self.sent))
-        # An acknowledgement that was lost with its broker may have come again without the offset, which is then -1.
+        # If an acknowledgement was lost with the broker, the retry may be acknowledged without an offset, as -1.
         places = self.acknowledged.items()
         assert all(found[partition][offset] == value for value, (partition, offset) in places if offset >= 0)
         assert all(values == sorted(values) for values in found)
 
 
-def write_through(
+def write_across_restarts(
     tmp_path: Path, start_service: Any, turns: list[str], fsync: str, value_bytes: int, more: int
 ) -> None:
     port, settings = free_port(), {"fsync": fsync, "segment_bytes_max": "3000000"}
     service = serve(start_service, tmp_path, port, **settings)
     with Writer(f"127.0.0.1:{port}", value_bytes) as writer:
         for number, end in enumerate(turns):
-            # At another moment each time: of a batch, a roll, a round of forcing.
+            # Each time at another point of a batch, a roll or a flush.
             writer.wait_for(more + number % 17)
             service = start_again(service, end, start_service, tmp_path, port, **settings)
     writer.check(f"127.0.0.1:{port}")
@@ -189,20 +189,20 @@ def write_through(
 @pytest.mark.parametrize(
     ("fsync", "value_bytes", "more"), [("always", 0, 800), ("interval", 150_000, 20)], ids=["small", "large"]
 )
-def test_an_idempotent_producer_writes_through_kills_and_stops(
+def test_idempotent_producer_writes_across_kills_and_stops(
     tmp_path: Path, start_service: Any, fsync: str, value_bytes: int, more: int
 ) -> None:
-    write_through(tmp_path, start_service, ends(3), fsync, value_bytes, more)
+    write_across_restarts(tmp_path, start_service, shutdowns(3), fsync, value_bytes, more)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fsync", ["none", "interval", "always"])
 @pytest.mark.parametrize(("value_bytes", "more"), [(0, 800), (150_000, 20)], ids=["small", "large"])
-def test_an_idempotent_producer_writes_through_a_hundred_kills_and_a_hundred_stops(
+def test_idempotent_producer_writes_across_a_hundred_kills_and_stops(
     tmp_path: Path, start_service: Any, fsync: str, value_bytes: int, more: int
 ) -> None:
-    """In all: a sixth of each for every way to force data and every size."""
-    write_through(tmp_path, start_service, ends(17), fsync, value_bytes, more)
+    """Across all parameters: a sixth of the restarts for each fsync mode and size."""
+    write_across_restarts(tmp_path, start_service, shutdowns(17), fsync, value_bytes, more)
 
 
 @pytest.mark.fault
@@ -235,7 +235,7 @@ def test_a_group_member_survives_a_restart_of_the_broker(tmp_path: Path, start_s
     seen: list[int] = []
 
     def read_until(count: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(seen) < count:
             assert time.monotonic() < deadline, f"{len(seen)} of {count}"
             seen.extend(int(each.value()) for each in consumer.consume(100, 0.2) if not each.error())
@@ -251,7 +251,7 @@ def test_a_group_member_survives_a_restart_of_the_broker(tmp_path: Path, start_s
     assert seen == list(range(20))
 
 
-def test_a_torn_tail_is_cut_off(tmp_path: Path, start_service: Any) -> None:
+def test_torn_tail_is_truncated(tmp_path: Path, start_service: Any) -> None:
     service = serve(start_service, tmp_path)
     produce(service.addresses["broker"], "t", range(100))
     service.kill()
@@ -268,7 +268,7 @@ def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path, start_service
     produce(address, "t", range(1000))
     admin = AdminClient({"bootstrap.servers": address})
     future = next(iter(admin.delete_records([confluent_kafka.TopicPartition("t", 0, 400)]).values()))
-    assert future.result(PATIENCE_S).low_watermark == 400
+    assert future.result(TIMEOUT_S).low_watermark == 400
     service.kill()
     again = serve(start_service, tmp_path)
     assert values_of(again.addresses["broker"], "t") == [list(range(400, 1000))]
@@ -290,7 +290,7 @@ def run_broker(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -307,7 +307,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path, start_
     assert str(tmp_path) in line and "--data-dir" in line
 
 
-def test_a_taken_port_is_refused_before_a_file_is_touched(tmp_path: Path, start_service: Any) -> None:
+def test_port_in_use_fails_before_files_are_opened(tmp_path: Path, start_service: Any) -> None:
     service = serve(start_service, tmp_path / "one")
     port = int(service.addresses["broker"].rsplit(":", 1)[1])
     finished = run_broker(tmp_path / "two", port)

@@ -1,4 +1,4 @@
-"""Transactions of unmodified kafka-python and confluent-kafka against a running broker, also one that is killed."""
+"""Transactions of unmodified kafka-python and confluent-kafka against a running and a killed broker."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.record_batch import frames, read_batch
 from headrace.kafka_wire.topic_partition import TopicPartition as Place
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
-from support.broker.broker_kills import ends, serve, start_again
+from support.broker.broker_restarts import serve, shutdowns, start_again
 from support.free_ports import free_port
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 BATCH = 20
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
 STAYING = {**QUIET, "metadata.recovery.strategy": "none"}
-"""librdkafka from 2.10 on can wait for ever in send_offsets_to_transaction after its only broker was gone, also
-Apache Kafka: it asks for the group's coordinator as it was before it bootstrapped anew (its issue 5511)."""
+"""From version 2.10 on, librdkafka can wait forever in send_offsets_to_transaction after its only broker was down, with
+Apache Kafka too: it requests the group's coordinator from before it bootstrapped again (its issue 5511)."""
 
 
 def unique(name: str) -> str:
@@ -38,11 +38,11 @@ def unique(name: str) -> str:
 def create(address: str, **topics: int) -> None:
     admin = AdminClient({"bootstrap.servers": address, **QUIET})
     for future in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
 
 
 def read_with_confluent(address: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
-    """All there is in partition 0, to its end as this isolation level sees it."""
+    """Returns all values of partition 0 up to the end of this isolation level."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -54,7 +54,7 @@ def read_with_confluent(address: str, topic: str, isolation: str = "read_committ
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     values: list[bytes | None] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         assert time.monotonic() < deadline
         message = consumer.poll(1)
@@ -72,7 +72,7 @@ def read_with_kafka_python(address: str, topic: str, isolation: str = "read_comm
     consumer.seek_to_beginning()
     end = consumer.end_offsets([place])[place]
     values: list[bytes] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while consumer.position(place) < end:
         assert time.monotonic() < deadline
         values += [record.value for records in consumer.poll(timeout_ms=200).values() for record in records]
@@ -105,7 +105,7 @@ def producer_of(kind: str, address: str, transactional_id: str) -> Any:
         producer.init_transactions()
         return producer
     producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": transactional_id, **QUIET})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     return producer
 
 
@@ -117,7 +117,7 @@ def send(producer: Any, topic: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["kafka-python", "confluent"])
-def test_what_is_committed_is_read_and_what_is_aborted_or_open_is_not(broker_address: str, kind: str) -> None:
+def test_only_committed_records_are_read(broker_address: str, kind: str) -> None:
     topic = unique(f"txn-{kind}")
     create(broker_address, **{topic: 2})
     producer = producer_of(kind, broker_address, unique("id"))
@@ -125,7 +125,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_or_open_is_not(broker_add
         producer.begin_transaction()
         for part in range(50):
             send(producer, topic, b"%d-%d" % (number, part))
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         if number % 3 == 1:
             producer.abort_transaction()
         else:
@@ -135,7 +135,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_or_open_is_not(broker_add
         assert read(broker_address, topic) == expected, read.__name__
     producer.begin_transaction()
     send(producer, topic, b"open")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     for read in READERS:
         assert read(broker_address, topic) == expected, read.__name__
     for read in (read_with_confluent, read_with_kafka_python):
@@ -153,7 +153,7 @@ def test_the_second_producer_of_an_id_fences_the_first(broker_address: str, kind
     first = producer_of(kind, broker_address, name)
     first.begin_transaction()
     send(first, topic, b"of the first")
-    first.flush(PATIENCE_S)
+    first.flush(TIMEOUT_S)
     second = producer_of(kind, broker_address, name)
     with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
         first.commit_transaction()
@@ -163,7 +163,7 @@ def test_the_second_producer_of_an_id_fences_the_first(broker_address: str, kind
     assert read_with_confluent(broker_address, topic) == [b"of the second"]
 
 
-def test_who_waits_for_what_is_committed_gets_it_at_the_commit(broker_address: str) -> None:
+def test_read_committed_long_poll_returns_at_the_commit(broker_address: str) -> None:
     topic = unique("waiting")
     create(broker_address, **{topic: 1})
     consumer = confluent_kafka.Consumer(
@@ -179,11 +179,11 @@ def test_who_waits_for_what_is_committed_gets_it_at_the_commit(broker_address: s
     producer = producer_of("confluent", broker_address, unique("id"))
     producer.begin_transaction()
     send(producer, topic, b"x" * 5000)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert consumer.poll(1) is None
     begun = time.monotonic()
-    producer.commit_transaction(PATIENCE_S)
-    message = consumer.poll(PATIENCE_S)
+    producer.commit_transaction(TIMEOUT_S)
+    message = consumer.poll(TIMEOUT_S)
     assert message is not None and message.error() is None
     assert time.monotonic() - begun < 15, "the wait of 20 s was ended"
     consumer.close()
@@ -203,7 +203,7 @@ def test_offsets_of_a_transaction_are_committed_with_it(broker_address: str) -> 
             else:
                 reader = confluent_kafka.Consumer({"bootstrap.servers": broker_address, "group.id": group, **QUIET})
                 offsets = [confluent_kafka.TopicPartition(topic, 0, offset)]
-                producer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), PATIENCE_S)
+                producer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), TIMEOUT_S)
                 reader.close()
             if is_commit:
                 producer.commit_transaction()
@@ -215,13 +215,13 @@ def test_offsets_of_a_transaction_are_committed_with_it(broker_address: str) -> 
             consumer.close()
 
 
-def test_an_admin_client_sees_what_is_going_on(broker_address: str) -> None:
+def test_admin_client_sees_open_transactions(broker_address: str) -> None:
     topic, name = unique("described"), unique("id")
     create(broker_address, **{topic: 1})
     producer = producer_of("kafka-python", broker_address, name)
     producer.begin_transaction()
     send(producer, topic, b"x")
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     admin = KafkaAdminClient(bootstrap_servers=broker_address)
     assert name in str(admin.list_transactions())
     assert "Ongoing" in str(admin.describe_transactions([name]))
@@ -232,10 +232,10 @@ def test_an_admin_client_sees_what_is_going_on(broker_address: str) -> None:
 
 
 class Copier:
-    """Copies partition 0 of `in` to `out` in transactions that also commit the offsets, whatever becomes of the broker.
+    """Copies partition 0 of `in` to `out` in transactions that also commit the offsets, across restarts of the broker.
 
-    Every seventh transaction is aborted on purpose and what fails is aborted too, each to be made again; a producer
-    that is lost for good is a failure.
+    Every seventh transaction is aborted on purpose, failed ones are aborted too, and each is repeated. A producer with
+    a fatal error fails the test.
     """
 
     def __init__(self, address: str) -> None:
@@ -263,7 +263,7 @@ class Copier:
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": self._address, "transactional.id": "copier", "linger.ms": 0, **STAYING}
         )
-        producer.init_transactions(PATIENCE_S)
+        producer.init_transactions(TIMEOUT_S)
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self._address, "group.id": "copier", "enable.auto.commit": False, **STAYING}
         )
@@ -284,13 +284,13 @@ class Copier:
         consumer.close()
 
     def _copied(self, producer: Any, consumer: Any, values: list[bytes], *, is_wanted: bool) -> bool:
-        """One transaction; whether it was committed."""
+        """Runs one transaction; returns whether it was committed."""
         producer.begin_transaction()
         try:
             for value in values:
                 producer.produce("out", value if is_wanted else b"-1", partition=0)
             offsets = [confluent_kafka.TopicPartition("in", 0, self.copied + len(values))]
-            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
             if is_wanted:
                 self._end(producer.commit_transaction)
                 return True
@@ -303,14 +303,14 @@ class Copier:
     def _end(self, ask: Any) -> None:
         while True:
             try:
-                ask(PATIENCE_S)
+                ask(TIMEOUT_S)
                 return
             except confluent_kafka.KafkaException as error:
                 if not error.args[0].retriable():
                     raise
 
     def wait_for(self, copied: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while self.copied < copied:
             assert not self.failures, self.failures
             assert time.monotonic() < deadline, f"{self.copied} of {copied}"
@@ -324,10 +324,10 @@ def committed_by_copier(address: str) -> int:
     return found or 0
 
 
-def copy_through(
+def copy_across_restarts(
     tmp_path: Path, start_service: Any, turns: list[str], fsync: str, value_bytes: int, batches: int
 ) -> None:
-    """Ends the broker so often in the middle of a copy; nothing is lost, doubled, reordered or shown though aborted."""
+    """Restarts the broker often during a copy; no record is lost, duplicated, reordered, or visible though aborted."""
     port, settings = free_port(), {"fsync": fsync, "segment_bytes_max": "3000000"}
     address = f"127.0.0.1:{port}"
     service = serve(start_service, tmp_path, port, **settings)
@@ -339,8 +339,8 @@ def copy_through(
             for _ in range(batches * BATCH):
                 source.produce("in", (b"%d" % sent).ljust(value_bytes), partition=0)
                 sent += 1
-            assert source.flush(PATIENCE_S) == 0
-            # At another moment each time, with more to be copied.
+            assert source.flush(TIMEOUT_S) == 0
+            # Each time at another point, with more records to copy.
             copier.wait_for(sent - batches * BATCH // 2 - number % 7)
             copied = copier.copied
             service = start_again(service, end, start_service, tmp_path, port, **settings)
@@ -353,15 +353,15 @@ def copy_through(
 
 
 @pytest.mark.fault
-def test_transactions_are_copied_through_kills_and_stops_once_each(tmp_path: Path, start_service: Any) -> None:
-    copy_through(tmp_path, start_service, ends(3), "interval", 0, 10)
+def test_transactions_copy_exactly_once_across_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
+    copy_across_restarts(tmp_path, start_service, shutdowns(3), "interval", 0, 10)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fsync", ["none", "interval", "always"])
 @pytest.mark.parametrize(("value_bytes", "batches"), [(0, 10), (150_000, 2)], ids=["small", "large"])
-def test_transactions_are_copied_through_a_hundred_kills_and_a_hundred_stops(
+def test_transactions_copy_exactly_once_across_a_hundred_kills_and_stops(
     tmp_path: Path, start_service: Any, fsync: str, value_bytes: int, batches: int
 ) -> None:
-    """In all: a sixth of each for every way to force data and every size."""
-    copy_through(tmp_path, start_service, ends(17), fsync, value_bytes, batches)
+    """Across all parameters: a sixth of the restarts for each fsync mode and size."""
+    copy_across_restarts(tmp_path, start_service, shutdowns(17), fsync, value_bytes, batches)

@@ -1,4 +1,4 @@
-"""Unmodified clients that say who they are, and what they may then do, against a running broker."""
+"""Unmodified clients with user names and passwords, and their permissions, against a running broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.certificates import Authority
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 PASSWORD = "p4ss, =w$rd!"
 GRANTS = """
 grant ops    admin *
@@ -47,14 +47,14 @@ grant writer write topic:shop.*
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A broker that asks who is there, over TLS."""
+    """A broker that requires SASL, over TLS."""
 
     address: str
     ca: str
     log: Path
 
     def python(self, user: str, mechanism: str = "SCRAM-SHA-256", password: str = PASSWORD) -> dict[str, Any]:
-        """Options of kafka-python's clients; it leaves to its caller to write a name as SCRAM does."""
+        """Options of kafka-python's clients; the caller must escape the name as SCRAM requires."""
         return {
             "bootstrap_servers": self.address,
             "security_protocol": "SASL_SSL",
@@ -107,7 +107,7 @@ def test_kafka_python_logs_in_writes_and_reads_in_a_group(secured: Secured, mech
         topic,
         group_id=f"shop-{mechanism}",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=PATIENCE_S * 1000,
+        consumer_timeout_ms=TIMEOUT_S * 1000,
         **secured.python("shop", mechanism),
     )
     assert [next(consumer).value for _ in range(100)] == [b"%d" % number for number in range(100)]
@@ -121,13 +121,13 @@ def test_confluent_kafka_logs_in_writes_and_reads_in_a_group(secured: Secured, m
     producer = confluent_kafka.Producer({**secured.confluent("shop", mechanism), "enable.idempotence": True})
     for number in range(100):
         producer.produce(topic, b"%d" % number, partition=0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     consumer = confluent_kafka.Consumer(
         {**secured.confluent("shop", mechanism), "group.id": f"shop-c-{mechanism}", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
     seen: list[bytes | None] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(seen) < 100:
         assert time.monotonic() < deadline
         seen += [message.value() for message in consumer.consume(100, 0.5) if not message.error()]
@@ -140,17 +140,17 @@ def test_confluent_kafka_logs_in_writes_and_reads_in_a_group(secured: Secured, m
 def test_the_loaders_own_client_logs_in(secured: Secured, mechanism: str) -> None:
     producer = confluent_kafka.Producer(secured.confluent("ops"))
     producer.produce("shop.loaded", b"v")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     security = KafkaSecurity("SASL_SSL", secured.ca, mechanism=mechanism, user="shop", password=PASSWORD)
     with KafkaCluster(secured.address, security=security) as cluster:
         assert "shop.loaded" in cluster.metadata().topics
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_wrong_password_is_told_at_once(secured: Secured, mechanism: str) -> None:
+def test_wrong_password_fails_at_once(secured: Secured, mechanism: str) -> None:
     errors: list[confluent_kafka.KafkaError] = []
     client = AdminClient({**secured.confluent("shop", mechanism, "wrong"), "error_cb": errors.append})
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not errors:
         assert time.monotonic() < deadline
         client.poll(0.1)
@@ -162,7 +162,7 @@ def test_a_wrong_password_is_told_at_once(secured: Secured, mechanism: str) -> N
 def test_our_own_clients_log_in_write_and_read(
     secured: Secured, registry_url: str, tmp_path: Path, mechanism: str
 ) -> None:
-    """Also where nobody grants them the audit's topic, or a group that they have no need of."""
+    """Works without permissions on the audit topic, or on a group that the clients do not use."""
     kafka = KafkaSettings(
         bootstrap_servers=secured.address,
         security_protocol="SASL_SSL",
@@ -190,17 +190,17 @@ def test_our_own_clients_log_in_write_and_read(
         Producer(wrong, app="shop")
 
 
-def test_what_no_line_grants_is_refused(secured: Secured) -> None:
+def test_request_without_permission_is_refused(secured: Secured) -> None:
     ops = AdminClient(secured.confluent("ops"))
-    ops.create_topics([NewTopic("shop.mine", 1), NewTopic("private", 1)])["private"].result(PATIENCE_S)
+    ops.create_topics([NewTopic("shop.mine", 1), NewTopic("private", 1)])["private"].result(TIMEOUT_S)
     producer = KafkaProducer(**secured.python("writer"))
-    producer.send("shop.mine", b"v").get(PATIENCE_S)
+    producer.send("shop.mine", b"v").get(TIMEOUT_S)
     with pytest.raises(TopicAuthorizationFailedError):
-        producer.send("private", b"v").get(PATIENCE_S)
+        producer.send("private", b"v").get(TIMEOUT_S)
     producer.close()
     reader = KafkaConsumer("shop.mine", group_id="other", **secured.python("shop"))
     with pytest.raises(GroupAuthorizationFailedError):
-        reader.poll(PATIENCE_S * 1000)
+        reader.poll(TIMEOUT_S * 1000)
     reader.close()
     shop = KafkaAdminClient(**secured.python("shop"))
     assert "private" not in shop.list_topics() and "shop.mine" in shop.list_topics()
@@ -208,7 +208,7 @@ def test_what_no_line_grants_is_refused(secured: Secured) -> None:
     admin = AdminClient(secured.confluent("shop"))
     refused = admin.delete_topics(["shop.mine"])["shop.mine"]
     with pytest.raises(confluent_kafka.KafkaException) as error:
-        refused.result(PATIENCE_S)
+        refused.result(TIMEOUT_S)
     assert error.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 

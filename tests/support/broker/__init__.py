@@ -1,3 +1,1 @@
-"""The bundled broker and other brokers: requests in the protocol's own words,
-record batches, samples of logs.
-"""
+"""Support for broker tests: a protocol client, record batches, sample logs, restarts."""

@@ -1,4 +1,4 @@
-"""What the audit topic says, for tests."""
+"""Reads the audit topic in tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.settings import Settings
 
 
 def audit_rows(settings: Settings, topic: str) -> list[AuditRow]:
-    """The rows about `topic` that producers, consumers and loaders have published so far."""
+    """Returns the rows about `topic` that producers, consumers and loaders have published so far."""
     registry = RegistryClient(settings.registry.url)
     with AuditStore(settings.data_dir / "audit.db") as store:
         ingest(

@@ -1,4 +1,4 @@
-"""Record batches and logs for the broker's tests."""
+"""Sample record batches and logs for broker tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def batch(
     codec: int = 0,
     is_transactional: bool = False,
 ) -> bytes:
-    """One record batch as a producer sends it; the records' timestamps go up by one millisecond."""
+    """Returns a record batch as a producer sends it; timestamps increase by one millisecond per record."""
     builder = DefaultRecordBatchBuilder(2, codec, is_transactional, producer_id, epoch, sequence, 1 << 30)
     for delta, value in enumerate(values):
         builder.append(delta, timestamp_ms + delta, None, value, [])
@@ -40,7 +40,7 @@ def batch(
 
 
 def with_attributes(raw: bytes, attributes: int) -> bytes:
-    """The batch with other attributes and the CRC that fits them."""
+    """Returns the batch with other attributes and a valid CRC."""
     changed = bytearray(raw)
     struct.pack_into(">h", changed, 21, attributes)
     struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
@@ -51,7 +51,7 @@ def header_of(raw: bytes) -> BatchHeader:
     return read_batch_header(raw)
 
 
-LOGS_OPEN_MAX = 4  # at once in one test; older ones are closed, since a property test opens hundreds
+LOGS_OPEN_MAX = 4  # open logs per test; older ones are closed, since a property test opens hundreds
 _open: deque[OpenFiles] = deque()
 
 
@@ -88,7 +88,7 @@ def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
 
 
 def replace_segments(log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-    """Replaces segments by what compaction wrote of them, as the cleaner does."""
+    """Replaces segments by the file that compaction wrote, as the cleaner does."""
     compaction.stage_swap(group)
     log.replace_segments(group, facts)
     for path in compaction.complete_swap(group):
@@ -96,7 +96,7 @@ def replace_segments(log: PartitionLog, group: Sequence[ClosedSegment], facts: S
 
 
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
-    """The first record at or above a timestamp, None where there is none."""
+    """Returns the first record at or above a timestamp, None if there is none."""
     search = TimeSearch(log, timestamp_ms)
     while not search.is_done:
         batch = search.step()
@@ -106,7 +106,7 @@ def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | No
 
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
-    """Offset and value of every record that can be read."""
+    """Returns offset and value of every readable record."""
     return [
         (offset, value)
         for _, raw in log.batches(log.log_start_offset)
@@ -116,7 +116,7 @@ def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
 
 
 def committed(log: PartitionLog) -> list[bytes]:
-    """The values of all records below the last stable offset that were not aborted."""
+    """Returns the values of all committed records below the last stable offset."""
     gone = log.aborted(0, log.log_end_offset)
     found = []
     for located, raw in log.batches(log.log_start_offset):
@@ -138,7 +138,7 @@ def keyed_batch(
     codec: int = 0,
     is_transactional: bool = False,
 ) -> bytes:
-    """One record batch of keys and values as a producer sends it."""
+    """Returns a record batch of keys and values as a producer sends it."""
     epoch = 0 if producer_id >= 0 else -1
     builder = DefaultRecordBatchBuilder(2, codec, is_transactional, producer_id, epoch, sequence, 1 << 30)
     for delta, (key, value) in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Record batches as a broker holds them, also the kinds that no producer makes."""
+"""Record batches as a broker stores them, including kinds that no producer sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_batch(
     value: Callable[[int], bytes | None] = lambda offset: b"value %d" % offset,
     headers: Sequence[tuple[str, bytes]] = (),
 ) -> bytes:
-    """A batch whose records have these offsets; `control` is the type of a transaction marker."""
+    """Returns a batch whose records have these offsets; `control` is the type of a transaction marker."""
     base = offsets[0] if base is None else base
     builder = DefaultRecordBatchBuilder(2, codec, transactional, producer_id, 0, 0, 1 << 24)
     for offset in offsets:

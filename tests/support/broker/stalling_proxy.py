@@ -1,4 +1,4 @@
-"""A broker's address behind which one client waits for its messages for ever, as in a network that swallows."""
+"""A proxy in front of a broker that never answers one client's fetch request, like a network that drops packets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LENGTH_AND_API = struct.Struct(">ih")
 
 
 class StallingProxy:
-    """Listens from the start, and serves as soon as it is told by `lead_to` of the broker, which must tell its clients
-    this address.
+    """Accepts connections at once and forwards them after `lead_to` has set the broker, which must advertise this
+    address.
 
-    The first connection that asks for messages is kept waiting, all others are served; `has_stalled` says that there
-    was one, `was_given_up` that the client has closed it.
+    The first connection that sends a fetch request is stalled; all others are forwarded. `has_stalled` is set when that
+    happens, and `was_given_up` when the client closes the stalled connection.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class StallingProxy:
                 request = head + received.read(length + 4 - LENGTH_AND_API.size)
                 if api == FETCH and self._is_first():
                     with contextlib.suppress(OSError):
-                        received.read(1)  # until it gives up
+                        received.read(1)  # until the client closes the connection
                     self.was_given_up.set()
                     return
                 broker.sendall(request)

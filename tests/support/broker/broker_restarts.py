@@ -1,4 +1,4 @@
-"""How often tests of the bundled broker kill and stop it, and how they start it again at the same address."""
+"""Kills, stops and restarts the bundled broker in tests, at the same address."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 SETTING = "HEADRACE_BROKER_KILLS"
 
 
-def ends(usually: int) -> list[str]:
-    """Kills and stops by turns, so many of each: as many as the environment says, or as the test usually has."""
+def shutdowns(usually: int) -> list[str]:
+    """Returns alternating kills and stops: as many of each as the environment variable says, or `usually`."""
     return ["kill", "stop"] * int(os.environ.get(SETTING, usually))
 
 
@@ -29,7 +29,7 @@ def serve(start_service: Any, data_dir: Path, port: int = 0, **settings: str) ->
 
 
 def start_again(service: Any, end: str, start_service: Any, data_dir: Path, port: int, **settings: str) -> Any:
-    """Ends a broker in one of the two ways; the one that then serves in its place."""
+    """Kills or stops a broker and starts it again on the same directory and port."""
     if end == "stop":
         assert service.stop() == 0
     else:

@@ -1,5 +1,5 @@
-"""What a broker holds of a partition, read by nothing but our own wire code, so that a client that reads as wrongly as
-it writes is found out."""
+"""Reads a broker's stored batches with Headrace's own wire code, so that a client whose reader and writer share a
+mistake is detected."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FETCH_BYTES = 1 << 20
 BATCH_BYTES_MAX = 1 << 24
 
 
-def held(address: str, topic: str, partition: int = 0) -> list[Batch]:
-    """All batches, also those of transactions that were aborted, and their markers."""
-    place = TopicPartition(topic, partition)
+def stored_batches(address: str, topic: str, partition: int = 0) -> list[Batch]:
+    """Returns all batches, including markers and those of aborted transactions."""
+    topic_partition = TopicPartition(topic, partition)
     batches: list[Batch] = []
     offset = 0
     with KafkaCluster(address) as cluster:
-        end = cluster.offsets([place], "latest")[place]
+        end = cluster.offsets([topic_partition], "latest")[topic_partition]
         while offset < end:
-            piece = cluster.fetch(place, offset, FETCH_BYTES)
+            piece = cluster.fetch(topic_partition, offset, FETCH_BYTES)
             for frame in frames(piece.records, topic):
                 batch = read_batch(frame, topic, BATCH_BYTES_MAX)
                 assert batch.base_offset >= offset, f"{topic}-{partition}: {batch.base_offset} comes after {offset}"
@@ -32,7 +32,7 @@ def held(address: str, topic: str, partition: int = 0) -> list[Batch]:
 
 
 def codecs(batches: list[Batch]) -> set[str]:
-    """Those of the batches of clients; markers are the broker's."""
+    """Returns the codecs of the clients' batches; the broker writes the markers."""
     return {CODECS[batch.attributes & CODEC_MASK] for batch in batches if not batch.attributes & CONTROL}
 
 
@@ -45,14 +45,14 @@ def is_transactional(batches: list[Batch]) -> bool:
 
 
 def values(batches: list[Batch]) -> dict[int, bytes | None]:
-    """By offset."""
+    """Returns the values by offset."""
     return {
         offset: value for batch in batches if not batch.attributes & CONTROL for offset, _, _, value, _ in batch.records
     }
 
 
 def messages(batches: list[Batch]) -> list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]:
-    """Time, key, value and headers of each."""
+    """Returns timestamp, key, value and headers of each record."""
     return [
         (time_ms, key, value, headers_of(headers))
         for batch in batches
@@ -62,14 +62,16 @@ def messages(batches: list[Batch]) -> list[tuple[int, bytes | None, bytes | None
 
 
 def check_written_once(address: str, topic: str, acknowledged: Mapping[int, tuple[int, int]]) -> None:
-    """The numbers that an idempotent producer was told are at these partitions and offsets are there, once each, in the
-    order in which they were sent, and nothing else is."""
+    """Checks that the acknowledged messages of an idempotent producer, and no others, are stored once each, at their
+    acknowledged partitions and offsets, and in the order in which they were sent."""
     for partition in sorted({partition for partition, _ in acknowledged.values()}):
-        batches = held(address, topic, partition)
+        batches = stored_batches(address, topic, partition)
         assert is_idempotent(batches)
         found = {offset: int(value or b"") for offset, value in values(batches).items()}
         assert list(found) == list(range(len(found)))
-        assert list(found.values()) == sorted(number for number, place in acknowledged.items() if place[0] == partition)
-        # An acknowledgement that was lost with its broker may have come again without the offset, which is then -1.
+        assert list(found.values()) == sorted(
+            number for number, topic_partition in acknowledged.items() if topic_partition[0] == partition
+        )
+        # If an acknowledgement was lost with the broker, the retry may be acknowledged without an offset, as -1.
         told = {offset: number for number, (of, offset) in acknowledged.items() if of == partition and offset >= 0}
         assert told == {offset: found[offset] for offset in told}

@@ -1,4 +1,4 @@
-"""What `headrace broker topics` and `groups` must tell of any broker, after clients were at work on it."""
+"""Checks of `headrace broker topics` and `headrace broker groups` against any broker."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from kafka.structs import OffsetAndMetadata
 
 from headrace.cli import main
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
-def asked(capsys: pytest.CaptureFixture[str], address: str, *words: str) -> Any:
+def run_json(capsys: pytest.CaptureFixture[str], address: str, *words: str) -> Any:
     assert main(["broker", *words, "--format", "json", "--bootstrap-servers", address]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def shown(capsys: pytest.CaptureFixture[str], address: str, *words: str) -> list[list[str]]:
+def run_table(capsys: pytest.CaptureFixture[str], address: str, *words: str) -> list[list[str]]:
     assert main(["broker", *words, "--bootstrap-servers", address]) == 0
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def make_topic(address: str, name: str, partitions: int, **config: str) -> None:
     topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
-    admin = AdminClient({"bootstrap.servers": address})  # it must live until its futures are done
-    admin.create_topics([topic])[name].result(PATIENCE_S)
+    admin = AdminClient({"bootstrap.servers": address})  # must live until the futures are done
+    admin.create_topics([topic])[name].result(TIMEOUT_S)
 
 
 def produce(address: str, topic: str, counts: list[int]) -> None:
@@ -39,15 +39,15 @@ def produce(address: str, topic: str, counts: list[int]) -> None:
     for partition, count in enumerate(counts):
         for _ in range(count):
             producer.produce(topic, b"x" * 100, partition=partition)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
-def look_at_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What holds of the bundled broker and of an Apache Kafka alike."""
+def check_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checks that hold for the bundled broker and for Apache Kafka."""
     name = f"shown-{uuid.uuid4().hex[:8]}"
     make_topic(address, name, 3, retention_ms="1234567")
     produce(address, name, [5, 0, 2])
-    (topic,) = asked(capsys, address, "topics", name)["topics"]
+    (topic,) = run_json(capsys, address, "topics", name)["topics"]
     assert (topic["topic"], topic["configs"]) == (name, {"retention.ms": "1234567"})
     assert [(one["partition"], one["start"], one["end"]) for one in topic["partitions"]] == [
         (0, 0, 5),
@@ -55,9 +55,9 @@ def look_at_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) 
         (2, 0, 2),
     ]
     assert topic["partitions"][0]["bytes"] > 500 and topic["partitions"][1]["bytes"] == 0
-    (row,) = [line for line in shown(capsys, address, "topics") if line[:1] == [name]]
+    (row,) = [line for line in run_table(capsys, address, "topics") if line[:1] == [name]]
     assert row == [name, "3", "7", "0.0", "retention.ms=1234567"]
-    assert ["2", "1", "0", "2", "2", "0.0"] in shown(capsys, address, "topics", name)
+    assert ["2", "1", "0", "2", "2", "0.0"] in run_table(capsys, address, "topics", name)
 
     group = f"{name}-group"
     consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
@@ -65,32 +65,32 @@ def look_at_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) 
     consumer.commit({TopicPartition(name, 0): OffsetAndMetadata(3, "", -1)})
     consumer.commit({TopicPartition(name, 2): OffsetAndMetadata(2, "", -1)})
     consumer.close()
-    (found,) = asked(capsys, address, "groups", group)["groups"]
+    (found,) = run_json(capsys, address, "groups", group)["groups"]
     assert (found["state"], found["members"]) == ("Empty", [])
     assert [(one["partition"], one["committed"], one["end"], one["lag"]) for one in found["partitions"]] == [
         (0, 3, 5, 2),
         (2, 2, 2, 0),
     ]
-    (line,) = [line for line in shown(capsys, address, "groups") if line[:1] == [group]]
+    (line,) = [line for line in run_table(capsys, address, "groups") if line[:1] == [group]]
     assert (line[1], line[-2:]) == ("Empty", ["2", "2"])
 
     member = KafkaConsumer(name, bootstrap_servers=address, group_id=f"{group}-live", enable_auto_commit=False)
-    # kafka-python 3.0.12 that learns of the partitions after it joined can miss what it is then assigned: a second
-    # round of joining that outlasts a poll is never taken up.
+    # If kafka-python 3.0.12 learns of the partitions after it joined, it can miss its assignment: it ignores a second
+    # rejoin that takes longer than a poll.
     member.partitions_for_topic(name)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not member.assignment():
         assert time.monotonic() < deadline
         member.poll(timeout_ms=100)
-    (found,) = asked(capsys, address, "groups", f"{group}-live")["groups"]
+    (found,) = run_json(capsys, address, "groups", f"{group}-live")["groups"]
     assert found["state"] == "Stable"
     (member_id,) = (one["member_id"] for one in found["members"])
     assert [(one["partition"], one["lag"], one["member_id"]) for one in found["partitions"]] == [
         (index, None, member_id) for index in range(3)
     ]
-    assert [name, "1", "-", "0", "-", member_id] in shown(capsys, address, "groups", f"{group}-live")
+    assert [name, "1", "-", "0", "-", member_id] in run_table(capsys, address, "groups", f"{group}-live")
     member.close()
-    look_at_members_by_heartbeats(address, name, capsys)
+    check_consumer_protocol_members(address, name, capsys)
 
     assert main(["broker", "topics", f"{name}-none", "--bootstrap-servers", address]) == 2
     assert f"topic {name}-none: UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
@@ -98,28 +98,28 @@ def look_at_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) 
     assert "there is no consumer group" in capsys.readouterr().err
 
 
-def look_at_members_by_heartbeats(address: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Groups of the consumer protocol (KIP-848), which are described by a request of their own."""
+def check_consumer_protocol_members(address: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checks groups of the consumer protocol (KIP-848), which need a describe request of their own type."""
     group = f"{topic}-by-heartbeats"
     settings = {"bootstrap.servers": address, "group.id": group, "group.protocol": "consumer", "client.id": "shop"}
     member = confluent_kafka.Consumer({**settings, "group.instance.id": "till-1", "auto.offset.reset": "earliest"})
     member.subscribe([topic])
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(member.assignment()) < 3:
         assert time.monotonic() < deadline
         member.poll(0.1)
     member.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 4)], asynchronous=False)
-    while True:  # the broker knows of an assignment once a heartbeat has said so
-        (found,) = asked(capsys, address, "groups", group)["groups"]
+    while True:  # a heartbeat must confirm an assignment before the broker reports it
+        (found,) = run_json(capsys, address, "groups", group)["groups"]
         if len(found["members"][0]["partitions"]) == 3 and found["state"] == "Stable":
             break
         assert time.monotonic() < deadline
         member.poll(0.1)
-    (told,) = found["members"]
-    assert (told["instance_id"], told["client_id"], found["protocol"]) == ("till-1", "shop", "uniform")
+    (member_row,) = found["members"]
+    assert (member_row["instance_id"], member_row["client_id"], found["protocol"]) == ("till-1", "shop", "uniform")
     assert [(one["partition"], one["lag"], one["member_id"]) for one in found["partitions"]] == [
-        (index, lag, told["member_id"]) for index, lag in ((0, 1), (1, None), (2, None))
+        (index, lag, member_row["member_id"]) for index, lag in ((0, 1), (1, None), (2, None))
     ]
-    (line,) = [line for line in shown(capsys, address, "groups") if line[:1] == [group]]
+    (line,) = [line for line in run_table(capsys, address, "groups") if line[:1] == [group]]
     assert line == [group, "Stable", "uniform", "1", "3", "1"]
     member.close()

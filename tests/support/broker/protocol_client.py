@@ -1,7 +1,7 @@
-"""Requests of Kafka's protocol to any broker over one connection, and what is told as plain values.
+"""Sends single requests of Kafka's protocol to any broker and returns the responses as plain values.
 
-Made for tests that hold of the bundled broker and of an Apache Kafka alike: what one of them answers for a moment only,
-while it elects, loads or spreads what it knows, is asked again.
+Used by tests that run against the bundled broker and Apache Kafka: transient errors, such as those during a leader
+election or while a coordinator loads, are retried.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from headrace.kafka_wire.record_batch import frames, read_batch_header
 from headrace.kafka_wire.security import UNSECURED
 from support.broker.broker_samples import batch
 
-PATIENCE_S = 60
-NOT_NOW = {
+TIMEOUT_S = 60
+RETRIABLE_CODES = {
     5,  # LEADER_NOT_AVAILABLE
     6,  # NOT_LEADER_OR_FOLLOWER
     14,  # COORDINATOR_LOAD_IN_PROGRESS
@@ -52,7 +52,7 @@ NOT_NOW = {
     16,  # NOT_COORDINATOR
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-NOBODY = ProducerIdAndEpoch(-1, -1)
+NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 Message = Any
 
 
@@ -61,43 +61,43 @@ def now_ms() -> int:
 
 
 def fresh(name: str) -> str:
-    """A name that was never used."""
+    """Returns a unique name."""
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def code_of(number: int) -> ErrorCode | int:
-    """By name where the bundled broker has it too."""
+    """Returns the error code as an enum member if the bundled broker has it."""
     return ErrorCode(number) if number in ErrorCode._value2member_map_ else number
 
 
-def until(ask: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
-    """What is told once it is enough."""
-    deadline = time.monotonic() + PATIENCE_S
+def until(fetch: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
+    """Repeats `fetch` until its result satisfies `is_enough`; returns the result."""
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
-        told = ask()
-        if is_enough(told):
-            return told
-        assert time.monotonic() < deadline, told
+        response = fetch()
+        if is_enough(response):
+            return response
+        assert time.monotonic() < deadline, response
         time.sleep(0.02)
 
 
-class Talk:
-    """Each `with` is one connection."""
+class ProtocolClient:
+    """One connection; use it in a `with` statement."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         host, port = address.rsplit(":", 1)
-        self._connection = Connection(host, int(port), PATIENCE_S, UNSECURED, ReceiveRoom())
+        self._connection = Connection(host, int(port), TIMEOUT_S, UNSECURED, ReceiveRoom())
         self._numbers = itertools.count()
 
-    def __enter__(self) -> Talk:
+    def __enter__(self) -> ProtocolClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def ask(self, request: Message, version: int, **fields: object) -> Message:
-        """Asks once; structures in `fields` are mappings by the names of the protocol."""
+    def request_once(self, request: Message, version: int, **fields: object) -> Message:
+        """Sends a request once. Structures in `fields` are mappings with the protocol's field names."""
         filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         module = importlib.import_module(request.__module__)
         response = getattr(module, request.__name__.replace("Request", "Response"))
@@ -106,30 +106,32 @@ class Talk:
     # Topics
 
     def create(self, name: str, partitions: int = 1, replicas: int = 1, **configs: str | None) -> ErrorCode | int:
-        """`_` in the name of a configuration stands for a dot."""
+        """Creates a topic. An underscore in a configuration's name stands for a dot."""
         wanted = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": replicas, "configs": wanted}
-        told = self.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=PATIENCE_S * 1000, validate_only=False)
-        return code_of(told.topics[0].error_code)
+        response = self.request_once(
+            CreateTopicsRequest, 7, topics=[topic], timeout_ms=TIMEOUT_S * 1000, validate_only=False
+        )
+        return code_of(response.topics[0].error_code)
 
     def topic(self, partitions: int = 1, **configs: str | None) -> str:
-        """A new topic, which the broker knows everywhere, and serves."""
+        """Creates a topic and waits until the broker serves all its partitions."""
         name = fresh("t")
         assert self.create(name, partitions, **configs) == 0
-        until(lambda: self.described(name), lambda told: told[0] == 0 and len(told[1]) == partitions)
+        until(lambda: self.describe(name), lambda response: response[0] == 0 and len(response[1]) == partitions)
         for index in range(partitions):
-            until(partial(self.offset, name, -1, partition=index), lambda told: told[0] == 0)
+            until(partial(self.offset, name, -1, partition=index), lambda response: response[0] == 0)
         return name
 
-    def described(self, name: str, *, creates: bool = False) -> tuple[ErrorCode | int, list[int]]:
-        """The error and the partitions whose leader is known."""
-        told = self.ask(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=creates)
-        (topic,) = told.topics
+    def describe(self, name: str, *, creates: bool = False) -> tuple[ErrorCode | int, list[int]]:
+        """Returns the error and the partitions that have a leader."""
+        response = self.request_once(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=creates)
+        (topic,) = response.topics
         return code_of(topic.error_code), [one.partition_index for one in topic.partitions if one.leader_id >= 0]
 
     def delete(self, name: str) -> ErrorCode | int:
-        told = self.ask(DeleteTopicsRequest, 4, topic_names=[name], timeout_ms=PATIENCE_S * 1000)
-        return code_of(told.responses[0].error_code)
+        response = self.request_once(DeleteTopicsRequest, 4, topic_names=[name], timeout_ms=TIMEOUT_S * 1000)
+        return code_of(response.responses[0].error_code)
 
     # Records
 
@@ -143,21 +145,21 @@ class Talk:
         transactional_id: str | None = None,
         version: int = 11,
     ) -> tuple[ErrorCode | int, int]:
-        """The error and the first offset."""
+        """Returns the error and the base offset."""
         data = [{"name": topic, "partition_data": [{"index": partition, "records": records}]}]
-        told = self.ask(
+        response = self.request_once(
             ProduceRequest,
             version,
             transactional_id=transactional_id,
             acks=acks,
-            timeout_ms=PATIENCE_S * 1000,
+            timeout_ms=TIMEOUT_S * 1000,
             topic_data=data,
         )
-        (one,) = told.responses[0].partition_responses
+        (one,) = response.responses[0].partition_responses
         return code_of(one.error_code), one.base_offset
 
-    def fetched(self, topic: str, offset: int = 0, partition: int = 0, *, committed: bool = False, **more: int) -> Any:
-        """The answer's partition; `more` are other fields of the request's partition."""
+    def fetch(self, topic: str, offset: int = 0, partition: int = 0, *, committed: bool = False, **more: int) -> Any:
+        """Returns the partition of a fetch response; `more` sets other fields of the request's partition."""
         wanted = {
             "partition": partition,
             "fetch_offset": offset,
@@ -167,7 +169,7 @@ class Talk:
             "log_start_offset": -1,
             **more,
         }
-        told = self.ask(
+        response = self.request_once(
             FetchRequest,
             11,
             replica_id=-1,
@@ -181,36 +183,36 @@ class Talk:
             forgotten_topics_data=[],
             rack_id="",
         )
-        return told.responses[0].partitions[0]
+        return response.responses[0].partitions[0]
 
     def batches(self, topic: str, offset: int = 0, *, committed: bool = False) -> list[tuple[int, int]]:
-        """The first and last offset of each batch that a reader gets, control batches too."""
-        records = bytes(self.fetched(topic, offset, committed=committed).records or b"")
+        """Returns the first and last offset of each batch that a consumer receives, including control batches."""
+        records = bytes(self.fetch(topic, offset, committed=committed).records or b"")
         headers = [read_batch_header(frame.view) for frame in frames(records, topic)]
         return [(header.base_offset, header.last_offset) for header in headers]
 
     def offset(
         self, topic: str, timestamp: int, *, committed: bool = False, partition: int = 0, epoch: int = -1
     ) -> tuple[ErrorCode | int, int]:
-        """The error and the offset of a time, or of what the negative ones stand for."""
+        """Returns the error and the offset for a timestamp, or for one of the negative special values."""
         one = {"partition_index": partition, "current_leader_epoch": epoch, "timestamp": timestamp}
-        told = self.ask(
+        response = self.request_once(
             ListOffsetsRequest,
             7,
             replica_id=-1,
             isolation_level=int(committed),
             topics=[{"name": topic, "partitions": [one]}],
         )
-        (found,) = told.topics[0].partitions
+        (found,) = response.topics[0].partitions
         return code_of(found.error_code), found.offset
 
     # Producers
 
-    def identity(
-        self, transactional_id: str | None = None, timeout_ms: int = 60_000, claimed: ProducerIdAndEpoch = NOBODY
+    def init_producer_id(
+        self, transactional_id: str | None = None, timeout_ms: int = 60_000, claimed: ProducerIdAndEpoch = NO_PRODUCER
     ) -> tuple[ErrorCode | int, ProducerIdAndEpoch]:
-        def ask() -> Any:
-            return self.ask(
+        def send() -> Any:
+            return self.request_once(
                 InitProducerIdRequest,
                 4,
                 transactional_id=transactional_id,
@@ -219,13 +221,13 @@ class Talk:
                 producer_epoch=claimed.epoch,
             )
 
-        told = until(ask, _is_settled)
-        return code_of(told.error_code), ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
+        response = until(send, _is_settled)
+        return code_of(response.error_code), ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
-    def sent(
+    def produce_as(
         self, topic: str, user: ProducerIdAndEpoch, sequence: int, count: int = 1, transactional_id: str | None = None
     ) -> tuple[ErrorCode | int, int]:
-        """Produces a batch of an idempotent producer, or in its transaction."""
+        """Produces a batch as an idempotent or transactional producer."""
         records = batch(
             *(b"v" for _ in range(count)),
             timestamp_ms=now_ms(),
@@ -236,9 +238,9 @@ class Talk:
         )
         return self.produce(topic, records, transactional_id=transactional_id)
 
-    def add(self, transactional_id: str, user: ProducerIdAndEpoch, *topics: str) -> list[ErrorCode | int]:
-        def ask() -> list[ErrorCode | int]:
-            told = self.ask(
+    def add_partitions(self, transactional_id: str, user: ProducerIdAndEpoch, *topics: str) -> list[ErrorCode | int]:
+        def send() -> list[ErrorCode | int]:
+            response = self.request_once(
                 AddPartitionsToTxnRequest,
                 3,
                 v3_and_below_transactional_id=transactional_id,
@@ -246,13 +248,13 @@ class Talk:
                 v3_and_below_producer_epoch=user.epoch,
                 v3_and_below_topics=[{"name": topic, "partitions": [0]} for topic in topics],
             )
-            by_name = {one.name: one.results_by_partition for one in told.results_by_topic_v3_and_below}
+            by_name = {one.name: one.results_by_partition for one in response.results_by_topic_v3_and_below}
             return [code_of(by_name[topic][0].partition_error_code) for topic in topics]
 
-        told: list[ErrorCode | int] = until(ask, lambda codes: not NOT_NOW.intersection(codes))
-        return told
+        response: list[ErrorCode | int] = until(send, lambda codes: not RETRIABLE_CODES.intersection(codes))
+        return response
 
-    def end(self, transactional_id: str, user: ProducerIdAndEpoch, *, commit: bool) -> ErrorCode | int:
+    def end_transaction(self, transactional_id: str, user: ProducerIdAndEpoch, *, commit: bool) -> ErrorCode | int:
         return self._until_settled(EndTxnRequest, transactional_id, user, committed=commit)
 
     def add_offsets(self, transactional_id: str, user: ProducerIdAndEpoch, group: str) -> ErrorCode | int:
@@ -261,10 +263,11 @@ class Talk:
     def _until_settled(
         self, request: Any, transactional_id: str, user: ProducerIdAndEpoch, **fields: object
     ) -> ErrorCode | int:
-        """The code of an answer of version 3, asked for until what went before is settled."""
+        """Sends a version 3 request, and retries while the previous transaction is still completing; returns the error
+        code."""
 
-        def ask() -> Any:
-            return self.ask(
+        def send() -> Any:
+            return self.request_once(
                 request,
                 3,
                 transactional_id=transactional_id,
@@ -273,16 +276,16 @@ class Talk:
                 **fields,
             )
 
-        return code_of(until(ask, _is_settled).error_code)
+        return code_of(until(send, _is_settled).error_code)
 
-    def commit_later(
+    def commit_in_transaction(
         self, transactional_id: str, user: ProducerIdAndEpoch, group: str, topic: str, offset: int, **member: object
     ) -> ErrorCode | int:
-        """Offsets of a group that count with a transaction."""
+        """Commits a group's offset as part of a transaction."""
         place = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
 
-        def ask() -> ErrorCode | int:
-            told = self.ask(
+        def send() -> ErrorCode | int:
+            response = self.request_once(
                 TxnOffsetCommitRequest,
                 3,
                 transactional_id=transactional_id,
@@ -292,9 +295,9 @@ class Talk:
                 topics=[{"name": topic, "partitions": [{**place, "committed_metadata": None}]}],
                 **{"generation_id": -1, "member_id": "", "group_instance_id": None, **member},
             )
-            return code_of(told.topics[0].partitions[0].error_code)
+            return code_of(response.topics[0].partitions[0].error_code)
 
-        found: ErrorCode | int = until(ask, lambda code: code not in NOT_NOW)
+        found: ErrorCode | int = until(send, lambda code: code not in RETRIABLE_CODES)
         return found
 
     # Groups
@@ -310,8 +313,8 @@ class Talk:
         instance_id: str | None = None,
         version: int = 7,
     ) -> Any:
-        def ask() -> Any:
-            return self.ask(
+        def send() -> Any:
+            return self.request_once(
                 JoinGroupRequest,
                 version,
                 group_id=group,
@@ -323,44 +326,44 @@ class Talk:
                 protocols=[{"name": name, "metadata": b"\0\0\0\0\0\0\0\0\0\0"} for name in protocols],
             )
 
-        return until(ask, _is_settled)
+        return until(send, _is_settled)
 
-    def member(self, group: str) -> tuple[str, int]:
-        """Joins as the only member and takes everything; its id and generation."""
-        told = self.join(group, self.join(group).member_id)
-        assert self.sync(group, told.member_id, told.generation_id, leads=True) == 0
-        return told.member_id, told.generation_id
+    def join_alone(self, group: str) -> tuple[str, int]:
+        """Joins as the only member and gets all partitions; returns the member id and the generation."""
+        response = self.join(group, self.join(group).member_id)
+        assert self.sync(group, response.member_id, response.generation_id, leads=True) == 0
+        return response.member_id, response.generation_id
 
-    def beat(self, group: str, member_id: str, epoch: int, **fields: object) -> Any:
-        """A heartbeat of the consumer protocol (KIP-848)."""
+    def heartbeat(self, group: str, member_id: str, epoch: int, **fields: object) -> Any:
+        """Sends a heartbeat of the consumer protocol (KIP-848)."""
 
-        def ask() -> Any:
+        def send() -> Any:
             asked = {"group_id": group, "member_id": member_id, "member_epoch": epoch, **fields}
-            return self.ask(ConsumerGroupHeartbeatRequest, 1, **asked)
+            return self.request_once(ConsumerGroupHeartbeatRequest, 1, **asked)
 
-        return until(ask, _is_settled)
+        return until(send, _is_settled)
 
-    def enter(self, group: str, member_id: str, *topics: str, **fields: object) -> Any:
-        """Joins by the consumer protocol; `fields` as they are instead, or besides."""
+    def join_consumer_group(self, group: str, member_id: str, *topics: str, **fields: object) -> Any:
+        """Joins with the consumer protocol; `fields` override or extend the request."""
         joining = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": list(topics), "topic_partitions": []}
-        return self.beat(group, member_id, 0, **{**joining, **fields})
+        return self.heartbeat(group, member_id, 0, **{**joining, **fields})
 
-    def consumer(self, group: str, topic: str, **fields: object) -> tuple[str, int]:
-        """Joins a group that is empty and waits for its partitions; the member's id and epoch."""
+    def join_with_partitions(self, group: str, topic: str, **fields: object) -> tuple[str, int]:
+        """Joins an empty group and waits for its partitions; returns the member id and epoch."""
         member_id = fresh("m")
-        told = self.enter(group, member_id, topic, **fields)
+        response = self.join_consumer_group(group, member_id, topic, **fields)
         whole = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": [], **fields}
 
         def again() -> Any:
-            nonlocal told
-            if not told.assignment.topic_partitions:
-                told = self.beat(group, member_id, told.member_epoch, **whole)
-            return told
+            nonlocal response
+            if not response.assignment.topic_partitions:
+                response = self.heartbeat(group, member_id, response.member_epoch, **whole)
+            return response
 
-        return member_id, until(again, lambda told: told.assignment.topic_partitions).member_epoch
+        return member_id, until(again, lambda response: response.assignment.topic_partitions).member_epoch
 
     def sync(self, group: str, member_id: str, generation: int, *, leads: bool = False) -> ErrorCode | int:
-        told = self.ask(
+        response = self.request_once(
             SyncGroupRequest,
             5,
             group_id=group,
@@ -371,13 +374,13 @@ class Talk:
             protocol_name="range",
             assignments=[{"member_id": member_id, "assignment": b"mine"}] if leads else [],
         )
-        return code_of(told.error_code)
+        return code_of(response.error_code)
 
     def leave(self, group: str, member_id: str) -> ErrorCode | int:
-        told = self.ask(
+        response = self.request_once(
             LeaveGroupRequest, 4, group_id=group, members=[{"member_id": member_id, "group_instance_id": None}]
         )
-        return code_of(told.error_code or told.members[0].error_code)
+        return code_of(response.error_code or response.members[0].error_code)
 
     def commit(
         self,
@@ -392,8 +395,8 @@ class Talk:
     ) -> ErrorCode | int:
         place = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
 
-        def ask() -> ErrorCode | int:
-            told = self.ask(
+        def send() -> ErrorCode | int:
+            response = self.request_once(
                 OffsetCommitRequest,
                 7,
                 group_id=group,
@@ -402,29 +405,29 @@ class Talk:
                 group_instance_id=None,
                 topics=[{"name": topic, "partitions": [{**place, "committed_metadata": metadata}]}],
             )
-            return code_of(told.topics[0].partitions[0].error_code)
+            return code_of(response.topics[0].partitions[0].error_code)
 
-        found: ErrorCode | int = until(ask, lambda code: code not in NOT_NOW)
+        found: ErrorCode | int = until(send, lambda code: code not in RETRIABLE_CODES)
         return found
 
     def committed(self, group: str, topic: str, *, stable: bool = False) -> tuple[ErrorCode | int, int]:
-        told = self.ask(
+        response = self.request_once(
             OffsetFetchRequest,
             7,
             group_id=group,
             topics=[{"name": topic, "partition_indexes": [0]}],
             require_stable=stable,
         )
-        (one,) = told.topics[0].partitions
-        return code_of(told.error_code or one.error_code), one.committed_offset
+        (one,) = response.topics[0].partitions
+        return code_of(response.error_code or one.error_code), one.committed_offset
 
 
-def _is_settled(told: Any) -> bool:
-    return told.error_code not in NOT_NOW
+def _is_settled(response: Any) -> bool:
+    return response.error_code not in RETRIABLE_CODES
 
 
 def as_field(field: Any, value: Any, version: int) -> Any:
-    """Mappings as the classes of the protocol."""
+    """Converts mappings to the classes of the protocol library."""
     if field.is_struct_array() and value is not None:
         return [_structure(field, one, version) for one in value]
     return _structure(field, value, version) if field.is_struct() and value is not None else value

@@ -1,4 +1,4 @@
-"""A broker whose data directory was put back from an older copy, and a load that had read further."""
+"""A load from a broker whose data directory was restored from a copy older than the last load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def serve(start_service: StartService, data_dir: Path) -> Service:
 
 
 def produced_and_loaded(start_service: StartService, directory: Path, loads: Loads, copy: Path) -> None:
-    """80 messages, a copy, 20 more, and a load of all of them; the broker is down then."""
+    """Writes 80 messages, copies the directory, writes 20 more, loads all, and stops the broker."""
     broker = serve(start_service, directory)
     address = broker.addresses["broker"]
     admin = AdminClient({"bootstrap.servers": address})
@@ -36,14 +36,14 @@ def produced_and_loaded(start_service: StartService, directory: Path, loads: Loa
 
 
 @pytest.mark.parametrize("loads_before", [0, 1])
-def test_what_was_produced_after_the_copy_was_put_back_is_all_loaded(
+def test_messages_produced_after_a_restore_are_all_loaded(
     tmp_path: Path, start_service: StartService, loads_before: int
 ) -> None:
     directory, copy, loads = tmp_path / "data", tmp_path / "copy", Loads(tmp_path, "orders")
     produced_and_loaded(start_service, directory, loads, copy)
     shutil.rmtree(directory)
     copy.rename(directory)
-    # A leader epoch is a time in seconds, or one more than the last epoch. The second start may have the next second's
+    # A leader epoch is a time in seconds, or the last epoch plus one. The second start may take the next second's
     # epoch, which a start from the copy must not reach: no operator restores a copy within two seconds.
     time.sleep(2)
     address = serve(start_service, directory).addresses["broker"]
